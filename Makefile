@@ -1,0 +1,32 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
+	print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light/light_resnet50.onnx')")
+
+.PHONY: warmup test bench clean
+
+warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
+	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
+
+test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the other engines
+	$(BIN)/autotune warmup bench/shapes/canonical.txt --layouts auto,auto
+	$(BIN)/python -m bench.compare
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per extra: installed again when the dependencies change.
+$(VENV)/.has-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,245 @@
+"""Compiling in expendable processes: a crash or a hang there is a rejected candidate, not a dead tuner.
+
+A worker is this module run by another interpreter. It reads tasks from its standard input, a JSON line each,
+and answers with a line each. The process dies with its parent, as its standard input then ends.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import IO, Any
+
+Task = tuple[str, str]  # key of the problem, name of the candidate
+
+START_SECONDS = 120.0  # to import the workload
+RECYCLE = 200  # tasks after which a worker is replaced: compiled code is never freed
+POLL_SECONDS = 0.1
+
+# The parent's module path is handed over, as a program may have changed it.
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from autotune.worker import main; main(sys.argv[2])"
+
+
+class WorkerError(RuntimeError):
+    """No worker can be started; the message holds what the last one said."""
+
+
+class Pool:
+    """Workers that compile candidates of the workload `spec`, one each per `workers`; use as a context manager."""
+
+    def __init__(self, spec: str, *, workers: int, limit: float) -> None:
+        """limit: seconds that a candidate may take to compile."""
+        self.limit = limit
+        self._workers = [_Worker(spec) for _ in range(max(1, workers))]
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def run(
+        self, tasks: Sequence[Task], *, deadline: float | None = None, done: Callable[[Task], None] = lambda task: None
+    ) -> dict[Task, str]:
+        """Compile each task once, in order.
+
+        Arguments:
+            deadline: of `time.monotonic()`, at which the rest is left out.
+            done: called in this thread as each ends.
+
+        Returns:
+            For each task that ended in time "" or why it failed.
+
+        Raises:
+            WorkerError: the workers do not start.
+        """
+        todo = collections.deque(dict.fromkeys(tasks))
+        expected = len(todo)
+        answers: queue.Queue[tuple[Task, str] | Exception] = queue.Queue()
+        stop = threading.Event()
+
+        def serve(worker: _Worker) -> None:
+            try:
+                while not stop.is_set():
+                    try:
+                        task = todo.popleft()
+                    except IndexError:
+                        return
+                    answers.put((task, worker.compile(task, self.limit)))
+            except Exception as error:  # handed to the thread that waits
+                answers.put(error)
+
+        serving = [(w, threading.Thread(target=serve, args=(w,), daemon=True)) for w in self._workers[:expected]]
+        for _, thread in serving:
+            thread.start()
+        ended: dict[Task, str] = {}
+        try:
+            while len(ended) < expected and (deadline is None or time.monotonic() < deadline):
+                try:
+                    answer = answers.get(timeout=POLL_SECONDS)
+                except queue.Empty:
+                    continue
+                if isinstance(answer, Exception):
+                    raise answer
+                ended[answer[0]] = answer[1]
+                done(answer[0])
+        finally:
+            stop.set()
+            for worker, thread in serving:
+                while thread.is_alive():
+                    if len(ended) < expected:
+                        worker.kill()
+                    thread.join(POLL_SECONDS)
+        return ended
+
+
+class _Worker:
+    """One process, started when first needed and again after it died."""
+
+    def __init__(self, spec: str) -> None:
+        self._command = [sys.executable, "-c", BOOT, json.dumps(sys.path), spec]
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[bytes] | None = None
+        self._tasks = 0
+
+    def compile(self, task: Task, limit: float) -> str:
+        """ "" or why it failed, in words to store."""
+        if self._process is None or self._tasks >= RECYCLE:
+            self.kill()
+            self._start()
+        answer, late = self._ask(task, limit)
+        self._tasks += 1
+        if answer is not None:
+            return answer
+        reason = f"compile: time limit of {limit:g} s passed" if late else f"compile: {self._death()}"
+        self.kill()
+        return reason
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, self._errors):
+            try:
+                if pipe is not None:
+                    pipe.close()
+            except BrokenPipeError:  # a task was on its way to a dead process
+                continue
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._tasks = 0
+        # A session of its own: Ctrl-C at the terminal is the parent's to handle.
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        answer, late = self._ask(None, START_SECONDS)
+        if answer != "":
+            reason = answer or (f"not ready after {START_SECONDS:g} s" if late else self._death())
+            self.kill()
+            raise WorkerError(f"A worker process cannot be started: {reason}")
+
+    def _ask(self, task: Task | None, limit: float) -> tuple[str | None, bool]:
+        """The answer, None if the process died, and whether it was killed for being late."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:  # killed by another thread
+            return None, False
+        late = threading.Event()
+
+        def expire() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(limit, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            if task is not None:
+                process.stdin.write(json.dumps(task) + "\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        except (OSError, ValueError):  # the pipe broke, or was closed by `kill`
+            line = ""
+        finally:
+            timer.cancel()
+        return (json.loads(line) if line.endswith("\n") else None), late.is_set()
+
+    def _death(self) -> str:
+        process, errors = self._process, self._errors
+        if process is None or errors is None:
+            return "stopped"
+        code = process.wait()
+        how = f"died by {_signal_name(-code)}" if code < 0 else f"process ended with exit code {code}"
+        errors.seek(0)
+        said = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"{how} ({said[-1].strip()[:200]})" if said else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def main(spec: str) -> None:
+    """Serve tasks until standard input ends."""
+    from autotune.workload import discover
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a compiler prints must not be taken for an answer
+    tasks: queue.Queue[Any] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            tasks.put(json.loads(line))
+        os._exit(0)  # the parent is gone; a compile under way is of no use to anybody
+
+    def answer(text: str) -> None:
+        answers.write(json.dumps(text) + "\n")
+        answers.flush()
+
+    try:
+        _, workload = discover(spec)
+    except Exception as error:
+        answer(describe(error))
+        return
+    answer("")
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        key, name = tasks.get()
+        try:
+            workload.compile(key, name)
+        except Exception as error:
+            answer(f"compile: {describe(error)}")
+        else:
+            answer("")
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:400] if text else type(error).__name__

@@ -1,0 +1,1 @@
+"""Benchmarks: cpuconv beside the engines that Python programs use today, and the cost of a call."""

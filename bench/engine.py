@@ -1,0 +1,214 @@
+"""An engine in a process of its own: asked in turn, stopped while another one is being timed."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from bench import oracle, peers
+from bench.peers.base import Form, Peer, version
+from cpuconv.problem import ConvProblem
+
+CAN_STOP = hasattr(signal, "SIGSTOP")
+LEAST_RUNS = 3
+SETTLE = 0.2  # the part of a sample that is run first and not counted
+
+
+class EngineError(RuntimeError):
+    """An engine failed at a request, or its process died."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an engine made of a problem: one entry per form."""
+
+    form: str
+    detail: str
+    error: float
+
+
+class Engine:
+    """A running engine process; every method waits for the answer.
+
+    Args:
+        key: a key of `bench.peers.PEERS`, or `module:Class`.
+        threads: threads that the engine may use.
+        options: keyword arguments of the peer's class.
+        timeout: seconds after which an answer is given up and the process ended.
+    """
+
+    def __init__(
+        self, key: str, threads: int, options: Mapping[str, object] | None = None, timeout: float = 600.0
+    ) -> None:
+        self.key, self.threads, self.options, self.timeout = key, threads, dict(options or {}), timeout
+        self.start()
+        atexit.register(self.close)  # before multiprocessing's own end, which would wait for a stopped process
+
+    def start(self) -> None:
+        """Start the process.
+
+        Raises:
+            EngineError: if the engine is missing, with the reason.
+        """
+        context = multiprocessing.get_context("spawn")  # nothing of the parent's libraries or threads comes along
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(theirs, self.key, self.threads, self.options), name=f"bench-{self.key}", daemon=True
+        )
+        with _environment(self.threads):
+            self._process.start()
+        theirs.close()
+        try:
+            self.name, self.version = self._answer()
+        except EngineError:
+            self.close()
+            raise
+        self._pause()
+
+    def prepare(self, problem: ConvProblem) -> list[Prepared]:
+        """Make the engine ready for a problem and check the output of every form of it."""
+        return self.ask("prepare", problem)
+
+    def time(self, form: str, seconds: float) -> list[float]:
+        """Run one form for about so many seconds; the time of each run in seconds."""
+        return self.ask("time", form, seconds)
+
+    def ask(self, *request: object) -> object:
+        """Send a request and wait for its answer.
+
+        Raises:
+            EngineError: if the engine fails at it, dies, or takes longer than `timeout`.
+        """
+        self._signal("SIGCONT")
+        try:
+            self._pipe.send(request)
+        except OSError as error:
+            raise EngineError("its process has ended") from error
+        answer = self._answer()
+        self._pause()
+        return answer
+
+    def revive(self) -> None:
+        """Start again if the process has ended."""
+        if not self._process.is_alive():
+            self.close()
+            self.start()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def _answer(self) -> object:
+        try:
+            if not self._pipe.poll(self.timeout):
+                self._process.kill()
+                raise EngineError(f"no answer within {self.timeout:g} s")
+            failed, answer = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self._process.join()
+            raise EngineError(f"its process ended with code {self._process.exitcode}") from error
+        if failed:
+            raise EngineError(answer)
+        return answer
+
+    def _pause(self) -> None:
+        """Stop the process: an idle engine's threads may spin, and would take time from the one being timed."""
+        self._signal("SIGSTOP")
+
+    def _signal(self, name: str) -> None:
+        if CAN_STOP and self._process.is_alive():
+            os.kill(self._process.pid, getattr(signal, name))
+
+
+def serve(pipe: Connection, key: str, threads: int, options: Mapping[str, object]) -> None:
+    """The engine process: answers (failed, answer) to each request until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # some engines chat there
+    session: Session | None = None
+    request: tuple = ("start",)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            try:
+                if session is None:
+                    session, answer = _open(peers.make(key, **options), threads)
+                else:
+                    answer = getattr(session, request[0])(*request[1:])
+                pipe.send((False, answer))
+            except Exception as error:  # whatever an engine throws is the answer
+                pipe.send((True, f"{type(error).__name__}: {error}" if session else str(error)))
+            request = pipe.recv()
+
+
+def _open(peer: Peer, threads: int) -> tuple[Session, tuple[str, str]]:
+    if reason := peer.available():
+        raise RuntimeError(reason)
+    return Session(peer, threads), (peer.name, version(peer.package))
+
+
+class Session:
+    """The requests that an engine process understands, on one peer."""
+
+    def __init__(self, peer: Peer, threads: int) -> None:
+        self.peer, self.threads = peer, threads
+        self.forms: dict[str, Form] = {}
+
+    def prepare(self, problem: ConvProblem) -> list[Prepared]:
+        """Prepare every form of a problem, forget the ones of the problem before, and check the outputs."""
+        self.forms.clear()
+        x, w, bias = oracle.arrays(problem)
+        reference = oracle.convolve(problem, x, w, bias)
+        prepared = []
+        for form in self.peer.prepare(problem, x, w, bias, self.threads):
+            form.run()
+            self.forms[form.name] = form
+            prepared.append(Prepared(form.name, form.detail, oracle.error(np.asarray(form.output()), reference)))
+        return prepared
+
+    def time(self, form: str, seconds: float) -> list[float]:
+        """Run a form for about so many seconds and time each run."""
+        return sample(self.forms[form].run, seconds)
+
+
+def sample(run: Callable[[], object], seconds: float) -> list[float]:
+    """Times of single runs, in seconds, over about `seconds`, after a part that is not counted."""
+    clock = time.perf_counter
+    start = clock()
+    while clock() - start < SETTLE * seconds:
+        run()
+    times: list[float] = []
+    end = clock() + seconds
+    while len(times) < LEAST_RUNS or clock() < end:
+        before = clock()
+        run()
+        times.append(clock() - before)
+    return times
+
+
+@contextlib.contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """The environment that a child process is born with."""
+    wanted = {"OMP_NUM_THREADS": str(threads)}
+    if not CAN_STOP:  # then idle engines must at least not spin
+        wanted |= {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

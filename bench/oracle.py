@@ -1,0 +1,45 @@
+"""Data and the float64 answer that every engine is held to; no code shared with any engine, ours included."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.problem import ConvProblem
+
+# Largest error relative to the output's largest value. Ours is held to its accuracy class; a peer's figure counts as
+# long as its result is right at all (one of them runs Winograd tiles large enough to lose three digits), and its
+# worst error is reported.
+OUR_TOLERANCE = 1e-4
+PEER_TOLERANCE = 5e-3
+
+
+def arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Input (N, C, H, W), weights (K, C/g, R, S) and bias (K,): float32, unit normal, the same in every process."""
+    rng = np.random.default_rng(seed)
+    shapes = (problem.n, problem.c, problem.h, problem.w), problem.weight_shape, (problem.k,)
+    x, w, bias = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    return x, w, bias
+
+
+def convolve(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """The convolution in float64, (N, K, OH, OW): a sum over kernel positions of matrix products."""
+    p = problem
+    (sh, sw), (dh, dw), (top, bottom, left, right) = p.stride, p.dilation, p.pads
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    w = w.astype(np.float64).reshape(p.groups, p.kg, p.cg, p.r, p.s)
+    y = np.zeros((p.n, p.groups, p.kg, p.oh * p.ow))
+    for r in range(p.r):
+        for s in range(p.s):
+            window = x[:, :, r * dh : r * dh + (p.oh - 1) * sh + 1 : sh, s * dw : s * dw + (p.ow - 1) * sw + 1 : sw]
+            y += w[:, :, :, r, s] @ window.reshape(p.n, p.groups, p.cg, -1)
+    return y.reshape(p.n, p.k, p.oh, p.ow) + bias.astype(np.float64)[:, None, None]
+
+
+def error(output: np.ndarray, reference: np.ndarray) -> float:
+    """Largest deviation relative to the reference's largest value; infinite when the shapes differ."""
+    if output.shape != reference.shape:
+        return float("inf")
+    if not reference.size:
+        return 0.0
+    worst = float(np.abs(output - reference).max() / np.abs(reference).max())
+    return worst if np.isfinite(worst) else float("inf")

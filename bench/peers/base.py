@@ -1,0 +1,63 @@
+"""What a peer is: prepacked forms of one convolution that can be run and timed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from cpuconv.problem import ConvProblem
+
+
+@dataclass
+class Form:
+    """One way in which an engine runs a problem, everything prepared.
+
+    `run` is one execution and is what is timed; `output` gives the last result as NCHW. `keep` is whatever must
+    live as long as the form, such as an array whose memory the engine only borrows.
+    """
+
+    name: str
+    run: Callable[[], object]
+    output: Callable[[], np.ndarray]
+    detail: str = ""
+    keep: object = None
+
+
+class Peer(Protocol):
+    """One engine. A peer is made and used inside the engine's own process."""
+
+    name: str
+    package: str
+
+    def available(self) -> str | None:
+        """The reason why this engine cannot run here, or None."""
+
+    def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
+        """The engine's forms of a problem: `x` (N, C, H, W), `w` (K, C/g, R, S), `bias` (K,), all float32."""
+
+
+def missing(module: str) -> str | None:
+    """A word on a module that is not installed, or None."""
+    return None if importlib.util.find_spec(module) else f"{module} is not installed"
+
+
+def version(package: str) -> str:
+    """The installed version of a distribution, or 'unknown'."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def symmetric_pads(problem: ConvProblem) -> tuple[int, int] | None:
+    """(ph, pw) when padding both sides alike gives the very same output, as most networks write it; else None."""
+    p = problem
+    top, bottom, left, right = p.pads
+    oh = (p.h + 2 * top - (p.r - 1) * p.dilation[0] - 1) // p.stride[0] + 1
+    ow = (p.w + 2 * left - (p.s - 1) * p.dilation[1] - 1) // p.stride[1] + 1
+    return (top, left) if top >= bottom and left >= right and (oh, ow) == (p.oh, p.ow) else None

@@ -1,0 +1,38 @@
+"""A convolution as an ONNX file of one node."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper
+
+from bench.peers.base import symmetric_pads
+from cpuconv.problem import ConvProblem
+
+
+def conv_model(problem: ConvProblem, w: np.ndarray, bias: np.ndarray) -> bytes:
+    """The serialized model: input 'x', output 'y', weights and bias as initializers."""
+    p = problem
+    top, bottom, left, right = p.pads
+    if pads := symmetric_pads(p):
+        (top, left), (bottom, right) = pads, pads
+    node = helper.make_node(
+        "Conv",
+        ["x", "w", "b"],
+        ["y"],
+        kernel_shape=[p.r, p.s],
+        strides=list(p.stride),
+        pads=[top, left, bottom, right],
+        dilations=list(p.dilation),
+        group=p.groups,
+    )
+    graph = helper.make_graph(
+        [node],
+        "conv",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [p.n, p.c, p.h, p.w])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [p.n, p.k, p.oh, p.ow])],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    # An old enough opset and format that every engine reads it.
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    checker.check_model(model)
+    return model.SerializeToString()

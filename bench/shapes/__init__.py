@@ -1,0 +1,57 @@
+"""The benchmark's lines: problems with names and families, read from files of benchdnn strings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cpuconv import sources
+from cpuconv.problem import ConvProblem
+
+CANONICAL = Path(__file__).with_name("canonical.txt")
+
+# First match wins.
+FAMILIES: tuple[tuple[str, Callable[[ConvProblem], bool]], ...] = (
+    ("depthwise", lambda p: p.groups > 1 and p.cg == p.kg == 1),
+    ("grouped", lambda p: p.groups > 1),
+    ("first layer", lambda p: p.c <= 4),
+    ("dilated", lambda p: p.dilation != (1, 1)),
+    ("1x1 strided", lambda p: (p.r, p.s) == (1, 1) and p.stride != (1, 1)),
+    ("1x1", lambda p: (p.r, p.s) == (1, 1)),
+    ("strided", lambda p: p.stride != (1, 1)),
+    ("3x3 s1", lambda p: (p.r, p.s) == (3, 3)),
+    ("1x7, 7x1", lambda p: 1 in (p.r, p.s)),
+    ("5x5 and up", lambda p: True),
+)
+
+
+def family(problem: ConvProblem) -> str:
+    """The name of the group in which a problem is reported."""
+    return next(name for name, belongs in FAMILIES if belongs(problem))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the benchmark."""
+
+    problem: ConvProblem
+    label: str
+    family: str
+
+
+def load(path: str | Path = CANONICAL, pattern: str = "") -> list[Line]:
+    """The lines of a file of benchdnn strings whose label or problem string matches a regular expression.
+
+    Raises:
+        ValueError: if a line has an activation or a residual, which the peers are not asked for.
+    """
+    lines = []
+    for problem, label, _, _ in sources.load(str(path)):
+        if problem.activation is not None or problem.residual:
+            raise ValueError(f"Argument 'path' must name lines of plain convolutions, not {problem.key}.")
+        line = Line(problem, label or problem.key.split()[0], family(problem))
+        if re.search(pattern, line.label) or re.search(pattern, problem.key):
+            lines.append(line)
+    return lines

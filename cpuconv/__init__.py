@@ -1,0 +1,29 @@
+"""cpuconv: convolutional networks on the CPU, from Python: tuned kernels in pure Python and Numba."""
+
+from __future__ import annotations
+
+from cpuconv.api import conv2d, explain, plan
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
+from cpuconv.plan import Plan
+from cpuconv.problem import ConvProblem
+from cpuconv.reorder import reorder
+from cpuconv.runtime.threads import get_num_threads, set_num_threads
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "ConvProblem",
+    "CpuconvError",
+    "CpuconvWarning",
+    "Plan",
+    "SourceError",
+    "WorkspaceError",
+    "conv2d",
+    "explain",
+    "get_num_threads",
+    "plan",
+    "reorder",
+    "set_num_threads",
+]

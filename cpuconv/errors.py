@@ -1,0 +1,32 @@
+"""The exceptions and warnings that users of cpuconv can meet, and how their messages read."""
+
+from __future__ import annotations
+
+
+class CpuconvError(Exception):
+    """Whatever cpuconv raises on purpose."""
+
+
+class ArgumentError(CpuconvError, ValueError):
+    """An argument of the right type has a value that cannot be served."""
+
+
+class ArgumentTypeError(CpuconvError, TypeError):
+    """An argument is of the wrong type or dtype."""
+
+
+class WorkspaceError(ArgumentError):
+    """No algorithm fits the workspace limit."""
+
+
+class SourceError(CpuconvError):
+    """A source of problems (a model, a list, a problem string) cannot be read."""
+
+
+class CpuconvWarning(UserWarning):
+    """Something was left out or done the slow way; the result is right."""
+
+
+def must(name: str, expected: object, actual: object) -> str:
+    """The one form of our messages: ``Argument 'x' must be …, not ….``"""
+    return f"Argument '{name}' must be {expected}, not {actual}."

@@ -1,0 +1,59 @@
+"""What each instruction set offers, as data, and which one code is generated for here.
+
+Sources of the figures: Intel and AMD optimisation guides; tiles were measured (docs/decisions/0003-tiles.md).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import llvmlite.binding as llvm
+
+from cpuconv.runtime.target import target, target_machine
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction set."""
+
+    name: str
+    lanes: int  # fp32 lanes of a vector
+    registers: int  # vector registers
+    memory_operand: bool  # a broadcast or a load can be an operand of an FMA, without a register
+    fma_rate: float  # vector FMAs a cycle
+    load_rate: float  # vector loads a cycle
+    store_cost: float  # cycles of a vector store
+    probe: str  # a register name that only this set's assembly of a 16-lane FMA shows
+
+
+TABLE: tuple[Isa, ...] = (
+    Isa("avx512", 16, 32, True, 2, 2, 1, "zmm"),
+    Isa("avx2", 8, 16, True, 2, 2, 1, "ymm"),
+    Isa("sse", 4, 16, True, 2, 2, 1, "xmm"),
+    Isa("neon", 4, 32, False, 2, 2, 1, "v0.4s"),
+)
+GENERIC = Isa("generic", 4, 16, False, 1, 1, 1, "")
+
+MICROARCHITECTURES: dict[str, dict[str, float]] = {  # where a CPU differs from its instruction set's row
+    "znver4": {"fma_rate": 1, "load_rate": 1, "store_cost": 2},
+}
+
+_PROBE = """
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+define void @probe(<16 x float>* %p, <16 x float>* %q) {
+  %a = load <16 x float>, <16 x float>* %p
+  %b = load <16 x float>, <16 x float>* %q
+  %c = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %b, <16 x float> %a)
+  store <16 x float> %c, <16 x float>* %p
+  ret void
+}
+"""
+
+
+@functools.lru_cache(maxsize=1)
+def current() -> Isa:
+    """The widest instruction set of the CPU that code is generated for."""
+    assembly = target_machine().emit_assembly(llvm.parse_assembly(_PROBE))
+    isa = next((isa for isa in TABLE if isa.probe in assembly), GENERIC)
+    return replace(isa, **MICROARCHITECTURES.get(target()[1], {})) if isa.lanes == TABLE[0].lanes else isa

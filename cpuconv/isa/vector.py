@@ -1,0 +1,130 @@
+"""The vector emitter: the few instructions that micro-kernels are made of, for any number of fp32 lanes.
+
+Each method emits LLVM IR; what it computes is said in scalar terms. With one lane, values are plain floats, so the
+same expressions serve scalar tails.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+F32 = ir.FloatType()
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+
+
+def single(value: float) -> float:
+    """`value` rounded to fp32: what LLVM accepts as a float constant."""
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+class Vector:
+    """Emits operations on vectors of `lanes` floats at the builder's position."""
+
+    def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:
+        self.builder = builder
+        self.lanes = lanes
+        self.type: Any = ir.VectorType(F32, lanes) if lanes > 1 else F32
+        self.int_type: Any = ir.VectorType(I32, lanes) if lanes > 1 else I32
+
+    # constants and addresses
+    def constant(self, value: float) -> Any:
+        """Every lane = value."""
+        return ir.Constant(self.type, [single(value)] * self.lanes if self.lanes > 1 else single(value))
+
+    def int_constant(self, value: int) -> Any:
+        """Every int32 lane = value."""
+        return ir.Constant(self.int_type, [value] * self.lanes if self.lanes > 1 else value)
+
+    def offset(self, address: Any, bytes_: Any) -> Any:
+        """address + bytes, for an i8* address; `bytes_` an int or an i64 value."""
+        if isinstance(bytes_, int):
+            if bytes_ == 0:
+                return address
+            bytes_ = ir.Constant(I64, bytes_)
+        return self.builder.gep(address, [bytes_])
+
+    def pointer(self, address: Any) -> Any:
+        """An i64 address as i8*."""
+        return self.builder.inttoptr(address, ir.IntType(8).as_pointer())
+
+    # memory
+    def load(self, address: Any, align: int = 4) -> Any:
+        """lanes[i] = float at address + 4·i."""
+        value = self.builder.load(self.builder.bitcast(address, self.type.as_pointer()))
+        value.align = align
+        return value
+
+    def store(self, value: Any, address: Any, align: int = 4) -> None:
+        """Float at address + 4·i = lanes[i]."""
+        self.builder.store(value, self.builder.bitcast(address, self.type.as_pointer())).align = align
+
+    def broadcast(self, address: Any) -> Any:
+        """Every lane = float at address."""
+        return self.splat(self.builder.load(self.builder.bitcast(address, F32.as_pointer())))
+
+    def splat(self, scalar: Any) -> Any:
+        """Every lane = scalar."""
+        if self.lanes == 1:
+            return scalar
+        undefined = ir.Constant(self.type, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
+        return self.shuffle(first, first, [0] * self.lanes)
+
+    def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """lanes[i] of the concatenation a, b."""
+        mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+        return self.builder.shuffle_vector(a, b, mask)
+
+    # arithmetic
+    def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:
+        suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + "f32"
+        kind = ir.FunctionType(result or self.type, [a.type for a in arguments])
+        full = f"llvm.{name}.{suffix}"
+        module = self.builder.module
+        function = module.globals.get(full) or ir.Function(module, kind, full)
+        return self.builder.call(function, arguments)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """a·b + c, rounded once."""
+        return self._intrinsic("fma", [a, b, c])
+
+    def add(self, a: Any, b: Any) -> Any:
+        """a + b."""
+        return self.builder.fadd(a, b)
+
+    def sub(self, a: Any, b: Any) -> Any:
+        """a − b."""
+        return self.builder.fsub(a, b)
+
+    def mul(self, a: Any, b: Any) -> Any:
+        """a·b."""
+        return self.builder.fmul(a, b)
+
+    def div(self, a: Any, b: Any) -> Any:
+        """a / b."""
+        return self.builder.fdiv(a, b)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        """The larger; b where it is NaN (so put the constant first to keep NaN)."""
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        """The smaller; b where it is NaN."""
+        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
+
+    def absolute(self, a: Any) -> Any:
+        """|a|."""
+        return self._intrinsic("fabs", [a])
+
+    def copysign(self, magnitude: Any, sign: Any) -> Any:
+        """|magnitude| with the sign of `sign`."""
+        return self._intrinsic("copysign", [magnitude, sign])
+
+    def round(self, a: Any) -> Any:
+        """Nearest integer, ties to even."""
+        return self._intrinsic("nearbyint", [a])

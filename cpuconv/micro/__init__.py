@@ -1,0 +1,1 @@
+"""Micro-kernels: emitters of the innermost loops, parametric in tile and vector width."""

@@ -1,0 +1,136 @@
+"""Convolution by GEMM tiles over an image or over packed bands of it: the driver of pointwise, direct and first layer.
+
+The work is cut into units (image, block of tile rows, block of tile columns, chunk of weight panels); a worker takes
+a contiguous range of them. Within a unit a weight panel (v vectors of output channels) stays in L1 while the pixels
+of the block pass. Tiles have one exact size: the last of a row, of a column and of the panels overlaps its
+predecessor instead of being padded.
+
+A band is the input rows of one block with their padding, copied to the worker's workspace: blocked (any layout in,
+channel blocks out) or planar (channel rows). The copy stays in L2, and inner loops never see a border.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.micro.gemm import call_gemm_strip
+from cpuconv.micro.rows import RowTile, channel_offset, copy_line, pack_row, zero_line, zero_pixels
+from cpuconv.runtime.kernel import inline, kernel
+
+NO_BAND, BLOCKED_BAND, PLANAR_BAND = range(3)
+
+
+@dataclass(frozen=True)
+class ConvolveTile:
+    """Where the input comes from and how bands are packed; the GEMM micro-kernel is an argument."""
+
+    lanes: int
+    pack: RowTile
+    band: int
+
+
+@inline
+def _pack_band(tile, args, image, first_row, rows, worker):
+    """Input rows first_row … first_row+rows-1 (padding included) of all channels to the worker's band."""
+    target = args.band + worker * args.band_step
+    blocked = tile.band == 1
+    step = tile.lanes if blocked else 1
+    pixel = 4 * step
+    line = args.band_width * pixel
+    for block in range((args.channels + step - 1) // step):
+        channel = block * step
+        for row in range(rows):
+            to = target + block * args.band_plane + row * line
+            source_row = first_row + row
+            if source_row < 0 or source_row >= args.in_height:
+                if blocked:
+                    zero_pixels(tile, to, args.band_width)
+                else:
+                    zero_line(tile, to, args.band_width)
+                continue
+            source = args.x + image * args.x_image + source_row * args.x_h
+            start = to + args.pad_left * pixel
+            tail = args.band_width - args.pad_left - args.inside
+            if blocked:
+                zero_pixels(tile, to, args.pad_left)
+                valid = min(step, args.channels - channel)
+                pack_row(
+                    tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, args.inside
+                )
+                zero_pixels(tile, start + args.inside * pixel, tail)
+            else:
+                zero_line(tile, to, args.pad_left)
+                copy_line(
+                    tile,
+                    source + channel_offset(channel, args.x_block, args.x_cb, args.x_c),
+                    args.x_w,
+                    start,
+                    args.inside,
+                )
+                zero_line(tile, start + args.inside * pixel, tail)
+    return target
+
+
+@inline
+def _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_column_tiles):
+    """One weight panel over the tiles of a block; `x` and `y` are the addresses of output pixel (0, 0)."""
+    group = panel // args.panels
+    vector = min((panel - group * args.panels) * args.tile_vectors, args.vectors - args.tile_vectors)
+    channel = group * args.vectors + vector
+    x += group * args.x_group
+    y += channel * args.y_vector
+    for row_tile in range(row_tiles, next_row_tiles):
+        row = min(row_tile * args.tile_height, args.height - args.tile_height)
+        call_gemm_strip(
+            args.gemm,
+            x + row * args.x_line,
+            args.x_line,
+            args.table,
+            args.segments,
+            0,
+            args.w + panel * args.panel_bytes,
+            y + row * args.y_line,
+            args.y_line,
+            args.y_vector,
+            args.bias + channel * args.bias_vector,
+            args.residual - args.y,
+            column_tiles,
+            next_column_tiles,
+            args.width,
+        )
+
+
+@kernel(
+    "gemm tile_vectors tile_height x y w bias bias_vector residual table segments panel_bytes panels vectors groups "
+    "chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks column_blocks "
+    "band band_step band_plane band_width channels in_height inside pad_top pad_left "
+    "stride_h reach x_block x_cb x_c x_h x_w"
+)
+def convolve(tile, worker, workers, args):
+    """y = epilogue(convolution of x and w), blocked output; see the module."""
+    units = args.batch * args.row_blocks * args.column_blocks * args.chunks
+    all_panels = args.panels * args.groups
+    packed = -1
+    x = args.x
+    for unit in range(units * worker // workers, units * (worker + 1) // workers):
+        chunk = unit % args.chunks
+        place = unit // args.chunks
+        column_block = place % args.column_blocks
+        row_place = place // args.column_blocks
+        row_block = row_place % args.row_blocks
+        image = row_place // args.row_blocks
+        row_tiles = args.row_tiles * row_block // args.row_blocks
+        next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
+        if tile.band == 0:
+            x = args.x + image * args.x_image
+        elif packed != row_place:
+            packed = row_place
+            first = min(row_tiles * args.tile_height, args.height - args.tile_height)
+            last = min(next_row_tiles * args.tile_height, args.height)
+            rows = (last - first - 1) * args.stride_h + args.reach
+            x = _pack_band(tile, args, image, first * args.stride_h - args.pad_top, rows, worker) - first * args.x_line
+        column_tiles = args.column_tiles * column_block // args.column_blocks
+        next_column_tiles = args.column_tiles * (column_block + 1) // args.column_blocks
+        for panel in range(all_panels * chunk // args.chunks, all_panels * (chunk + 1) // args.chunks):
+            y = args.y + image * args.y_image
+            _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_column_tiles)

@@ -1,0 +1,173 @@
+"""The GEMM tile: v weight vectors × (rows × cols) broadcast pixels, accumulated in registers over the whole reduction.
+
+The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
+next `unroll` × v weight vectors, which are packed in the order they are read. One body therefore serves pointwise
+and direct convolution in blocked layouts (a segment is a channel block at one kernel tap), planar input (a segment
+is a kernel row) and the products of Winograd and FFT.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.micro.epilogue import finish
+from cpuconv.micro.intrinsics import emitter
+from cpuconv.runtime.microkernel import MicroKernel
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """Parameters of a GEMM tile; strides in floats."""
+
+    lanes: int
+    v: int  # weight vectors: v·lanes output channels
+    rows: int
+    cols: int
+    unroll: int  # scalars of a segment
+    xs: int  # from a pixel of x to the next in its tile row
+    ys: int  # the same in y
+    ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
+    epilogue: bool = True  # False: store the plain sums
+    residual: bool = False
+    activation: tuple[Any, ...] | None = None
+
+
+def emit_tile(
+    tile: GemmTile,
+    vec: Vector,
+    x: Any,
+    xrow: Any,
+    table: Any,
+    segments: Any,
+    kstep: Any,
+    w: Any,
+    y: Any,
+    yrow: Any,
+    yvec: Any,
+    bias: Any,
+    residual: Any,
+) -> None:
+    """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
+
+    Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
+    `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual.
+    """
+    builder = vec.builder
+    size = 4 * vec.lanes
+    pixels = [(row, col) for row in range(tile.rows) for col in range(tile.cols)]
+    x, w, y = vec.pointer(x), vec.pointer(w), vec.pointer(y)
+    row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
+    table = builder.inttoptr(table, I64.as_pointer())
+
+    entry = builder.block
+    loop = builder.append_basic_block("segment")
+    done = builder.append_basic_block("segments.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    index.add_incoming(I64(0), entry)
+    w_now = builder.phi(w.type)
+    w_now.add_incoming(w, entry)
+    sums = [[builder.phi(vec.type) for _ in range(tile.v)] for _ in pixels]
+    for pixel in sums:
+        for phi in pixel:
+            phi.add_incoming(vec.constant(0.0), entry)
+
+    x_now = vec.offset(x, builder.load(builder.gep(table, [index])))
+    starts = [x_now, *(vec.offset(x_now, offset) for offset in row_offsets)]
+    current = [list(pixel) for pixel in sums]
+    for k in range(tile.unroll):
+        weights = [vec.load(vec.offset(w_now, (k * tile.v + j) * size), align=size) for j in range(tile.v)]
+        for position, (row, col) in enumerate(pixels):
+            scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
+            for j in range(tile.v):
+                current[position][j] = vec.fma(scalar, weights[j], current[position][j])
+        if tile.ks == 0:
+            starts = [vec.offset(start, kstep) for start in starts]
+    following = builder.add(index, I64(1))
+    index.add_incoming(following, loop)
+    w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.v * size), loop)
+    for phis, values in zip(sums, current, strict=True):
+        for phi, value in zip(phis, values, strict=True):
+            phi.add_incoming(value, loop)
+    builder.cbranch(builder.icmp_signed("<", following, segments), loop, done)
+
+    builder.position_at_end(done)
+    _store_tile(tile, vec, pixels, current, y, yrow, yvec, bias, residual)
+
+
+def _store_tile(
+    tile: GemmTile, vec: Vector, pixels: Any, sums: Any, y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
+) -> None:
+    builder = vec.builder
+    if tile.epilogue:
+        bias = vec.pointer(bias)
+        biases = [vec.load(vec.offset(bias, 4 * vec.lanes * j)) for j in range(tile.v)]
+    for j in range(tile.v):
+        for row in range(tile.rows):
+            place: ir.Value = builder.add(builder.mul(yvec, I64(j)), builder.mul(yrow, I64(row)))
+            for position, (pixel_row, col) in enumerate(pixels):
+                if pixel_row != row:
+                    continue
+                target = vec.offset(y, builder.add(place, I64(4 * tile.ys * col)))
+                value = sums[position][j]
+                if tile.epilogue:
+                    extra = vec.load(vec.offset(target, residual)) if tile.residual else None
+                    value = finish(vec, value, biases[j], extra, tile.activation)
+                vec.store(value, target)
+
+
+@MicroKernel
+def gemm_strip(
+    tile: GemmTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    xrow: Any,
+    table: Any,
+    segments: Any,
+    kstep: Any,
+    w: Any,
+    y: Any,
+    yrow: Any,
+    yvec: Any,
+    bias: Any,
+    residual: Any,
+    first: Any,
+    last: Any,
+    width: Any,
+) -> None:
+    """`emit_tile` for tiles first … last-1 of a row `width` pixels wide; the last of the row overlaps its predecessor.
+
+    `x` and `y` are the addresses of pixel 0; first < last, and width is at least a tile's.
+    """
+    vec = Vector(builder, tile.lanes)
+    entry = builder.block
+    loop = builder.append_basic_block("tile")
+    done = builder.append_basic_block("tiles.done")
+    limit = builder.sub(width, I64(tile.cols))
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    index.add_incoming(first, entry)
+    start = builder.mul(index, I64(tile.cols))
+    start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
+    x_now = builder.add(x, builder.mul(start, I64(4 * tile.xs)))
+    y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
+    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual)
+    following = builder.add(index, I64(1))
+    index.add_incoming(following, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
+    builder.position_at_end(done)
+
+
+call_gemm_strip = gemm_strip.caller()
+
+
+@emitter
+def gemm_tile(tile, vec, x, xrow, table, segments, kstep, w, y, yrow, yvec, bias, residual):
+    """`emit_tile` inside a driver, with the residual's address."""
+    emit_tile(tile, vec, x, xrow, table, segments, kstep, w, y, yrow, yvec, bias, vec.builder.sub(residual, y))

@@ -1,0 +1,223 @@
+"""im2col and GEMM in one pass: columns of a block of output pixels are packed into the worker's workspace and used.
+
+The work is cut into units (image, group, block of pixels, chunk of weight panels); pixels count flat over the output
+plane. A block's columns A[c·R·S + r·S + s][pixel] stay in L2 while all weight panels pass over them. Column rows have
+`lanes` floats of slack, so short runs are moved by whole vectors that spill to the right and are overwritten.
+
+Sums go straight to the output where that is in channel blocks that start with the group; else to a buffer of blocked
+rows (the residual comes by a buffer like it), and from there to any view.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.micro.gemm import GemmTile, gemm_tile
+from cpuconv.micro.intrinsics import copy_float, copy_vector, zero_float, zero_vector
+from cpuconv.micro.moves import copy_alternate
+from cpuconv.micro.rows import RowTile, channel_offset, inline, pack_row, unpack_row
+from cpuconv.micro.transpose import transpose_block, transpose_part
+from cpuconv.runtime.kernel import kernel
+
+IN_PLACE, LINES, VECTORS = range(3)
+"""How columns come about: the input is the matrix; one channel at a time; `lanes` channels at a time."""
+
+
+@dataclass(frozen=True)
+class Im2colTile:
+    """A GEMM tile, how columns are packed, and how sums reach the output."""
+
+    lanes: int
+    gemm: GemmTile
+    load: int
+    direct: bool  # sums go straight to the output
+    rows: RowTile  # else: the loops that move blocked rows to it
+    extra: RowTile  # and the residual to blocked rows
+
+
+@inline
+def _zero_run(tile, target, row_step, rows, width):
+    """Zero `width` columns of `rows` column rows."""
+    for row in range(rows):
+        for i in range(0, width, tile.lanes):
+            zero_vector(tile, target + row * row_step + 4 * i)
+
+
+@inline
+def _move_line(tile, source, step, target, width, end):
+    """`width` floats, `step` bytes apart, to consecutive ones; nothing from `end` on is read."""
+    size = 4 * tile.lanes
+    done = 0
+    if step == 4:
+        while done < width and source + done * 4 + size <= end:
+            copy_vector(tile, source + done * 4, target + done * 4)
+            done += tile.lanes
+    elif step == 8:
+        while done < width and source + done * 8 + 2 * size <= end:
+            copy_alternate(tile, source + done * 8, target + done * 4)
+            done += tile.lanes
+    for i in range(done, width):
+        copy_float(tile, source + i * step, target + i * 4)
+
+
+@inline
+def _move_vectors(tile, source, step, target, row_step, width):
+    """`lanes` channels of `width` pixels, `step` bytes apart, to as many column rows."""
+    done = 0
+    while done + tile.lanes <= width:
+        transpose_block(tile, source + done * step, step, target + done * 4, row_step)
+        done += tile.lanes
+    if done < width:
+        transpose_part(tile, source + done * step, step, width - done, target + done * 4, row_step, tile.lanes)
+
+
+@inline
+def _pack_tap(tile, args, plane, r, s, target, row_step, rows, first, count, end):
+    """One kernel tap of a channel (`rows` = 1) or of `lanes` channels at `plane`, for pixels first … first+count-1."""
+    shift = s * args.dilation_w - args.pad_left
+    low = min(max(0, -(shift // args.stride_w)), args.out_width)  # columns low … high-1 read inside the image
+    high = min(max(low, -((shift - args.in_width) // args.stride_w)), args.out_width)
+    row = first // args.out_width
+    begin = first - row * args.out_width
+    while count > 0:
+        stop = min(args.out_width, begin + count)
+        in_row = row * args.stride_h + r * args.dilation_h - args.pad_top
+        left = right = stop
+        if 0 <= in_row < args.in_height:
+            left = min(max(low, begin), stop)
+            right = max(left, min(high, stop))
+        _zero_run(tile, target, row_step, rows, left - begin)
+        source = plane + in_row * args.x_h + (left * args.stride_w + shift) * args.x_w
+        step = args.stride_w * args.x_w
+        to = target + (left - begin) * 4
+        if right > left:
+            if tile.load == 2 and rows > 1:
+                _move_vectors(tile, source, step, to, row_step, right - left)
+            else:
+                _move_line(tile, source, step, to, right - left, end)
+        _zero_run(tile, to + (right - left) * 4, row_step, rows, stop - right)
+        target += (stop - begin) * 4
+        count -= stop - begin
+        begin = 0
+        row += 1
+
+
+@inline
+def _pack_columns(tile, args, x, group, target, first, count):
+    """The columns of pixels first … first+count-1 of a group."""
+    taps = args.kernel_h * args.kernel_w
+    end = args.x + args.x_span
+    channel = 0
+    while channel < args.group_channels:
+        rows = 1
+        if tile.load == 2 and channel + tile.lanes <= args.group_channels:
+            rows = tile.lanes
+        plane = x + channel_offset(group * args.group_channels + channel, args.x_block, args.x_cb, args.x_c)
+        for r in range(args.kernel_h):
+            for s in range(args.kernel_w):
+                to = target + (channel * taps + r * args.kernel_w + s) * args.pitch
+                _pack_tap(tile, args, plane, r, s, to, taps * args.pitch, rows, first, count, end)
+        channel += rows
+
+
+@inline
+def _zero_tail(args, tile, y, first, last):
+    """Zero the channels that fill up the output's last block, of pixels first … last-1."""
+    for channel in range(args.channels, args.stored):
+        lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
+        for pixel in range(first, last):
+            row = pixel // args.y_width
+            zero_float(tile, lane + row * args.y_h + (pixel - row * args.y_width) * args.y_w)
+
+
+@inline
+def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
+    """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to blocked rows."""
+    start = args.residual + image * args.r_image
+    while first < last:
+        row = first // args.y_width
+        column = first - row * args.y_width
+        width = min(args.y_width - column, last - first)
+        place = start + row * args.r_h + column * args.r_w
+        pack_row(tile.extra, place, channel, valid, args.r_block, args.r_cb, args.r_c, args.r_w, buffer, width)
+        buffer += width * 4 * tile.lanes
+        first += width
+
+
+@inline
+def _unpack_sums(tile, args, y, channel, valid, buffer, first, last):
+    """Blocked rows to pixels first … last-1 of channels channel … channel+valid-1 of the output."""
+    while first < last:
+        row = first // args.y_width
+        column = first - row * args.y_width
+        width = min(args.y_width - column, last - first)
+        place = y + row * args.y_h + column * args.y_w
+        unpack_row(tile.rows, buffer, channel, valid, args.y_block, args.y_cb, args.y_c, args.y_w, place, width)
+        buffer += width * 4 * tile.lanes
+        first += width
+
+
+@kernel(
+    "x y w bias residual table segments panel_bytes panels vectors groups chunks blocks batch tiles pixels "
+    "block_pixels columns columns_step pitch depth depth_padded sums extra sums_step vector_step channels stored group_kernels "
+    "group_channels kernel_h kernel_w stride_h stride_w dilation_h dilation_w pad_top pad_left in_height in_width "
+    "out_width x_span x_image x_block x_cb x_c x_h x_w y_image y_width y_block y_cb y_c y_h y_w "
+    "r_image r_block r_cb r_c r_h r_w"
+)
+def im2col(tile, worker, workers, args):
+    """y = epilogue(convolution of x and w), any views; see the module."""
+    gemm = tile.gemm
+    lanes = tile.lanes
+    pixel_bytes = 4 * lanes
+    units = args.batch * args.groups * args.blocks * args.chunks
+    columns = args.columns + worker * args.columns_step
+    sums = args.sums + worker * args.sums_step
+    extra = args.extra + worker * args.sums_step
+    packed = -1
+    for unit in range(units * worker // workers, units * (worker + 1) // workers):
+        chunk = unit % args.chunks
+        place = unit // args.chunks
+        block = place % args.blocks
+        group = place // args.blocks % args.groups
+        image = place // (args.blocks * args.groups)
+        tiles = args.tiles * block // args.blocks
+        next_tiles = args.tiles * (block + 1) // args.blocks
+        first = min(tiles * gemm.cols, args.pixels - gemm.cols)  # the last tile overlaps the one before
+        last = min(next_tiles * gemm.cols, args.pixels)
+        x = args.x + image * args.x_image
+        y = args.y + image * args.y_image
+        if tile.load == 0:
+            columns = x + group * args.group_channels * args.x_cb + first * 4
+        elif packed != place:
+            if packed < 0:
+                padding = columns + args.depth * args.pitch
+                _zero_run(tile, padding, args.pitch, args.depth_padded - args.depth, args.block_pixels)
+            packed = place
+            _pack_columns(tile, args, x, group, columns, first, last - first)
+        for panel in range(args.panels * chunk // args.chunks, args.panels * (chunk + 1) // args.chunks):
+            vector = min(panel * gemm.v, args.vectors - gemm.v)
+            channel = group * args.group_kernels + vector * lanes
+            to = sums
+            shift = extra - sums
+            if tile.direct:
+                to = y + (channel // lanes) * args.y_cb + first * pixel_bytes
+                shift = args.residual - args.y  # a residual that lies as y does
+            elif gemm.residual:
+                for j in range(gemm.v):
+                    valid = min(lanes, args.group_kernels - (vector + j) * lanes)
+                    to_extra = extra + j * args.vector_step
+                    _pack_residual(tile, args, image, channel + j * lanes, valid, to_extra, first, last)
+            w = args.w + (group * args.panels + panel) * args.panel_bytes
+            for index in range(tiles, next_tiles):
+                column = min(index * gemm.cols, args.pixels - gemm.cols) - first
+                target = to + column * pixel_bytes
+                gemm_tile(
+                    gemm, columns + column * 4, 0, args.table, args.segments, args.pitch, w,
+                    target, 0, args.vector_step, args.bias + channel * 4, target + shift,
+                )  # fmt: skip
+            if not tile.direct:
+                for j in range(gemm.v):
+                    valid = min(lanes, args.group_kernels - (vector + j) * lanes)
+                    _unpack_sums(tile, args, y, channel + j * lanes, valid, to + j * args.vector_step, first, last)
+        if group == args.groups - 1 and chunk == args.chunks - 1:
+            _zero_tail(args, tile, y, first, last)

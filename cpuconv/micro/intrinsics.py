@@ -1,0 +1,72 @@
+"""How an emitter becomes a function that kernel drivers call: all arguments but the tile are int64 words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from cpuconv.isa.vector import F32, I64, Vector
+
+
+def emitter(function: Callable[..., Any]) -> Any:
+    """Decorator: `function(tile, vec, *words)` emits code; the result is callable in kernels as f(tile, *words).
+
+    The emitter returns an i64 value or None (then the call gives 0).
+    """
+
+    def intrinsic_body(typingctx: Any, tile: Any, *words: Any) -> Any:
+        signature = types.int64(tile, *[types.int64] * len(words))
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            result = function(tile.tile, Vector(builder, tile.tile.lanes), *arguments[1:])
+            return result if result is not None else I64(0)
+
+        return signature, codegen
+
+    return _with_arity(intrinsic_body, function)
+
+
+def _with_arity(body: Callable[..., Any], function: Callable[..., Any]) -> Any:
+    """Numba reads an intrinsic's parameters off its signature: give `body` the emitter's."""
+    words = ", ".join(function.__code__.co_varnames[2 : function.__code__.co_argcount])
+    namespace: dict[str, Any] = {"body": body}
+    exec(f"def {function.__name__}(typingctx, tile, {words}): return body(typingctx, tile, {words})", namespace)
+    made = namespace[function.__name__]
+    made.__doc__ = function.__doc__
+    return intrinsic(made)
+
+
+@emitter
+def word(tile: Any, vec: Vector, address: Any, index: Any) -> Any:
+    """The int64 at address + 8·index."""
+    pointer = vec.builder.inttoptr(address, I64.as_pointer())
+    return vec.builder.load(vec.builder.gep(pointer, [index]))
+
+
+@emitter
+def copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy `lanes` floats."""
+    vec.store(vec.load(vec.pointer(source)), vec.pointer(target))
+
+
+@emitter
+def copy_float(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy one float."""
+    builder = vec.builder
+    value = builder.load(builder.inttoptr(source, F32.as_pointer()))
+    builder.store(value, builder.inttoptr(target, F32.as_pointer()))
+
+
+@emitter
+def zero_vector(tile: Any, vec: Vector, target: Any) -> None:
+    """Set `lanes` floats to zero."""
+    vec.store(vec.constant(0.0), vec.pointer(target))
+
+
+@emitter
+def zero_float(tile: Any, vec: Vector, target: Any) -> None:
+    """Set one float to zero."""
+    vec.builder.store(F32(0.0), vec.builder.inttoptr(target, F32.as_pointer()))

@@ -1,0 +1,62 @@
+"""Moves of one vector that are more than a copy: masked lanes, blocks narrower than a vector, every other float."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import I32, Vector
+from cpuconv.micro.intrinsics import emitter
+from cpuconv.micro.transpose import join, load_present, store_present
+
+
+def keep(vec: Vector, value: Any, valid: Any) -> Any:
+    """The first `valid` lanes of `value`; the others zero."""
+    count = vec.builder.trunc(valid, I32)
+    lanes = ir.VectorType(I32, vec.lanes)
+    first = vec.builder.insert_element(ir.Constant(lanes, ir.Undefined), count, I32(0))
+    counts = vec.shuffle(first, first, [0] * vec.lanes)
+    mask = vec.builder.icmp_signed("<", ir.Constant(lanes, list(range(vec.lanes))), counts)
+    return vec.builder.select(mask, value, vec.constant(0.0))
+
+
+@emitter
+def copy_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
+    """Copy the first `valid` floats of `lanes`, and zeros for the others; all are read."""
+    vec.store(keep(vec, vec.load(vec.pointer(source)), valid), vec.pointer(target))
+
+
+@emitter
+def copy_alternate(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy every other float: `lanes` of 2·`lanes`, all of which are read."""
+    source = vec.pointer(source)
+    low, high = vec.load(source), vec.load(vec.offset(source, 4 * vec.lanes))
+    vec.store(vec.shuffle(low, high, range(0, 2 * vec.lanes, 2)), vec.pointer(target))
+
+
+@emitter
+def gather_blocks(tile: Any, vec: Vector, source: Any, step: Any, valid: Any, target: Any) -> None:
+    """Blocks of `tile.piece` floats, `step` bytes apart, side by side; lanes from `valid` (>= 1) on zero."""
+    builder = vec.builder
+    piece = Vector(builder, tile.piece)
+    present = builder.sdiv(builder.add(valid, _word(tile.piece - 1)), _word(tile.piece))
+    pieces = load_present(piece, vec.pointer(source), step, vec.lanes // tile.piece, present)
+    vec.store(keep(vec, join(vec, pieces), valid), vec.pointer(target))
+
+
+@emitter
+def scatter_blocks(tile: Any, vec: Vector, source: Any, target: Any, step: Any, valid: Any) -> None:
+    """The reverse: the blocks that hold the first `valid` (>= 1) lanes, whole, `step` bytes apart."""
+    builder = vec.builder
+    piece = Vector(builder, tile.piece)
+    present = builder.sdiv(builder.add(valid, _word(tile.piece - 1)), _word(tile.piece))
+    value = vec.load(vec.pointer(source))
+    pieces = [
+        vec.shuffle(value, value, range(first, first + tile.piece)) for first in range(0, vec.lanes, tile.piece)
+    ]
+    store_present(piece, pieces, vec.pointer(target), step, present)
+
+
+def _word(value: int) -> Any:
+    return ir.Constant(ir.IntType(64), value)

@@ -1,0 +1,171 @@
+"""Convolution in a transformed domain, by tiles: transform → one GEMM a frequency → inverse and epilogue.
+
+The driver of Winograd and FFT. The output is cut into tiles of tile_height × tile_width pixels (the last of a row or
+column overlaps its predecessor), and tiles into blocks whose transforms stay in L2. For a block: all channels of its
+tiles are transformed; then, for each chunk of output channels, the products of all frequencies are formed and
+transformed back. The transforms and the GEMM are micro-kernels, given by address; the transforms' words are those of
+`forward` and `backward` below.
+
+A frequency has `parts` planes (1; 2 for real and imaginary). A product sums over channels and parts, so complex
+arithmetic is a real GEMM with twice the reduction, and `products` = frequencies · parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpuconv.micro.gemm import call_gemm_strip
+from cpuconv.micro.intrinsics import copy_vector, zero_vector
+from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+
+@dataclass(frozen=True)
+class TiledTile:
+    """Lanes of the instruction set."""
+
+    lanes: int
+
+
+def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any) -> None:
+    """v + f·plane = component f of the transform of the input tile at x."""
+
+
+def backward(tile: Any, builder: Any, m: Any, plane: Any, y: Any, line: Any, pixel: Any, bias: Any, residual: Any) -> None:
+    """y[i][j] = epilogue(inverse transform of the components m + f·plane); `residual`: distance from y to it."""
+
+
+_call_forward = MicroKernel(forward).caller()
+_call_backward = MicroKernel(backward).caller()
+
+
+@inline
+def _patch(tile, args, source, row, column, worker):
+    """The input tile at (row, column), which crosses the border, as a dense tile with zeros around it."""
+    pixel = 4 * tile.lanes
+    start = args.patch + worker * args.patch_step
+    target = start
+    for i in range(args.in_tile_height):
+        inside = 0 <= row + i < args.in_height
+        for j in range(args.in_tile_width):
+            if inside and 0 <= column + j < args.in_width:
+                copy_vector(tile, source + (row + i) * args.x_h + (column + j) * pixel, target)
+            else:
+                zero_vector(tile, target)
+            target += pixel
+    return start
+
+
+@inline
+def _tile_place(args, index):
+    """Image, row and column of the output of tile `index`."""
+    tiles = args.tile_rows * args.tile_columns
+    place = index % tiles
+    row = min(place // args.tile_columns * args.tile_height, args.height - args.tile_height)
+    column = min(place % args.tile_columns * args.tile_width, args.width - args.tile_width)
+    return index // tiles, row, column
+
+
+@inline
+def _forward(tile, args, first, count, v, worker):
+    """Transforms of tiles first … first+count-1, all input channels."""
+    pixel = 4 * tile.lanes
+    for index in range(count):
+        image, row, column = _tile_place(args, first + index)
+        row -= args.pad_top
+        column -= args.pad_left
+        inner = (
+            row >= 0
+            and column >= 0
+            and row + args.in_tile_height <= args.in_height
+            and column + args.in_tile_width <= args.in_width
+        )
+        for block in range(args.channel_blocks):
+            source = args.x + image * args.x_image + block * args.x_cb
+            line = args.x_h
+            if inner:
+                source += row * line + column * pixel
+            else:
+                source = _patch(tile, args, source, row, column, worker)
+                line = args.in_tile_width * pixel
+            target = v + (block * args.most + index) * pixel
+            _call_forward(args.forward, source, line, pixel, target, args.v_plane)
+
+
+@inline
+def _multiply(tile, args, v, m, panel, next_panel, count):
+    """All products of the block for a range of weight panels."""
+    pixel = 4 * tile.lanes
+    first = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
+    columns = (count + args.tile_columns_gemm - 1) // args.tile_columns_gemm
+    for product in range(args.products):
+        source = v + product // args.parts * args.parts * args.v_plane
+        for p in range(panel, next_panel):
+            vector = min(p * args.tile_vectors, args.vectors - args.tile_vectors) - first
+            call_gemm_strip(
+                args.gemm,
+                source,
+                0,
+                args.table,
+                args.segments,
+                0,
+                args.w + (product * args.panels + p) * args.panel_bytes,
+                m + product * args.m_plane + vector * args.most * pixel,
+                0,
+                args.most * pixel,
+                0,
+                0,
+                0,
+                columns,
+                count,
+            )
+
+
+@inline
+def _backward(tile, args, first, count, m, panel, next_panel):
+    """Inverse transforms and epilogue of the block for a range of weight panels."""
+    pixel = 4 * tile.lanes
+    first_vector = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
+    for vector in range(first_vector, min(next_panel * args.tile_vectors, args.vectors)):
+        for index in range(count):
+            image, row, column = _tile_place(args, first + index)
+            _call_backward(
+                args.backward,
+                m + ((vector - first_vector) * args.most + index) * pixel,
+                args.m_plane,
+                args.y + image * args.y_image + vector * args.y_vector + row * args.y_line + column * pixel,
+                args.y_line,
+                pixel,
+                args.bias + vector * pixel,
+                args.residual - args.y,
+            )
+
+
+@kernel(
+    "gemm tile_vectors tile_columns_gemm forward backward x y w bias residual table segments panel_bytes panels vectors "
+    "products parts chunk chunks tiles blocks most tile_rows tile_columns tile_height tile_width in_tile_height "
+    "in_tile_width height width in_height in_width pad_top pad_left channel_blocks "
+    "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step"
+)
+def tiled(tile, worker, workers, args):
+    """y = epilogue(convolution of x and w) for blocked x and y; see the module."""
+    units = args.blocks * args.chunks
+    v = args.v + worker * args.v_step
+    m = args.m + worker * args.m_step
+    done = -1
+    for unit in range(units * worker // workers, units * (worker + 1) // workers):
+        block = unit // args.chunks
+        chunk = unit % args.chunks
+        first = args.tiles * block // args.blocks
+        count = args.tiles * (block + 1) // args.blocks - first
+        if done != block:
+            done = block
+            _forward(tile, args, first, count, v, worker)
+        last = args.panels * (chunk + 1) // args.chunks
+        panel = args.panels * chunk // args.chunks
+        while panel < last:
+            next_panel = min(panel + args.chunk, last)
+            _multiply(tile, args, v, m, panel, next_panel, count)
+            _backward(tile, args, first, count, m, panel, next_panel)
+            panel = next_panel

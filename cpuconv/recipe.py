@@ -1,0 +1,147 @@
+"""From a problem and a candidate to kernel calls: the solver's own steps, with reorders where layouts differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv import activation as activations
+from cpuconv.isa import Isa, current
+from cpuconv.micro.tail import ClearTile, clear_tail
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import BY_NAME
+from cpuconv.solvers.base import FLOAT, Operand, Ref, Space, Step, contiguous, params_text, parse_params
+from cpuconv.solvers.reordering import reorder_step
+from layouts import Strides
+
+_SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains (bench/overhead.py)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A solver with its parameters; its text is its name in the store and in `plan.algorithm`."""
+
+    solver: ModuleType
+    params: Any
+
+    def __str__(self) -> str:
+        return f"{self.solver.NAME}({params_text(self.params)})"
+
+    @property
+    def accuracy(self) -> str:
+        """The strictest accuracy class that admits it."""
+        rule = self.solver.ACCURACY
+        return rule if isinstance(rule, str) else rule(self.params)
+
+    @classmethod
+    def parse(cls, text: str) -> Candidate:
+        """The candidate of that name.
+
+        Raises
+        ------
+        ValueError
+            No solver has that name, or its parameters are others.
+        """
+        name, _, rest = text.partition("(")
+        if name not in BY_NAME or not rest.endswith(")"):
+            raise ValueError(f"{text!r} names no candidate; the solvers are {', '.join(BY_NAME)}")
+        return cls(BY_NAME[name], parse_params(BY_NAME[name].Params, rest[:-1]))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The steps of one call, and the workspace they share."""
+
+    steps: list[Step]
+    workspace: int
+    threads: int
+
+
+def effective_threads(problem: ConvProblem) -> int:
+    """Threads worth waking for this much work."""
+    return problem.threads if problem.flops > _SERIAL_FLOPS else 1
+
+
+def assemble(
+    problem: ConvProblem, candidate: Candidate, x_strides: Strides | None = None, residual_strides: Strides | None = None
+) -> Recipe:
+    """Steps for operands with these byte strides (None: C-contiguous in the problem's layouts)."""
+    isa = current()
+    problem = replace(problem, threads=effective_threads(problem))
+    space = Space()
+    steps: list[Step] = []
+    x_strides = x_strides or contiguous(problem.in_layout, problem.in_shape)
+    y_strides = contiguous(problem.out_layout, problem.out_shape)
+    need_in, need_out = candidate.solver.layouts(problem, candidate.params, isa)
+
+    x = Operand(Ref("x"), x_strides)
+    if need_in is not None:
+        x = _moved(problem, isa, space, steps, x, problem.in_shape, need_in)
+    y = target = Operand(Ref("y"), y_strides)
+    residual = Operand(Ref("residual"), residual_strides or y_strides) if problem.residual else None
+    if need_out is not None:
+        wanted = contiguous(need_out, problem.out_shape)
+        if wanted != y_strides:
+            target = Operand(space.reserve(_size(need_out, problem.out_shape)), wanted)
+        if residual is not None:
+            residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out)
+    steps += candidate.solver.bind(problem, candidate.params, isa, space, x, target, residual)
+    if target is not y:
+        steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
+    elif _tail_is_dirty(problem):
+        steps.append(_clear(problem, isa, y))
+    return Recipe(steps, space.size, problem.threads)
+
+
+def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
+    """Workspace of a call with C-contiguous operands."""
+    return assemble(problem, candidate).workspace
+
+
+def reordered(problem: ConvProblem, candidate: Candidate) -> tuple[bool, bool]:
+    """Whether the input and the output go through a reorder of the whole activation."""
+    needs = candidate.solver.layouts(problem, candidate.params, current())
+    return tuple(
+        need is not None and need != layout
+        for need, layout in zip(needs, (problem.in_layout, problem.out_layout), strict=True)
+    )  # type: ignore[return-value]
+
+
+def _size(layout: str, shape: tuple[int, int, int, int]) -> int:
+    return int(np.prod(layouts.get(layout).shape(*shape))) * FLOAT
+
+
+def _moved(
+    problem: ConvProblem, isa: Isa, space: Space, steps: list[Step], operand: Operand, shape: Any, layout: str
+) -> Operand:
+    """The operand, contiguous in `layout`: as it is, or through a reorder into the workspace."""
+    wanted = contiguous(layout, shape)
+    if operand.strides == wanted:
+        return operand
+    moved = Operand(space.reserve(_size(layout, shape)), wanted)
+    steps.append(reorder_step(isa, space, shape, operand, moved, problem.threads))
+    return moved
+
+
+def _tail_is_dirty(problem: ConvProblem) -> bool:
+    """Whether lanes beyond K of a blocked output hold activation(0) other than zero."""
+    block = layouts.get(problem.out_layout).block
+    return problem.k % block != 0 and float(activations.apply(np.zeros(1), problem.activation)[0]) != 0.0
+
+
+def _clear(problem: ConvProblem, isa: Isa, y: Operand) -> Step:
+    valid = problem.k % y.strides.block
+    args: dict[str, Any] = {
+        "y": y.ref + (problem.k // y.strides.block) * y.strides.cb,
+        "image": y.strides.n,
+        "batch": problem.n,
+        "pixels": problem.oh * problem.ow,
+        "pixel": y.strides.w,
+        "valid": valid,
+        "block": y.strides.block,
+    }
+    return Step(clear_tail, ClearTile(isa.lanes), args, parallel=False)

@@ -1,0 +1,69 @@
+"""The kernel decorator: one ABI, `kernel(tile, worker, workers, args)`, reached by C address.
+
+A kernel does its share (`worker` of `workers`) of the work that `args` describes, and returns nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from cpuconv.runtime.cache import load_or_compile
+from cpuconv.runtime.types import BlockType, TileType, tile_text
+
+inline = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Decorator of helper functions that kernels call."""
+
+
+class Kernel:
+    """A kernel driver with the names of its arguments; `entry(tile)` compiles or loads it for one tile."""
+
+    def __init__(self, function: Callable[..., None], fields: tuple[str, ...]) -> None:
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.fields = fields
+        self.block = BlockType(fields)
+        self.__doc__ = inspect.getdoc(function)
+        self._dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(function)
+        self._entries: dict[Any, int] = {}
+
+    def signature(self, tile: Any) -> tuple[Any, ...]:
+        """Numba's argument types of this kernel for `tile`."""
+        return TileType(tile), types.int64, types.int64, self.block
+
+    def entry(self, tile: Any) -> int:
+        """C address of the kernel specialised for `tile` (compiled at most once per machine)."""
+        address = self._entries.get(tile)
+        if address is None:
+            identity = f"{tile_text(tile)}\n{','.join(self.fields)}"
+            address = load_or_compile(self.name, identity, lambda: compile_entry(self._dispatcher, self.signature(tile)))
+            self._entries[tile] = address
+        return address
+
+    def assembly(self, tile: Any) -> str:
+        """Assembly text of the specialisation, for tests on the machine code."""
+        self._dispatcher.compile(self.signature(tile))
+        return self._dispatcher.overloads[self.signature(tile)].library.get_asm_str()
+
+    def pack(self, values: dict[str, int]) -> np.ndarray:
+        """An int64 argument block from named words; every field must be given, and no other."""
+        if values.keys() != set(self.fields):
+            raise KeyError(f"{self.name}: {sorted(values.keys() ^ set(self.fields))}")
+        return np.array([values[name] for name in self.fields], np.int64)
+
+
+def compile_entry(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[bytes, str, int]:
+    """Compile a dispatcher for `signature`: object code, name of the C entry, its address."""
+    dispatcher.compile(signature)
+    result = dispatcher.overloads[signature]
+    symbol = result.fndesc.llvm_cfunc_wrapper_name
+    address = result.library.get_pointer_to_function(symbol)
+    return result.library._get_compiled_object(), symbol, address
+
+
+def kernel(fields: str) -> Callable[[Callable[..., None]], Kernel]:
+    """Decorator: make a driver function a `Kernel` whose argument block has the (space-separated) `fields`."""
+    return lambda function: Kernel(function, tuple(fields.split()))

@@ -1,0 +1,91 @@
+"""Micro-kernels: innermost loops emitted straight to LLVM, without Numba's front end, and called by address.
+
+A driver (a `Kernel`) is compiled once; the micro-kernels it calls, one a tile, cost a tenth of that. All arguments
+are int64 words: addresses, byte strides, counts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from cpuconv.runtime.cache import load_object, load_or_compile
+from cpuconv.runtime.target import target, target_machine
+from cpuconv.runtime.types import I64, tile_text
+
+_SYMBOL = "cpuconv_micro_kernel"
+_lock = threading.Lock()  # llvmlite's identified types and pass builders are not safe to share
+
+
+class MicroKernel:
+    """An emitter `emit(tile, builder, *words)`; `entry(tile)` compiles or loads the code for one tile."""
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        code = emit.__code__
+        self.name = f"{emit.__module__}.{emit.__qualname__}"
+        self.words = code.co_varnames[2 : code.co_argcount]
+        self.__doc__ = emit.__doc__
+        self._emit = emit
+        self._entries: dict[Any, int] = {}
+
+    @property
+    def type(self) -> ir.FunctionType:
+        """The C signature: a word each."""
+        return ir.FunctionType(ir.VoidType(), [I64] * len(self.words))
+
+    def entry(self, tile: Any) -> int:
+        """C address of the micro-kernel for `tile` (compiled at most once per machine)."""
+        address = self._entries.get(tile)
+        if address is None:
+            address = self._entries[tile] = load_or_compile(self.name, tile_text(tile), lambda: self._compile(tile))
+        return address
+
+    def assembly(self, tile: Any) -> str:
+        """Assembly text for `tile`, for tests on the machine code."""
+        with _lock:
+            machine = target_machine()
+            return machine.emit_assembly(self._optimized(tile, machine))
+
+    def _compile(self, tile: Any) -> tuple[bytes, str, int]:
+        with _lock:
+            machine = target_machine()
+            code = machine.emit_object(self._optimized(tile, machine))
+        return code, _SYMBOL, load_object(code, _SYMBOL)
+
+    def _optimized(self, tile: Any, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+        module = ir.Module(self.name)
+        module.triple = target()[0]
+        module.data_layout = str(machine.target_data)
+        function = ir.Function(module, self.type, _SYMBOL)
+        for argument, name in zip(function.args, self.words, strict=True):
+            argument.name = name
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self._emit(tile, builder, *function.args)
+        builder.ret_void()
+        parsed = llvm.parse_assembly(str(module))
+        parsed.verify()
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+        passes.getModulePassManager().run(parsed, passes)
+        return parsed
+
+    def caller(self) -> Any:
+        """A function for drivers: caller(address, *words) calls the micro-kernel at `address`."""
+        kind = self.type
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+            return I64(0)
+
+        def typed(typingctx: Any, *arguments: Any) -> Any:
+            return types.int64(*[types.int64] * len(arguments)), codegen
+
+        words = ", ".join(("address", *self.words))
+        namespace: dict[str, Any] = {"typed": typed}  # Numba reads an intrinsic's parameters off its signature
+        exec(f"def call(typingctx, {words}): return typed(typingctx, {words})", namespace)
+        return intrinsic(namespace["call"])

@@ -1,0 +1,103 @@
+"""Threads: how many, and whose. The pool is that of Numba's threading layer; we start none of our own.
+
+`omp` and `tbb` take calls from several Python threads at once; `workqueue` kills the process then, so launches on
+it go through a lock. A child of `fork` inherits a dead pool: it runs serially, and says so once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import threading
+import warnings
+
+import numba
+from numba.np.ufunc import parallel
+
+from autotune.cores import allowed_cores
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
+
+_MODULES = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
+_count: int | None = None
+_forked = False
+_warned = False
+
+
+@functools.lru_cache(maxsize=1)
+def maximum_threads() -> int:
+    """Most threads a program may use: cores allowed by affinity and quota, and Numba's own limit."""
+    return max(1, min(allowed_cores(), numba.config.NUMBA_NUM_THREADS))
+
+
+def get_num_threads() -> int:
+    """Number of threads that `conv2d` and `plan` use when not told otherwise."""
+    return _count if _count is not None else maximum_threads()
+
+
+def set_num_threads(n: int) -> None:
+    """Set the default number of threads, 1 to the number of cores this process may use.
+
+    Raises
+    ------
+    ArgumentTypeError
+        `n` is not an integer.
+    ArgumentError
+        `n` is out of range.
+    """
+    global _count
+    _count = check_threads(n, "n")
+
+
+def check_threads(n: int | None, name: str = "threads") -> int:
+    """A valid thread count from a user's value; None gives the default."""
+    if n is None:
+        return get_num_threads()
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise ArgumentTypeError(f"Argument {name!r} must be an integer or None, not {n!r}.")
+    if not 1 <= int(n) <= maximum_threads():
+        raise ArgumentError(
+            f"Argument {name!r} must be from 1 to {maximum_threads()} (the cores this process may use), not {n!r}."
+        )
+    return int(n)
+
+
+class _Pool:
+    def __init__(self) -> None:
+        parallel._launch_threads()
+        self.layer = numba.threading_layer()
+        module = importlib.import_module(f"numba.np.ufunc.{_MODULES[self.layer]}")
+        self.parallel_for: int = module.parallel_for
+        self.guard = threading.Lock() if self.layer == "workqueue" else contextlib.nullcontext()
+
+
+@functools.lru_cache(maxsize=1)
+def pool() -> _Pool:
+    """The threading layer's pool, started at first use."""
+    return _Pool()
+
+
+def usable_threads(wanted: int) -> int:
+    """`wanted`, or 1 in a child of `fork` (with one warning)."""
+    global _warned
+    if wanted == 1 or not _forked:
+        return wanted
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "this process was forked after cpuconv had started its threads: convolutions run on one thread here "
+            "(use the 'spawn' start method to keep them)",
+            CpuconvWarning,
+            stacklevel=3,
+        )
+    return 1
+
+
+def _after_fork_in_child() -> None:
+    global _forked
+    _forked = pool.cache_info().currsize > 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,248 @@
+"""What pointwise and direct convolution share: geometry, packed weights, cost, and the convolve call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv.isa import Isa
+from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
+from cpuconv.micro.gemm import GemmTile, gemm_strip
+from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.tiling import Tile, plane_cycles
+from layouts import Strides
+
+_BAND_SHARE = 0.5  # of L2, for a packed band
+_STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes in vectors: output vectors of a group, and scalars of one reduction."""
+
+    vectors: int
+    reduction: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the convolve kernel walks a plane: its tile and the number of tile rows or columns of a block (0: all)."""
+
+    v: int
+    rows: int
+    cols: int
+    block: int
+    flat: bool = False  # the plane as one row of pixels
+
+
+def layout(isa: Isa) -> str:
+    """The blocked layout of this instruction set."""
+    return layouts.blocked(isa.lanes).name
+
+
+def is_blocked(strides: Strides, isa: Isa) -> bool:
+    """Whether a view is in channel blocks of the instruction set's lanes, side by side."""
+    return (
+        kind_of(isa.lanes, strides.block, strides.cb, strides.c, strides.w) == BLOCKED
+        and strides.w == isa.lanes * FLOAT
+    )
+
+
+def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
+    """Why channel blocks cannot hold the groups, or None."""
+    if problem.groups > 1 and (problem.cg % isa.lanes or problem.kg % isa.lanes):
+        return f"groups of {problem.cg} and {problem.kg} channels share blocks of {isa.lanes}"
+    return None
+
+
+def geometry(problem: ConvProblem, isa: Isa, planar: bool = False) -> Geometry:
+    """Vectors and reduction length of one group."""
+    channels = problem.cg if planar else divide(problem.cg, isa.lanes) * isa.lanes
+    return Geometry(divide(problem.kg, isa.lanes), channels * problem.r * problem.s)
+
+
+def reach(problem: ConvProblem) -> tuple[int, int]:
+    """Input rows and columns under one output pixel."""
+    return (problem.r - 1) * problem.dilation[0] + 1, (problem.s - 1) * problem.dilation[1] + 1
+
+
+def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
+    """Candidate numbers of tile rows a band: what keeps the band in L2."""
+    from cpuconv.solvers.machine import machine
+
+    total = divide(problem.oh, tile.rows)
+    line = problem.w * divide(problem.c, isa.lanes) * isa.lanes * FLOAT * problem.stride[0] * tile.rows
+    largest = max(1, int(_BAND_SHARE * machine().l2 / line))
+    return sorted({min(total, max(1, int(share * largest))) for share in _STEPS_TO_BAND}, reverse=True)
+
+
+def pack(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray, planar: bool = False) -> np.ndarray:
+    """Weights in the order the GEMM tile reads them, tail channels zero.
+
+    Blocked: [group][panel][C/lanes][R][S][lanes of C][v·lanes of K]; planar: [group][panel][C][R][S][v·lanes of K].
+    The last panel of a group overlaps the one before.
+    """
+    sizes = geometry(problem, isa, planar)
+    lanes, groups = isa.lanes, problem.groups
+    depth = 1 if planar else lanes
+    channels = divide(problem.cg, depth)
+    panels = divide(sizes.vectors, v)
+    full = np.zeros((groups, sizes.vectors * lanes, channels * depth, problem.r, problem.s), np.float32)
+    full[:, : problem.kg, : problem.cg] = weight.reshape(groups, problem.kg, problem.cg, problem.r, problem.s)
+    full = full.reshape(groups, sizes.vectors, lanes, channels, depth, problem.r, problem.s)
+    packed = aligned((groups, panels, channels, problem.r, problem.s, depth, v, lanes))
+    for panel in range(panels):
+        first = min(panel * v, sizes.vectors - v)
+        packed[:, panel] = full[:, first : first + v].transpose(0, 3, 5, 6, 4, 1, 2)
+    return packed
+
+
+def convolve_step(
+    problem: ConvProblem,
+    shape: Shape,
+    isa: Isa,
+    space: Space,
+    x: Operand,
+    y: Operand,
+    residual: Operand | None,
+    band: int,
+) -> Step:
+    """The convolve kernel's tile and arguments for this problem."""
+    lanes = isa.lanes
+    planar = band == PLANAR_BAND
+    sizes = geometry(problem, isa, planar)
+    pixel = FLOAT if planar else FLOAT * lanes
+    stride_h, stride_w = problem.stride
+    dilation_h, dilation_w = problem.dilation
+    reach_h, reach_w = reach(problem)
+    panels = divide(sizes.vectors, shape.v)
+    height, width = (1, problem.oh * problem.ow) if shape.flat else (problem.oh, problem.ow)
+    row_tiles, column_tiles = divide(height, shape.rows), divide(width, shape.cols)
+    tiles = column_tiles if shape.flat else row_tiles
+    blocks, chunks = _share(problem, max(1, tiles // (shape.block or tiles)), tiles, panels * problem.groups)
+    row_blocks, column_blocks = (1, blocks) if shape.flat else (blocks, 1)
+
+    if band == NO_BAND:
+        in_line, plane = x.strides.h, x.strides.cb
+        band_ref: Ref | int = 0
+        band_width = band_step = 0
+    else:
+        tile_rows = divide(row_tiles, row_blocks)
+        band_rows = (tile_rows * shape.rows - 1) * stride_h + reach_h
+        band_width = (problem.ow - 1) * stride_w + reach_w
+        in_line = band_width * pixel
+        plane = band_rows * in_line + 64
+        band_step = plane * divide(problem.c, 1 if planar else lanes)
+        band_ref = space.reserve(band_step * problem.threads)
+    group_blocks = problem.cg if planar else problem.cg // lanes
+    table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
+    pad_left = min(problem.pads[2], band_width)
+    gemm = GemmTile(
+        lanes=lanes,
+        v=shape.v,
+        rows=shape.rows,
+        cols=shape.cols,
+        unroll=problem.s if planar else lanes,
+        xs=stride_w if planar else lanes * stride_w,
+        ys=lanes,
+        ks=dilation_w if planar else 1,
+        residual=residual is not None,
+        activation=problem.activation,
+    )
+    kind = kind_of(lanes, x.strides.block, x.strides.cb, x.strides.c, x.strides.w)
+    tile = ConvolveTile(lanes, RowTile(lanes, kind if band == BLOCKED_BAND else BLOCKED), band)
+    args: Args = {
+        "gemm": MicroRef(gemm_strip, gemm),
+        "tile_vectors": shape.v,
+        "tile_height": shape.rows,
+        "x": x.ref,
+        "y": y.ref,
+        "w": Ref("w"),
+        "bias": Ref("bias"),
+        "bias_vector": FLOAT * lanes,
+        "residual": residual.ref if residual else y.ref,
+        "table": table,
+        "segments": table.size,
+        "panel_bytes": sizes.reduction * shape.v * lanes * FLOAT,
+        "panels": panels,
+        "vectors": sizes.vectors,
+        "groups": problem.groups,
+        "chunks": chunks,
+        "batch": problem.n,
+        "x_image": x.strides.n,
+        "y_image": y.strides.n,
+        "x_group": group_blocks * plane,
+        "height": height,
+        "width": width,
+        "x_line": in_line * stride_h,
+        "y_line": y.strides.h,
+        "y_vector": y.strides.cb,
+        "row_tiles": row_tiles,
+        "column_tiles": column_tiles,
+        "row_blocks": row_blocks,
+        "column_blocks": column_blocks,
+        "band": band_ref,
+        "band_step": band_step,
+        "band_plane": plane,
+        "band_width": band_width,
+        "channels": problem.c,
+        "in_height": problem.h,
+        "inside": max(0, min(problem.w, band_width - pad_left)),
+        "pad_top": problem.pads[0],
+        "pad_left": pad_left,
+        "stride_h": stride_h,
+        "reach": reach_h,
+        **view_args("x", x.strides),
+    }
+    return Step(convolve, tile, args)
+
+
+def _share(problem: ConvProblem, blocks: int, tiles: int, panels: int) -> tuple[int, int]:
+    """Blocks of tiles and chunks of panels that leave the slowest worker the least: as given, finer blocks, or chunks.
+
+    Ties go to the earlier option, which rereads less.
+    """
+    threads, images = problem.threads, max(1, problem.n)
+    finer = min(tiles, divide(blocks, threads) * threads)
+    options = [(blocks, 1), (finer, 1), (blocks, min(panels, threads)), (finer, min(panels, threads))]
+
+    def slowest(option: tuple[int, int]) -> int:
+        parts, chunks = option
+        return divide(images * parts * chunks, threads) * divide(tiles, parts) * divide(panels, chunks)
+
+    return min(options, key=slowest)
+
+
+def _table(problem: ConvProblem, plane: int, line: int, pixel: int, channels: int, planar: bool) -> np.ndarray:
+    """Byte offset of each segment's first scalar: channel (block) → kernel row → kernel column (planar: whole row)."""
+    rows = np.arange(problem.r, dtype=np.int64) * problem.dilation[0] * line
+    columns = np.zeros(1, np.int64) if planar else np.arange(problem.s, dtype=np.int64) * problem.dilation[1] * pixel
+    blocks = np.arange(channels, dtype=np.int64) * plane
+    return (blocks[:, None, None] + rows[:, None] + columns).ravel()
+
+
+def cost(problem: ConvProblem, shape: Any, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> Cost:
+    """Cycles of the tiles and of the traffic beside them, over threads."""
+    isa = machine.isa
+    sizes = geometry(problem, isa, planar)
+    tile = Tile(shape.v, shape.rows, shape.cols)
+    planes = problem.n * problem.groups
+    compute = planes * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
+    in_bytes, out_bytes = problem.in_bytes, problem.out_bytes
+    weight_bytes = problem.weight_bytes
+    traffic = (in_bytes + out_bytes + weight_bytes) / machine.rate(in_bytes + out_bytes + weight_bytes)
+    tiles = divide(height, shape.rows)
+    blocks = max(1, tiles // shape.block) if shape.block else 1
+    traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
+    if band:
+        traffic += 2 * in_bytes / machine.l2_rate
+    threads = max(1, problem.threads)
+    per_second = machine.frequency * threads
+    return Cost(floor / per_second / 1.6, (compute + traffic) / per_second)

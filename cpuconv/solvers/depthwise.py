@@ -1,0 +1,71 @@
+"""Depthwise convolution in channel blocks: a lane is a channel, no arithmetic crosses lanes.
+
+Source: the register tile over outputs after Zhang, Lo, Lu, "High Performance Depthwise and Pointwise Convolutions on
+Mobile Devices" (AAAI 2020): weights in registers, each input vector loaded once for all the outputs it touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import blocked, lanewise
+from cpuconv.solvers.base import Cost, Operand, Space, Step
+from cpuconv.solvers.machine import Machine
+
+NAME = "depthwise"
+ACCURACY = "exact"
+
+
+@dataclass(frozen=True)
+class Params:
+    """rows × cols outputs a tile; held (1) weights of the whole kernel or (0) of one kernel row at a time in
+    registers; `block` tile rows a packed band (0: blocked input, read in place)."""
+
+    rows: int
+    cols: int
+    held: int
+    block: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """One input and one output channel a group."""
+    if (problem.cg, problem.kg) != (1, 1):
+        return f"groups are of {problem.cg} input and {problem.kg} output channels, not 1 and 1"
+    return None
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model."""
+    for shape in lanewise.shapes(problem, isa, mix=1, most=8):
+        yield Params(shape.rows, shape.cols, int(shape.held), shape.block)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """FMA and load slots of the tiles, and the traffic of activations."""
+    return lanewise.cost(problem, _shape(params), machine)
+
+
+def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+    """Blocked input in place or any input through bands; output in blocks."""
+    return (None if params.block else blocked.layout(isa)), blocked.layout(isa)
+
+
+def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """[block][1][R][S][lanes]."""
+    return lanewise.pack(problem, isa, weight)
+
+
+def bind(
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> list[Step]:
+    """One parallel call of the lanewise kernel."""
+    return [lanewise.step(problem, _shape(params), isa, space, x, y, residual)]
+
+
+def _shape(params: Params) -> lanewise.Shape:
+    return lanewise.Shape(params.rows, params.cols, bool(params.held), params.block)

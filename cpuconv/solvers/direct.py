@@ -1,0 +1,85 @@
+"""Direct convolution in channel blocks: every sum over C·R·S stays in registers, no im2col buffer.
+
+Sources: Zhang, Franchetti, Low, "High Performance Zero-Overhead Direct Convolutions" (ICML 2018); Georganas et al.,
+"Anatomy of High-Performance Deep Learning Convolutions" (SC 2018). Where there is padding, or the input is not in
+channel blocks, the input rows of an output row block are packed into a padded band that stays in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import blocked
+from cpuconv.solvers.base import Cost, Operand, Space, Step
+from cpuconv.solvers.tiling import tiles
+
+NAME = "direct"
+ACCURACY = "exact"
+
+
+@dataclass(frozen=True)
+class Params:
+    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band (0: all)."""
+
+    v: int
+    rows: int
+    cols: int
+    block: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Groups must not share channel blocks."""
+    return blocked.aligned_groups(problem, isa)
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model, each with bands of a few sizes."""
+    geometry = blocked.geometry(problem, isa)
+    for tile in tiles(isa, geometry.vectors, problem.oh, problem.ow, geometry.reduction, most=6):
+        for block in blocked.row_blocks(problem, isa, tile):
+            yield Params(tile.v, tile.rows, tile.cols, block)
+
+
+def cost(problem: ConvProblem, params: Params, machine: blocked.Machine) -> Cost:
+    """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
+    return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem))
+
+
+def needs_band(problem: ConvProblem) -> bool:
+    """Whether the kernel cannot read the input in place."""
+    return any(problem.pads)
+
+
+def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+    """Any input (bands are packed from it); output in blocks."""
+    return None, blocked.layout(isa)
+
+
+def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K]."""
+    return blocked.pack(problem, params.v, isa, weight)
+
+
+def bind(
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> list[Step]:
+    """One parallel call of the convolve kernel."""
+    in_place = not any(problem.pads) and blocked.is_blocked(x.strides, isa)
+    return [
+        blocked.convolve_step(
+            problem,
+            blocked.Shape(params.v, params.rows, params.cols, params.block),
+            isa,
+            space,
+            x,
+            y,
+            residual,
+            band=NO_BAND if in_place else BLOCKED_BAND,
+        )
+    ]

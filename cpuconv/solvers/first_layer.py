@@ -1,0 +1,75 @@
+"""First layers: few input channels, read from planes (NCHW), so that no lane is spent on channels that are not there.
+
+Source: the NCHW-input convolutions of oneDNN and MLAS; here the reduction runs over (channel, kernel row) segments of
+whole kernel rows, and every sum stays in registers. The input rows of an output row block are packed, with their
+padding, into a planar band that stays in L1 or L2; any input layout serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.convolve import PLANAR_BAND
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import blocked
+from cpuconv.solvers.base import Cost, Operand, Space, Step
+from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.tiling import tiles
+
+NAME = "first_layer"
+ACCURACY = "exact"
+_LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
+
+
+@dataclass(frozen=True)
+class Params:
+    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band (0: all)."""
+
+    v: int
+    rows: int
+    cols: int
+    block: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Output groups must fill channel blocks; kernel rows are unrolled."""
+    if problem.groups > 1 and problem.kg % isa.lanes:
+        return f"groups of {problem.kg} output channels share blocks of {isa.lanes}"
+    if problem.s > _LONGEST_ROW:
+        return f"the kernel is {problem.s} wide, more than {_LONGEST_ROW}"
+    return None
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model, each with bands of a few sizes."""
+    sizes = blocked.geometry(problem, isa, planar=True)
+    for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most=5):
+        for block in blocked.row_blocks(problem, isa, tile):
+            yield Params(tile.v, tile.rows, tile.cols, block)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
+    return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)
+
+
+def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+    """Any input; output in blocks."""
+    return None, blocked.layout(isa)
+
+
+def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """[group][panel][C][R][S][v][lanes of K]."""
+    return blocked.pack(problem, params.v, isa, weight, planar=True)
+
+
+def bind(
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> list[Step]:
+    """One parallel call of the convolve kernel on planar bands."""
+    shape = blocked.Shape(params.v, params.rows, params.cols, params.block)
+    return [blocked.convolve_step(problem, shape, isa, space, x, y, residual, band=PLANAR_BAND)]

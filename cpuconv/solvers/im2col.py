@@ -1,0 +1,245 @@
+"""im2col and GEMM with fused, tiled packing: any stride, padding, dilation, groups and layouts; nothing is too odd.
+
+Sources: Chellapilla, Puri, Simard, "High Performance Convolutional Neural Networks for Document Processing" (2006)
+for the lowering; Goto and van de Geijn (TOMS 2008) for the blocks. The matrix never exists as a whole: the columns of
+one block of output pixels are packed, stay in L2 under all weight panels, and give way to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.gemm import GemmTile
+from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
+from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers.base import FLOAT, Cost, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.reordering import plane, row_tile
+from cpuconv.solvers.tiling import Tile, plane_cycles, tiles
+from layouts import Strides
+
+NAME = "im2col"
+ACCURACY = "exact"
+
+_SHARES = (0.5, 0.15)  # of L2, for the columns of a block
+_UNROLLS = range(4, 10)
+_LINE = 64 // FLOAT
+_RUN_CYCLES = 12.0  # around each run of pixels that is packed
+
+
+@dataclass(frozen=True)
+class Params:
+    """v weight vectors × n pixels a tile; `block` tiles of pixels under one set of columns."""
+
+    v: int
+    n: int
+    block: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Always."""
+    return None
+
+
+def unroll(depth: int) -> int:
+    """Rows of a reduction step that pad `depth` the least; the larger of equals."""
+    return min((u for u in _UNROLLS if u <= depth), key=lambda u: (-depth % u, -u), default=depth)
+
+
+def sizes(problem: ConvProblem, isa: Isa) -> tuple[int, int, int]:
+    """Output vectors of a group, rows of its matrix, and those rounded up to whole reduction steps."""
+    depth = problem.cg * problem.r * problem.s
+    return divide(problem.kg, isa.lanes), depth, divide(depth, unroll(depth)) * unroll(depth)
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model, each with columns that fill half of L2 or less."""
+    vectors, _, depth = sizes(problem, isa)
+    pixels = problem.oh * problem.ow
+    for tile in tiles(isa, vectors, 1, pixels, depth, most=4):
+        total = divide(pixels, tile.cols)
+        fitting = [int(share * machine().l2 / (tile.cols * depth * FLOAT)) for share in _SHARES]
+        for block in sorted({min(total, max(1, count)) for count in fitting}, reverse=True):
+            yield Params(tile.v, tile.cols, block)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """FMA slots of the tiles, packing, the way to the output, and the traffic of weights and activations."""
+    isa = machine.isa
+    vectors, depth, padded = sizes(problem, isa)
+    pixels = problem.oh * problem.ow
+    planes = problem.n * problem.groups
+    blocks, chunks = _share(problem, params, isa)
+    compute = planes * plane_cycles(isa, Tile(params.v, 1, params.n), vectors, 1, pixels, padded)
+    wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
+    packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * (4 / isa.lanes if wide else 1.5))
+    if problem.in_layout == "NCHW" and (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads):
+        packing = 0.0  # the input is the matrix
+    way_out = planes * vectors * pixels * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
+    activations = problem.in_bytes + problem.out_bytes
+    traffic = (activations + problem.weight_bytes) / machine.rate(activations + problem.weight_bytes)
+    traffic += problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
+    per_second = machine.frequency * problem.threads
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
+    return Cost(floor / per_second / 1.6, (compute + packing + way_out + traffic) / per_second)
+
+
+def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+    """Any strides in and out."""
+    return None, None
+
+
+def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """[group][panel][C·R·S, padded][v][lanes of K]; the last panel of a group overlaps the one before."""
+    vectors, depth, padded = sizes(problem, isa)
+    full = np.zeros((problem.groups, padded, vectors * isa.lanes), np.float32)
+    full[:, :depth, : problem.kg] = weight.reshape(problem.groups, problem.kg, depth).transpose(0, 2, 1)
+    panels = divide(vectors, params.v)
+    packed = aligned((problem.groups, panels, padded, params.v * isa.lanes))
+    for panel in range(panels):
+        first = min(panel * params.v, vectors - params.v) * isa.lanes
+        packed[:, panel] = full[:, :, first : first + params.v * isa.lanes]
+    return packed
+
+
+def bind(
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> list[Step]:
+    """One parallel call of the im2col kernel."""
+    lanes = isa.lanes
+    vectors, depth, padded = sizes(problem, isa)
+    step = unroll(depth)
+    pixels = problem.oh * problem.ow
+    blocks, chunks = _share(problem, params, isa)
+    panels = divide(vectors, params.v)
+    block_pixels = min(pixels, divide(divide(pixels, params.n), blocks) * params.n)
+
+    in_height, in_width, source = problem.h, problem.w, x.strides
+    out_width = problem.ow
+    pointwise = (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
+    if pointwise:
+        in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
+        out_width = in_width
+    load = _load(problem, isa, source)
+    if pointwise and in_height == 1 and load == LINES and row_tile(isa, source).kind == ROWS and padded == depth:
+        load = IN_PLACE
+    extra = residual or y
+    _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
+    rows, extra_rows = (_rows(problem, isa, view) for view in (target, added))
+    direct = rows.kind == BLOCKED and target.w == lanes * FLOAT and y_width == pixels and added == target
+
+    pitch = (divide(block_pixels, _LINE) + 1 | 1) * 64  # an odd number of cache lines: rows do not share a cache set
+    vector_step = block_pixels * lanes * FLOAT
+    columns_step = 0 if load == IN_PLACE else padded * pitch + 64
+    sums_step = 0 if direct else params.v * vector_step + 64
+    stride = source.cb if load == IN_PLACE else pitch
+    table = np.arange(padded // step, dtype=np.int64) * step * stride
+    gemm = GemmTile(
+        lanes=lanes,
+        v=params.v,
+        rows=1,
+        cols=params.n,
+        unroll=step,
+        xs=1,
+        ys=lanes,
+        ks=0,
+        residual=residual is not None,
+        activation=problem.activation,
+    )
+    args: dict[str, int | Ref | np.ndarray] = {
+        "x": x.ref,
+        "y": y.ref,
+        "w": Ref("w"),
+        "bias": Ref("bias"),
+        "residual": extra.ref,
+        "table": table,
+        "segments": table.size,
+        "panel_bytes": padded * params.v * lanes * FLOAT,
+        "panels": panels,
+        "vectors": vectors,
+        "groups": problem.groups,
+        "chunks": chunks,
+        "blocks": blocks,
+        "batch": problem.n,
+        "tiles": divide(pixels, params.n),
+        "pixels": pixels,
+        "block_pixels": block_pixels,
+        "columns": space.reserve(columns_step * problem.threads) if columns_step else 0,
+        "columns_step": columns_step,
+        "pitch": stride,
+        "depth": depth,
+        "depth_padded": padded,
+        "sums": space.reserve(sums_step * problem.threads) if sums_step else 0,
+        "extra": space.reserve(sums_step * problem.threads) if residual and not direct else 0,
+        "sums_step": sums_step,
+        "vector_step": target.cb if direct else vector_step,
+        "channels": problem.k,
+        "stored": divide(problem.k, target.block) * target.block,
+        "group_kernels": problem.kg,
+        "group_channels": problem.cg,
+        "kernel_h": problem.r,
+        "kernel_w": problem.s,
+        "stride_h": problem.stride[0],
+        "stride_w": problem.stride[1],
+        "dilation_h": problem.dilation[0],
+        "dilation_w": problem.dilation[1],
+        "pad_top": problem.pads[0],
+        "pad_left": problem.pads[2],
+        "in_height": in_height,
+        "in_width": in_width,
+        "out_width": out_width,
+        "x_span": _span(problem, x.strides),
+        "x_image": source.n,
+        **view_args("x", source),
+        "y_image": target.n,
+        "y_width": y_width,
+        **view_args("y", target),
+        "r_image": added.n,
+        **view_args("r", added),
+    }
+    return [Step(im2col, Im2colTile(lanes, gemm, load, direct, rows, extra_rows), args)]
+
+
+def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
+    """VECTORS where `lanes` channels of a group lie side by side, however its pixels lie."""
+    kind = kind_of(isa.lanes, source.block, source.cb, source.c, source.w)
+    aligned_groups = problem.groups == 1 or problem.cg % isa.lanes == 0
+    side_by_side = kind == CHANNELS or (kind == BLOCKED and aligned_groups)
+    return VECTORS if side_by_side and problem.cg >= isa.lanes else LINES
+
+
+def _rows(problem: ConvProblem, isa: Isa, view: Strides) -> RowTile:
+    """The loops for a view of the output: loops of blocks only where groups do not share blocks."""
+    tile = row_tile(isa, view)
+    own_blocks = problem.groups == 1 or problem.kg % min(view.block, isa.lanes) == 0
+    return tile if own_blocks else RowTile(isa.lanes, ANY)
+
+
+def _share(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, int]:
+    """Blocks of pixels and chunks of panels that leave the slowest worker the least; ties go to less packing."""
+    vectors, _, _ = sizes(problem, isa)
+    total, panels = divide(problem.oh * problem.ow, params.n), divide(vectors, params.v)
+    threads, planes = problem.threads, max(1, problem.n * problem.groups)
+    blocks = divide(total, params.block)
+    finer = min(total, divide(blocks, threads) * threads)
+    options = [(blocks, 1), (finer, 1), (blocks, min(panels, threads)), (finer, min(panels, threads))]
+
+    def slowest(option: tuple[int, int]) -> int:
+        parts, chunks = option
+        return divide(planes * parts * chunks, threads) * divide(total, parts) * divide(panels, chunks)
+
+    return min(options, key=slowest)
+
+
+def _span(problem: ConvProblem, strides: Strides) -> int:
+    """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
+    if min(strides) < 0:
+        return 0
+    steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
+    counts = (problem.n, divide(problem.c, strides.block), strides.block, problem.h, problem.w)
+    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + FLOAT

@@ -1,0 +1,298 @@
+"""What depthwise and grouped convolution share: tiles that fit, packed weights, cost, and the lanewise call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.lanes import LaneTile
+from cpuconv.micro.lanewise import LanewiseTile, lanewise
+from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers.base import FLOAT, Cost, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.blocked import layout, reach
+from cpuconv.solvers.machine import Machine, machine
+
+_MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
+_MOST_FMAS = 640  # straight-line FMAs of a tile
+_MOST_COLUMNS = 16
+_OVERHEAD = 12.0  # cycles a tile, beside its instructions
+_BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
+
+
+@dataclass(frozen=True)
+class Shape:
+    """rows × cols outputs a tile; `held`: the whole kernel in registers; `block` tile rows a band (0: in place)."""
+
+    rows: int
+    cols: int
+    held: bool
+    block: int
+    mix: int = 1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How tiles cover an output row in place.
+
+    The first tile starts at 0 and the last ends at the width; those between start at low … high, where their windows
+    lie inside the input. `left`, `inner`, `right`: the columns [first, last) of their windows that exist.
+    """
+
+    count: int
+    low: int
+    high: int
+    left: tuple[int, int]
+    inner: tuple[int, int]
+    right: tuple[int, int]
+
+
+def window(problem: ConvProblem, rows: int, cols: int) -> tuple[int, int]:
+    """Input rows and columns under rows × cols outputs."""
+    high, wide = reach(problem)
+    return (rows - 1) * problem.stride[0] + high, (cols - 1) * problem.stride[1] + wide
+
+
+def columns(problem: ConvProblem, cols: int, in_place: bool) -> Columns | None:
+    """The tiles of an output row, or None where tiles other than the first and the last would meet padding."""
+    wide = window(problem, 1, cols)[1]
+    count, last_start = divide(problem.ow, cols), problem.ow - cols
+    whole = (0, wide)
+    if not in_place:
+        return Columns(count, 0, last_start, whole, whole, whole)
+    step, pad = problem.stride[1], problem.pads[2]
+
+    def inside(start: int) -> tuple[int, int]:
+        first = start * step - pad
+        return max(0, min(wide, -first)), max(0, min(wide, problem.w - first))
+
+    left, right = inside(0), inside(last_start)
+    if count == 1:
+        return Columns(1, 0, 0, left, left, left)
+    low, high = divide(pad, step), min(last_start, (problem.w + pad - wide) // step)
+    starts = [min(max(tile * cols, low), high) for tile in range(count)]
+    if left != whole:
+        starts[0] = 0
+    if right != whole:
+        starts[-1] = last_start
+    gaps = any(after - before > cols for before, after in zip(starts, starts[1:], strict=False))
+    if low > high or gaps or starts[0] != 0 or starts[-1] != last_start or starts != sorted(starts):
+        return None
+    return None if left[1] < wide or right[0] > 0 else Columns(count, low, high, left, whole, right)
+
+
+def registers(problem: ConvProblem, isa: Isa, shape: Shape) -> int:
+    """Vectors alive at once: sums, weights, an input vector and its permutation."""
+    (step, step_w), (gap, gap_w) = problem.stride, problem.dilation
+    spare = 1 + (shape.mix > 1) + (not isa.memory_operand) + (problem.activation is not None and not shape.held)
+    if not shape.held:
+        weights = min(problem.s, (shape.cols - 1) * step_w // gap_w + 1)
+        return shape.rows * shape.cols + weights + spare
+    overlap, rest = divmod((problem.r - 1) * gap, step)
+    ending = min(shape.cols, (problem.s - 1) * gap_w // step_w + 1)  # outputs of the oldest row, stored one by one
+    sums = overlap * shape.cols + (shape.cols if rest else ending)
+    return min(shape.rows * shape.cols, sums) + problem.r * problem.s + spare
+
+
+def fits(problem: ConvProblem, isa: Isa, shape: Shape) -> bool:
+    """Whether a tile stays in registers and its code small."""
+    outputs = shape.rows * shape.cols
+    body = outputs * problem.s * (problem.r if shape.held else shape.mix)
+    return (
+        (outputs == 1 or (outputs <= _MOST_PIXELS and body <= _MOST_FMAS))
+        and registers(problem, isa, shape) <= isa.registers
+        and columns(problem, shape.cols, shape.block == 0) is not None
+    )
+
+
+def cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
+    """Modelled cycles of one tile."""
+    outputs = shape.rows * shape.cols
+    fmas = outputs * problem.r * problem.s * shape.mix
+    if shape.held:
+        high, wide = window(problem, shape.rows, shape.cols)
+        inputs, weights = high * wide, problem.r * problem.s
+    else:
+        passes = problem.r * shape.mix
+        wide = min(window(problem, 1, shape.cols)[1], shape.cols * problem.s)
+        inputs, weights = passes * shape.rows * wide, passes * problem.s
+    shuffles = inputs * (shape.mix - 1) / shape.mix
+    busiest = max(fmas / isa.fma_rate, (inputs + weights + outputs) / isa.load_rate, shuffles)
+    loop = 0.0 if shape.held else 2.0 * problem.r * shape.mix
+    return busiest + 0.5 * outputs * isa.store_cost + loop + _OVERHEAD
+
+
+def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
+    """Modelled cycles of one plane of outputs."""
+    tiles = divide(problem.oh, shape.rows) * divide(problem.ow, shape.cols)
+    return tiles * cycles(problem, isa, shape)
+
+
+def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shape]:
+    """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
+    in_place = problem.in_layout == layout(isa)
+    found = [
+        Shape(rows, cols, held, 0 if blocked else 1, mix)
+        for blocked in ((True, False) if in_place else (False,))
+        for held in ((True, False) if mix == 1 else (False,))
+        for cols in range(1, min(problem.ow, _MOST_COLUMNS, isa.registers) + 1)
+        for rows in range(1, min(problem.oh, _MOST_PIXELS // cols) + 1)
+    ]
+    found = [shape for shape in found if fits(problem, isa, shape)]
+    if any(shape.block == 0 for shape in found):
+        found = [shape for shape in found if shape.block == 0]
+    found.sort(key=lambda shape: (plane_cycles(problem, isa, shape), -shape.cols))
+    seen: dict[tuple[bool, int], int] = {}
+    for shape in found:
+        kind = (shape.held, shape.cols)
+        if most and seen.get(kind, 0) < 2:
+            seen[kind] = seen.get(kind, 0) + 1
+            most -= 1
+            for block in (0,) if shape.block == 0 else band_blocks(problem, isa, shape):
+                yield Shape(shape.rows, shape.cols, shape.held, block, mix)
+
+
+def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
+    """Candidate numbers of tile rows a band: what keeps the band of a channel block in L1 or in L2."""
+    total = divide(problem.oh, shape.rows)
+    line = window(problem, 1, problem.ow)[1] * isa.lanes * FLOAT
+    spare = (reach(problem)[0] - problem.stride[0]) * line
+    step = problem.stride[0] * shape.rows * line
+    caches = (machine().l1, machine().l2)
+    sizes = [int((share * cache - spare) / step) for share, cache in zip(_BAND_SHARES, caches, strict=True)]
+    return sorted({min(total, max(1, size)) for size in sizes}, reverse=True)
+
+
+def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
+    """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
+    isa = machine.isa
+    planes = problem.n * divide(problem.k, isa.lanes)
+    compute = planes * plane_cycles(problem, isa, shape)
+    moved = problem.in_bytes + problem.out_bytes
+    traffic = moved / machine.rate(moved)
+    if shape.block:
+        traffic += 2 * problem.in_bytes / machine.l2_rate
+    per_second = machine.frequency * max(1, problem.threads)
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
+    return Cost(floor / per_second / 1.6, (max(compute, traffic) + 0.5 * min(compute, traffic)) / per_second)
+
+
+def pack(problem: ConvProblem, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """[block][i][R][S][lanes]: what output lane l takes from lane l ^ i; tail lanes zero."""
+    lanes, mix = isa.lanes, problem.cg
+    blocks = divide(problem.k, lanes)
+    channel = np.arange(problem.k)
+    packed = _zeros((blocks, mix, problem.r, problem.s, lanes))
+    for i in range(mix):
+        packed[channel // lanes, i, :, :, channel % lanes] = weight[channel, (channel % mix) ^ i]
+    return packed
+
+
+def step(
+    problem: ConvProblem, shape: Shape, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> Step:
+    """The lanewise kernel's tile and arguments for this problem."""
+    lanes, in_place = isa.lanes, shape.block == 0
+    pixel = FLOAT * lanes
+    across = columns(problem, shape.cols, in_place)
+    assert across is not None, shape
+    row_tiles = divide(problem.oh, shape.rows)
+    planes = problem.n * divide(problem.k, lanes)
+    row_blocks = row_tiles if in_place else _row_blocks(problem, row_tiles, shape.block, planes)
+    band_width = window(problem, 1, problem.ow)[1]
+    band_ref: Ref | int = 0
+    band_step = 0
+    if not in_place:
+        band_rows = window(problem, divide(row_tiles, row_blocks) * shape.rows, 1)[0]
+        band_step = band_rows * band_width * pixel + 64
+        band_ref = space.reserve(band_step * problem.threads)
+
+    def lane_tile(part: tuple[int, int]) -> LaneTile:
+        return LaneTile(
+            lanes=lanes,
+            rows=shape.rows,
+            cols=shape.cols,
+            r=problem.r,
+            s=problem.s,
+            stride=problem.stride,
+            dilation=problem.dilation,
+            first=part[0],
+            last=part[1],
+            mix=shape.mix,
+            held=shape.held,
+            checked=in_place and any(problem.pads[:2]),
+            residual=residual is not None,
+            activation=problem.activation,
+        )
+
+    kind = kind_of(lanes, x.strides.block, x.strides.cb, x.strides.c, x.strides.w)
+    tile = LanewiseTile(
+        lanes=lanes,
+        inner=lane_tile(across.inner),
+        left=lane_tile(across.left),
+        right=lane_tile(across.right),
+        has_left=across.left != across.inner,
+        has_right=across.right != across.inner,
+        band=not in_place,
+        pack=RowTile(lanes, BLOCKED if in_place else kind),
+    )
+    pad_left = problem.pads[2] if in_place else min(problem.pads[2], band_width)
+    args: dict[str, Any] = {
+        "x": x.ref,
+        "y": y.ref,
+        "w": Ref("w"),
+        "bias": Ref("bias"),
+        "residual": residual.ref if residual else y.ref,
+        "zeros": _zeros(window(problem, 1, shape.cols)[1] * lanes) if tile.inner.checked else 0,
+        "weight_bytes": shape.mix * problem.r * problem.s * pixel,
+        "kernel_rows": problem.r,
+        "channels": problem.c,
+        "batch": problem.n,
+        "blocks": divide(problem.k, lanes),
+        "row_blocks": row_blocks,
+        "row_tiles": row_tiles,
+        "column_tiles": across.count,
+        "height": problem.oh,
+        "width": problem.ow,
+        "low": across.low,
+        "high": across.high,
+        "in_height": problem.h,
+        "stride_h": problem.stride[0],
+        "stride_w": problem.stride[1],
+        "pad_top": problem.pads[0],
+        "pad_left": pad_left,
+        "reach": reach(problem)[0],
+        "x_image": x.strides.n,
+        "x_line": x.strides.h if in_place else band_width * pixel,
+        "y_image": y.strides.n,
+        "y_line": y.strides.h,
+        "y_vector": y.strides.cb,
+        "band": band_ref,
+        "band_step": band_step,
+        "band_width": band_width,
+        "inside": max(0, min(problem.w, band_width - pad_left)),
+        **view_args("x", x.strides),
+    }
+    return Step(lanewise, tile, args)
+
+
+def _row_blocks(problem: ConvProblem, row_tiles: int, block: int, planes: int) -> int:
+    """Bands of a plane: of `block` tile rows, or finer where that shares the work better."""
+    coarse = divide(row_tiles, block)
+    finer = min(row_tiles, divide(coarse, problem.threads) * problem.threads)
+
+    def slowest(bands: int) -> int:
+        return divide(planes * bands, problem.threads) * divide(row_tiles, bands)
+
+    return min((coarse, finer), key=slowest)
+
+
+def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:
+    """Zeros that start on a cache line."""
+    array = aligned(shape)
+    array[:] = 0
+    return array

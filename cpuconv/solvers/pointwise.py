@@ -1,0 +1,83 @@
+"""1x1 convolution in channel blocks: a GEMM whose operands are already packed.
+
+Source: the GEMM tile after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008).
+With stride 1 the plane is one row of pixels; with a stride the tile reads every other pixel in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.convolve import NO_BAND
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import blocked
+from cpuconv.solvers.base import Cost, Operand, Space, Step, divide
+from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.tiling import tiles
+
+NAME = "pointwise"
+ACCURACY = "exact"
+_BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
+
+
+@dataclass(frozen=True)
+class Params:
+    """v weight vectors × rows × cols pixels a tile; `block` tiles of pixels a block (0: all)."""
+
+    v: int
+    rows: int
+    cols: int
+    block: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """1x1 without padding."""
+    if (problem.r, problem.s) != (1, 1):
+        return f"the kernel is {problem.r}x{problem.s}, not 1x1"
+    if any(problem.pads):
+        return "there is padding"
+    return blocked.aligned_groups(problem, isa)
+
+
+def plane(problem: ConvProblem) -> tuple[int, int]:
+    """Height and width of the plane that tiles cover."""
+    return (1, problem.oh * problem.ow) if problem.stride == (1, 1) else (problem.oh, problem.ow)
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
+    sizes = blocked.geometry(problem, isa)
+    height, width = plane(problem)
+    for tile in tiles(isa, sizes.vectors, height, width, sizes.reduction, most=6):
+        total = divide(width, tile.cols) if height == 1 else divide(height, tile.rows)
+        pixels = tile.cols if height == 1 else tile.rows * width
+        largest = [int(share * machine().l2 / (pixels * sizes.reduction * 4)) for share in _BLOCK_SHARES]
+        for block in sorted({min(total, max(1, size)) for size in largest}, reverse=True):
+            yield Params(tile.v, tile.rows, tile.cols, block)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """FMA slots of the tiles and the traffic of weights and activations."""
+    return blocked.cost(problem, params, machine, *plane(problem), band=False)
+
+
+def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+    """Blocks in and out."""
+    return blocked.layout(isa), blocked.layout(isa)
+
+
+def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """[group][panel][C][v][lanes of K]."""
+    return blocked.pack(problem, params.v, isa, weight)
+
+
+def bind(
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> list[Step]:
+    """One parallel call of the convolve kernel on the input in place."""
+    shape = blocked.Shape(params.v, params.rows, params.cols, params.block, flat=problem.stride == (1, 1))
+    return [blocked.convolve_step(problem, shape, isa, space, x, y, residual, band=NO_BAND)]

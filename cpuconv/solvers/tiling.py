@@ -1,0 +1,58 @@
+"""Which register tiles are worth trying for an output plane: ranked by a model of the inner loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cpuconv.isa.table import Isa
+from cpuconv.solvers.base import divide
+
+MOST_ROWS, MOST_VECTORS = 7, 4
+_LATENCY = 4  # cycles of an FMA
+_LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
+
+
+@dataclass(frozen=True)
+class Tile:
+    """v weight vectors × rows × cols pixels."""
+
+    v: int
+    rows: int
+    cols: int
+
+
+def fits(isa: Isa, v: int, n: int) -> bool:
+    """Whether sums, weights and one broadcast stay in registers."""
+    return v * n + v + (0 if isa.memory_operand and v == 1 else 1) <= isa.registers
+
+
+def cycles(isa: Isa, tile: Tile, reduction: int) -> float:
+    """Modelled cycles of one tile over `reduction` scalars: FMA slots, load slots or latency, whichever binds."""
+    n = tile.rows * tile.cols
+    step = max(tile.v * n / isa.fma_rate, (tile.v + n) / isa.load_rate, _LATENCY)
+    return step * reduction + tile.v * n * isa.store_cost + _LOOP_OVERHEAD
+
+
+def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, reduction: int) -> float:
+    """Modelled cycles of a whole output plane of `vectors` output vectors."""
+    tiles = divide(vectors, tile.v) * divide(height, tile.rows) * divide(width, tile.cols)
+    return tiles * cycles(isa, tile, reduction)
+
+
+def tiles(isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int) -> Iterator[Tile]:
+    """The `most` best tiles for a plane, best first: at most two a number of weight vectors."""
+    found = [
+        Tile(v, rows, cols)
+        for v in range(1, min(vectors, MOST_VECTORS) + 1)
+        for rows in range(1, min(height, MOST_ROWS) + 1)
+        for cols in range(1, min(width, isa.registers) + 1)
+        if fits(isa, v, rows * cols)
+    ]
+    found.sort(key=lambda tile: (plane_cycles(isa, tile, vectors, height, width, reduction), tile.rows, -tile.v))
+    seen: dict[int, int] = {}
+    for tile in found:
+        if most and seen.get(tile.v, 0) < 2:
+            seen[tile.v] = seen.get(tile.v, 0) + 1
+            most -= 1
+            yield tile

@@ -1,0 +1,28 @@
+"""Memory layouts of 4-D activations: their names, shapes, strides and conversions, and which one each edge takes.
+
+>>> import layouts
+>>> layouts.get("NCHW16c").shape(1, 20, 7, 7)
+(1, 2, 7, 7, 16)
+"""
+
+from __future__ import annotations
+
+from .convert import convert, from_nchw, to_nchw
+from .layout import ALIASES, NAMES, Layout, Strides, blocked, get
+from .planner import Assignment, Edge, assign, solve
+
+__all__ = [
+    "ALIASES",
+    "NAMES",
+    "Assignment",
+    "Edge",
+    "Layout",
+    "Strides",
+    "assign",
+    "blocked",
+    "convert",
+    "from_nchw",
+    "get",
+    "solve",
+    "to_nchw",
+]

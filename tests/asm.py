@@ -1,0 +1,68 @@
+"""Reading assembly text (x86 in AT&T or Intel syntax, aarch64): the hot loop, its FMAs, its vector stack traffic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_LABEL = re.compile(r"^([\w.$]+):")
+_JUMP = re.compile(r"^(?:j[a-z]+|b(?:\.[a-z]+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\w+,)\s+([\w.$]+)$")
+_FMA = re.compile(r"^(?:vf(?:n?m)(?:add|sub)\d*[ps]s|fml[as]|fn?m(?:add|sub))\b")
+_VECTOR = re.compile(r"%?\b[xyz]mm\d+\b|\b[vq]\d+\b")
+_ADDRESS = re.compile(r"\(([^)]*)\)|\[([^\]]*)\]")
+_WRITE_RBP = re.compile(r",\s*%rbp$|^(?!cmp|test|push)\w+\s+(?:rbp\b|%rbp$)")
+_WRITE_X29 = re.compile(r"^(?!cmp|st|tst)\w+\s+x29\b|\[x29[^\]]*\]!|\[x29\],")
+
+
+def hot_loop(assembly: str) -> list[str]:
+    """Instructions of the innermost loop with the most FMAs, from its label to its backward branch; [] without one."""
+    lines = [_clean(line) for line in assembly.splitlines()]
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []
+    for number, line in enumerate(lines):
+        if found := _LABEL.match(line):
+            labels[found[1]] = number
+        elif (found := _JUMP.match(line)) and found[1] in labels:
+            loops.append((labels[found[1]], number))
+    innermost = [
+        (start, end)
+        for start, end in loops
+        if not any(start <= other and last <= end and (other, last) != (start, end) for other, last in loops)
+    ]
+    bodies = [[line for line in lines[start : end + 1] if _is_instruction(line)] for start, end in innermost]
+    return max(bodies, key=count_fma, default=[])
+
+
+def count_fma(lines: Iterable[str]) -> int:
+    """FMA instructions, of vectors or scalars."""
+    return sum(bool(_FMA.match(line)) for line in lines)
+
+
+def vector_spills(lines: list[str]) -> list[str]:
+    """Instructions of a loop that move vector registers to or from the stack.
+
+    rbp and x29 are the stack's where the loop neither changes nor indexes them: else they are ordinary registers.
+    """
+    stack = {"rsp", "sp"}
+    if not any(_WRITE_RBP.search(line) for line in lines):
+        stack.add("rbp")
+    if not any(_WRITE_X29.search(line) for line in lines):
+        stack.add("x29")
+    return [line for line in lines if _VECTOR.search(line) and _on_stack(line, stack)]
+
+
+def _clean(line: str) -> str:
+    """The line without its comment, with single spaces."""
+    return " ".join(re.split(r"\s#\s|##|//|;", line)[0].split())
+
+
+def _is_instruction(line: str) -> bool:
+    return bool(line) and not line.startswith(".") and not _LABEL.match(line)
+
+
+def _on_stack(line: str, stack: set[str]) -> bool:
+    for groups in _ADDRESS.findall(line):
+        registers = re.findall(r"\b(?:r\w+|e\w+|x\d+|sp)\b", "".join(groups))
+        if registers and registers[0] in stack and (len(registers) == 1 or registers[0] in ("rsp", "sp")):
+            return True
+    return False

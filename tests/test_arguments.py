@@ -1,0 +1,148 @@
+"""Stride, padding, dilation, groups: every accepted form, and what is said of the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpuconv.arguments import padding, pair, problem_from_arguments
+from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.problem import ConvProblem
+
+
+def pads(value, kernel=(3, 3), stride=(1, 1), dilation=(1, 1), in_hw=(8, 8)):
+    return padding(value, kernel, stride, dilation, in_hw)
+
+
+@pytest.mark.parametrize("value", [(2, 3), [2, 3], np.array([2, 3]), (np.int8(2), np.uint64(3))])
+def test_pairs(value):
+    result = pair(value, "stride")
+    assert result == (2, 3) and all(type(item) is int for item in result)
+
+
+def test_one_integer_is_both():
+    assert pair(2, "stride") == pair(np.int64(2), "stride") == (2, 2)
+
+
+@pytest.mark.parametrize("value", [True, (True, 1), 1.0, "1", None, (1, 2.0), {1, 2}, np.float32(1), np.bool_(True)])
+def test_no_pair(value):
+    with pytest.raises(ArgumentTypeError, match="^Argument 'stride' must be "):
+        pair(value, "stride")
+
+
+@pytest.mark.parametrize("value", [0, -1, (1, 0), (1,), (1, 2, 3), ()])
+def test_pair_out_of_range(value):
+    with pytest.raises(ArgumentError, match="^Argument 'dilation' must be "):
+        pair(value, "dilation")
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        (1, (1, 1, 1, 1)),
+        (np.int64(2), (2, 2, 2, 2)),
+        ((1, 2), (1, 1, 2, 2)),
+        ([[1, 2], (3, 4)], (1, 2, 3, 4)),
+        (np.array([[1, 2], [3, 4]]).tolist(), (1, 2, 3, 4)),
+        ("valid", (0, 0, 0, 0)),
+        ("same", (1, 1, 1, 1)),
+    ],
+)
+def test_padding_forms(value, expected):
+    assert pads(value) == expected
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [("same", (0, 1, 1, 2)), ("same_upper", (0, 1, 1, 2)), ("same_lower", (1, 0, 2, 1))],
+)
+def test_odd_row_goes_to_the_named_side(name, expected):
+    assert pads(name, kernel=(2, 4)) == expected
+
+
+@given(
+    st.sampled_from(["same_upper", "same_lower"]),
+    st.tuples(*[st.integers(1, 7)] * 2),
+    st.tuples(*[st.integers(1, 4)] * 2),
+    st.tuples(*[st.integers(1, 3)] * 2),
+    st.tuples(*[st.integers(1, 20)] * 2),
+)
+def test_same_gives_the_ceiling_and_is_balanced(name, kernel, stride, dilation, in_hw):
+    top, bottom, left, right = pads(name, kernel, stride, dilation, in_hw)
+    sign = 1 if name == "same_upper" else -1
+    assert sign * (bottom - top) in (0, 1) and sign * (right - left) in (0, 1)
+    p = ConvProblem(1, 1, *in_hw, 1, *kernel, stride, (top, bottom, left, right), dilation)
+    assert (p.oh, p.ow) == tuple(-(-size // step) for size, step in zip(in_hw, stride, strict=True))
+    if stride == (1, 1) and name == "same_upper":
+        assert pads("same", kernel, stride, dilation, in_hw) == (top, bottom, left, right)
+
+
+@pytest.mark.parametrize(
+    "value", [True, 1.5, None, (1, 2.0), ((1, 1), 1), (True, True), {"top": 1}, ((1, 1), (1, 1.0))]
+)
+def test_padding_of_wrong_type(value):
+    with pytest.raises(ArgumentTypeError, match="^Argument 'padding' must be "):
+        pads(value)
+
+
+@pytest.mark.parametrize(
+    "value", [-1, (0, -1), (1, 1, 1, 1), (1,), ((1, 1, 1), (1, 1)), "SAME", "full", ((0, 0), (0, -1))]
+)
+def test_padding_of_wrong_value(value):
+    with pytest.raises(ArgumentError, match="^Argument 'padding' must be "):
+        pads(value)
+
+
+def test_same_needs_stride_1():
+    with pytest.raises(ArgumentError, match="'same_upper' or 'same_lower' where the stride is not 1, not 'same'"):
+        pads("same", stride=(1, 2))
+
+
+def test_problem_from_arguments():
+    p = problem_from_arguments(
+        np.array([2, 8, 9, 9]), (6, 4, 3, 3), (2, 1), ((0, 1), (1, 0)), 2, np.int64(2), ("clip", 0, 6), True,
+        "NHWC", "NCHW44", 3,
+    )  # fmt: skip
+    expected = ConvProblem(
+        2, 8, 9, 9, 6, 3, 3, (2, 1), (0, 1, 1, 0), (2, 2), 2, "NHWC", "NCHW4c", ("clip", 0.0, 6.0), True, 3
+    )
+    assert p == expected
+    assert problem_from_arguments((0, 8, 9, 9), (6, 8, 3, 3)).out_shape == (0, 6, 7, 7)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"x_shape": (8, 9, 9)}, r"'x' must be of rank 4, \(N, C, H, W\), not of rank 3, \(8, 9, 9\)"),
+        ({"x_shape": (1, 8, 0, 9)}, r"'x' must be .* without empty axes, not \(1, 8, 0, 9\)"),
+        ({"x_shape": (-1, 8, 9, 9)}, "'x' must be"),
+        ({"w_shape": (6, 8, 3)}, r"'w' must be of rank 4, \(K, C/groups, R, S\)"),
+        ({"w_shape": (0, 8, 3, 3)}, "'w' must be .* without empty axes"),
+        (
+            {"w_shape": (6, 7, 3, 3)},
+            r"'w' must be of shape \(K, 8, R, S\), for an input of 8 channels and groups=1, not",
+        ),
+        ({"groups": 2}, r"'w' must be of shape \(K, 4, R, S\), for an input of 8 channels and groups=2, not"),
+        ({"groups": 3}, "'groups' must be a divisor of the 8 input channels and of the 6 output channels, not 3"),
+        ({"groups": 4, "w_shape": (6, 2, 3, 3)}, "'groups' must be a divisor"),
+        ({"groups": 0}, "'groups' must be at least 1, not 0"),
+        ({"w_shape": (6, 8, 10, 3)}, "'w' must be weights whose kernel is no larger than the padded input 9x9, not"),
+        ({"stride": 0}, "'stride' must be at least 1, not 0"),
+        ({"padding": "some"}, "'padding' must be .*'same_lower', not 'some'"),
+        ({"in_layout": "auto"}, "'in_layout' must be one of NCHW, "),
+        ({"activation": "swish"}, "'activation' must be one of None, 'relu', 'relu6', "),
+    ],
+)
+def test_problem_refused(changes, message):
+    arguments = {"x_shape": (1, 8, 9, 9), "w_shape": (6, 8, 3, 3), **changes}
+    with pytest.raises(ArgumentError, match=message):
+        problem_from_arguments(**arguments)
+
+
+@pytest.mark.parametrize("changes", [{"x_shape": (1, 8.0, 9, 9)}, {"x_shape": 5}, {"groups": 1.0}, {"dilation": "2"}])
+def test_problem_of_wrong_type(changes):
+    arguments = {"x_shape": (1, 8, 9, 9), "w_shape": (6, 8, 3, 3), **changes}
+    with pytest.raises(ArgumentTypeError, match="must be "):
+        problem_from_arguments(**arguments)

@@ -1,0 +1,234 @@
+"""The command line, as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import fake_workload
+import pytest
+
+from autotune.cli import FAILED, INTERRUPTED, OK, USAGE, main
+from autotune.database import StoreWarning
+
+HERE = Path(__file__).parent
+COMMAND = [sys.executable, "-m", "autotune"]
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}{os.pathsep}{HERE}")
+    monkeypatch.setenv("AUTOTUNE_WORKLOAD", "fake_workload:workload")
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FAKE_CLOCK", "1")
+    for module in fake_workload.CLOCKED:
+        monkeypatch.setattr(module, "time", fake_workload.clock)
+    monkeypatch.chdir(tmp_path)
+    return dict(os.environ)
+
+
+def autotune(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_whole_way(environ: dict[str, str], tmp_path: Path) -> None:
+    source = tmp_path / "net.txt"
+    source.write_text("good:3\ntie:2\n")
+    done = autotune(environ, "warmup", str(source), "--threads", "1", "--layouts", "auto")
+    assert done.returncode == OK, done.stderr
+    assert "good:3: 9." in done.stderr
+    assert "2 tuned" in done.stderr
+    assert "net, 1 thread, auto,auto" in done.stdout
+    assert "fast" in done.stdout and "total: 5 executions" in done.stdout
+    assert (tmp_path / "cache" / "autotune.sqlite").exists()
+
+    again = autotune(environ, "warmup", str(source), "--threads", "1", "--layouts", "auto,auto", "--json")
+    assert again.returncode == OK
+    told = json.loads(again.stdout)
+    assert (told["tuned"], len(told["resumed"])) == ([], 2)
+    assert [each["algorithm"] for each in told["problems"]] == ["fast", "model"]
+    assert told["problems"][0]["gflops"] == pytest.approx(10.0, rel=0.05)
+
+    doctor = autotune(environ, "doctor", "--json")
+    assert doctor.returncode == OK
+    findings = json.loads(doctor.stdout)
+    assert findings["roofs"]["fma_gflops"] == 100.0
+    assert findings["store"]["health"] == "ok"
+    assert findings["workload"]["threading_layer"] == "none"
+    assert findings["device"]["cores"] >= 1
+
+    table = json.loads(autotune(environ, "table", "--format", "json").stdout)
+    (network,) = table["networks"]
+    assert network["total"]["layers"] == 5
+    assert network["total"]["time_ms"] == pytest.approx(0.5, rel=0.05)
+    assert network["problems"][0]["peak_share"] == pytest.approx(0.1, rel=0.05)
+    assert table["device"]["key"] == findings["device"]["key"]
+
+    show = json.loads(autotune(environ, "show", "--json").stdout)
+    assert show["devices"][0]["finished"] == 2
+    assert show["bytes"] > 0 and show["health"] == "ok"
+
+    # By its label in the table, as the user knows it.
+    explained = autotune(environ, "explain", "good:3")
+    assert explained.returncode == OK
+    for word in ("fast", "model", "slow", "other", "does not apply", "±"):
+        assert word in explained.stdout
+
+
+class Cells(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag, attributes) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if self.open and self.open[-1] == "td":
+            self.cells.append(data.strip())
+
+
+def test_formats_and_output(environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["warmup", "good:2", "classes:1", "--threads", "1"]) == OK
+    capsys.readouterr()
+
+    def table(*options: str) -> str:
+        assert main(["table", *options]) == OK
+        return capsys.readouterr().out
+
+    assert "| good:2    |       2 |" in table()
+    assert "good:2" in table("--format", "plain")
+    records = list(csv.DictReader(io.StringIO(table("--format", "csv"))))
+    assert [record["algorithm"] for record in records] == ["fast", "good"]
+    assert float(records[0]["time_us"]) == pytest.approx(100, rel=0.05)
+    page = Cells()
+    page.feed(table("--format", "html"))
+    assert page.open == []
+    assert "fast" in page.cells and "4 KiB" in page.cells
+    output = tmp_path / "table.md"
+    output.write_text("old")
+    assert table("--output", str(output)) == ""
+    assert "| good:2" in output.read_text()
+    assert main(["table", "--output", str(tmp_path / "missing" / "table.md")]) == FAILED
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+def test_explain_what_was_not_tuned(environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "bounded:1", "--threads", "1", "--json"]) == OK
+    (told,) = json.loads(capsys.readouterr().out)
+    by_name = {each["candidate"]: each for each in told["candidates"]}
+    assert by_name["hopeless"]["state"] == "untimed"
+    assert by_name["hopeless"]["bound"] == pytest.approx(1e-3)
+    assert by_name["other"]["reason"] == "does not apply"
+    assert main(["explain", "bounded:1", "--threads", "1"]) == OK
+    assert "not timed: estimate 20.0 µs, at least 1000.0 µs" in capsys.readouterr().out
+    assert main(["warmup", "good:1", "--store", "other.sqlite", "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["store"] == "other.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["warmup", "nonsense"], USAGE, "is no problem"),
+        (["warmup", "good", "--workload", "no_such_module:x"], USAGE, "no_such_module"),
+        (["warmup", "none", "--threads", "1"], FAILED, "no candidate solves"),
+        (["table"], FAILED, "holds nothing"),
+        (["explain", "nonsense"], USAGE, "is no problem"),
+    ],
+)
+def test_exit_codes(environ: dict[str, str], capsys, arguments: list[str], code: int, said: str) -> None:
+    assert main(arguments) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["warmup"],
+        ["warmup", "good", "--effort", "much"],
+        ["warmup", "good", "--threads", "0"],
+        ["warmup", "good", "--budget", "-1"],
+        ["warmup", "good", "--budget", "nan"],
+        ["warmup", "good", "--layouts", "a,b,c"],
+        ["table", "--format", "pdf"],
+    ],
+)
+def test_wrong_usage(environ: dict[str, str], capsys, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == USAGE
+    assert "usage: autotune" in capsys.readouterr().err
+
+
+def test_help_tells_the_exit_codes(environ: dict[str, str], capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["warmup", "--help"])
+    assert stopped.value.code == OK
+    assert f"{INTERRUPTED}  interrupted" in capsys.readouterr().out
+
+
+def test_a_damaged_store_is_named(environ: dict[str, str], tmp_path: Path, capsys) -> None:
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(b"no database")
+    with pytest.warns(StoreWarning, match="not a database"):
+        assert main(["table", "--store", str(bad)]) == FAILED
+    assert main(["doctor", "--store", str(bad)]) == FAILED
+    assert "not a database" in capsys.readouterr().out
+    assert bad.read_bytes() == b"no database"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent otherwise there")
+def test_interrupt(environ: dict[str, str], tmp_path: Path) -> None:
+    source = tmp_path / "net.txt"
+    source.write_text("\n".join(f"lazy:{n}" for n in range(1, 40)))
+    process = subprocess.Popen(
+        [*COMMAND, "warmup", str(source), "--threads", "1"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "GFLOP/s" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == INTERRUPTED
+    assert "interrupted" in err and "Traceback" not in err
+    assert out == ""
+    show = json.loads(autotune(environ, "show", "--json").stdout)
+    assert 1 <= show["devices"][0]["finished"] < 39
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
+def test_a_terminal_gets_a_bar(environ: dict[str, str]) -> None:
+    import pty
+
+    leader, follower = pty.openpty()
+    command = [*COMMAND, "warmup", "good:1", "--threads", "1"]
+    process = subprocess.Popen(command, env={**environ, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=follower)
+    os.close(follower)
+    seen = b""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            seen += os.read(leader, 4096)
+        except OSError:  # the other end closed
+            break
+    os.close(leader)
+    assert process.wait(10) == OK
+    assert b"%" in seen and b"compiling" in seen and b"GFLOP/s" in seen
+    assert b"total" in process.stdout.read()

@@ -1,0 +1,141 @@
+"""The fingerprint of a device, and what it is read from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune import cores, device
+from autotune.device import UNKEYED, Device, fingerprint
+from autotune.paths import cache_folder, store_path
+
+FIELDS = [field.name for field in dataclasses.fields(Device)]
+
+
+def changed(value):
+    if isinstance(value, tuple):
+        return (*value, ("L4", 1 << 30))
+    return "other" if isinstance(value, str) else (value or 0) + 1
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in UNKEYED])
+def test_each_keyed_field_changes_the_key(name: str) -> None:
+    here = fingerprint()
+    other = dataclasses.replace(here, **{name: changed(getattr(here, name))})
+    assert other.key != here.key
+
+
+@pytest.mark.parametrize("name", UNKEYED)
+def test_what_times_do_not_depend_on_is_not_keyed(name: str) -> None:
+    here = fingerprint()
+    assert dataclasses.replace(here, **{name: changed(getattr(here, name))}).key == here.key
+
+
+def test_the_fingerprint_is_whole_and_quick() -> None:
+    fingerprint.cache_clear()
+    start = time.perf_counter()
+    key = fingerprint().key
+    assert time.perf_counter() - start < 0.05
+    start = time.perf_counter()
+    assert fingerprint().key == key
+    assert time.perf_counter() - start < 1e-4
+    told = json.loads(json.dumps(fingerprint().to_dict()))
+    assert told["key"] == key
+    assert len(key) == 16
+    assert told["caches"]["L1d"] >= 4096
+    assert told["cpu_name"]
+    assert told["numpy"] and told["numba"] and told["llvm"]
+    assert 1 <= told["cores"] <= told["affinity"]
+
+
+def test_the_target_is_what_numba_compiles_for() -> None:
+    codegen = pytest.importorskip("numba.core.codegen")
+    host = device._target({})
+    assert set(host[1].split(",")) == {part for part in codegen.get_host_cpu_features().split(",") if part[0] == "+"}
+    assert device._target({"NUMBA_CPU_NAME": "haswell"}) == ("haswell", host[1])
+    assert device._target({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2"}) == ("haswell", "+avx2")
+    assert device._target({"NUMBA_CPU_NAME": "generic"}) == ("generic", "")
+    assert "+avx" not in device._target({"NUMBA_ENABLE_AVX": "0"})[1].split(",")
+
+
+@pytest.mark.parametrize(
+    ("features", "isa"),
+    [
+        ("+avx,+avx2,+fma,+avx512f,+avx512bw,+avx512dq,+avx512vl", "avx512"),
+        ("+avx,+avx2,+fma,-avx512f,+sse4.2", "avx2"),
+        ("+sse4.2,+avx", "avx"),
+        ("+neon,+dotprod", "neon"),
+    ],
+)
+def test_isa_is_the_widest_whole_one(features: str, isa: str) -> None:
+    assert device._isa(features) == isa
+
+
+def test_cpuinfo_of_x86_and_arm(tmp_path: Path) -> None:
+    x86, arm = tmp_path / "x86", tmp_path / "arm"
+    x86.write_text(
+        "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 97\nmodel name\t: AMD EPYC\n"
+        "stepping\t: 2\n\nprocessor\t: 1\nmodel name\t: other\n"
+    )
+    arm.write_text(
+        "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n"
+        "CPU revision\t: 1\n"
+    )
+    assert device._cpu(x86) == dict(vendor="AuthenticAMD", model="AMD EPYC", family="25", number="97", stepping="2")
+    assert device._cpu(arm) == dict(vendor="0x41", model="0xd0c", family="8", number="0xd0c", stepping="1")
+
+
+def test_caches_from_sysfs_and_by_default(tmp_path: Path) -> None:
+    levels = [("Data", "1", "48K"), ("Instruction", "1", "32K"), ("Unified", "2", "2M"), ("Unified", "3", "36608K")]
+    for index, content in enumerate(levels):
+        (tmp_path / f"index{index}").mkdir()
+        for name, text in zip(("type", "level", "size"), content, strict=True):
+            (tmp_path / f"index{index}" / name).write_text(text + "\n")
+    assert device._caches(tmp_path) == {"L1d": 48 << 10, "L2": 2 << 20, "L3": 36608 << 10}
+    assert device._caches(tmp_path / "none") == device.DEFAULT_CACHES or device.sys.platform == "darwin"
+
+
+QUOTAS = {
+    "v2": ("0::/box\n", {"box/cpu.max": "150000 100000"}, 1.5),
+    "v2 without limit": ("0::/box\n", {"box/cpu.max": "max 100000"}, None),
+    "v2 of the parent": ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, 2.0),
+    "v2 seen from inside": ("0::/far/away\n", {"cpu.max": "50000 100000"}, 0.5),
+    "v1": ("4:cpu,cpuacct:/box\n", {"cpu/box/cpu.cfs_quota_us": "400000", "cpu/box/cpu.cfs_period_us": "100000"}, 4.0),
+    "v1 without limit": ("4:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+    "v1 joint folder": (
+        "4:cpu,cpuacct:/\n",
+        {"cpu,cpuacct/cpu.cfs_quota_us": "300000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+        3.0,
+    ),
+    "another controller": ("3:memory:/box\n", {"box/cpu.max": "100000 100000"}, None),
+    "unreadable": ("0::/box\n", {"box/cpu.max": "many"}, None),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+def test_quota(tmp_path: Path, case: str) -> None:
+    membership, files, expected = QUOTAS[case]
+    (tmp_path / "membership").write_text(membership)
+    for name, text in files.items():
+        file = tmp_path / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    assert cores.quota_cores(tmp_path / "cgroup", tmp_path / "membership") == expected
+
+
+@pytest.mark.parametrize(("affinity", "quota", "allowed"), [(8, None, 8), (8, 1.5, 2), (2, 6.0, 2), (4, 0.2, 1)])
+def test_allowed_cores(monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, allowed: int) -> None:
+    monkeypatch.setattr(cores, "affinity_cores", lambda: affinity)
+    monkeypatch.setattr(cores, "quota_cores", lambda: quota)
+    assert cores.allowed_cores() == allowed
+
+
+def test_the_cache_folder_is_the_users_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path))
+    assert store_path().parent == cache_folder() == tmp_path
+    monkeypatch.delenv("CPUCONV_CACHE_DIR")
+    assert cache_folder().name == "cpuconv"

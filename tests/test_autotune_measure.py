@@ -1,0 +1,150 @@
+"""The race: fair in rounds, decided by pairs, quiet, and in time."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+
+import pytest
+
+from autotune import measure
+from autotune.measure import Entrant, calibrate, is_faster, median_and_spread, race, sign_test
+
+
+class Clock:
+    """A machine whose time is a number: runs take what they say, times the machine's slowness."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.slowness = 1.0
+        self.noise = random.Random(1)
+        self.order: list[str] = []
+        monkeypatch.setattr(measure.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: round(self.now * 1e9))
+
+    def run(self, name: str, seconds: float, noise: float = 0.0):
+        def run() -> None:
+            self.order.append(name)
+            self.now += seconds * self.slowness * (1 + noise * self.noise.random())
+
+        return run
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def enter(clock: Clock, noise: float = 0.0, **seconds: float) -> dict[str, Entrant]:
+    return {name: calibrate(clock.run(name, each, noise)) for name, each in seconds.items()}
+
+
+def test_calibration_makes_samples_long_enough(clock: Clock) -> None:
+    short, long = calibrate(clock.run("short", 1e-6)), calibrate(clock.run("long", 0.1))
+    assert short.seconds == pytest.approx(1e-6, rel=0.01)
+    assert measure.SAMPLE_SECONDS <= short.loops * 1e-6 <= 2 * measure.SAMPLE_SECONDS
+    assert (long.loops, long.seconds) == (1, pytest.approx(0.1))
+
+
+def test_a_short_run_is_warmed_and_a_long_one_is_not(clock: Clock) -> None:
+    entrants = enter(clock, short=1e-4, long=0.1)
+    clock.order.clear()
+    entrants["short"].sample()
+    assert len(clock.order) == entrants["short"].loops + 1
+    clock.order.clear()
+    entrants["long"].sample()
+    assert len(clock.order) == 1
+
+
+def test_the_fastest_of_close_candidates_wins(clock: Clock) -> None:
+    entrants = enter(clock, noise=0.05, a=1.06e-4, best=1e-4, b=1.1e-4, c=1.04e-4, far=1.9e-4)
+    result = race(entrants, rounds=40, seconds=100.0, rng=random.Random(0))
+    assert result.winner == "best"
+    assert result.relative("c") == pytest.approx(1.04, rel=0.02)
+    assert result.relative("best") == 1.0
+
+
+def test_drift_cancels(clock: Clock) -> None:
+    entrants = enter(clock, a=1.05e-4, b=1e-4, c=1.02e-4)
+    inner = entrants["a"].run
+
+    def slower_and_slower() -> None:
+        clock.slowness *= 1.002
+        inner()
+
+    entrants["a"] = Entrant(slower_and_slower, 1, 1.05e-4)
+    result = race(entrants, rounds=9, seconds=100.0, rng=random.Random(0), drop=False)
+    assert result.winner == "b"
+    assert result.relative("c") == pytest.approx(1.02, abs=0.01)
+
+
+def test_rounds_run_everybody_in_random_order(clock: Clock) -> None:
+    entrants = {name: Entrant(clock.run(name, 0.02), 1, 0.02) for name in "abc"}
+    race(entrants, rounds=20, seconds=100.0, rng=random.Random(0), drop=False)
+    rounds = ["".join(clock.order[at : at + 3]) for at in range(0, 60, 3)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert len(set(rounds)) > 3
+
+
+def test_the_hopeless_leave_at_once_and_losers_soon(clock: Clock) -> None:
+    entrants = {name: Entrant(clock.run(name, s), 1, s) for name, s in dict(a=0.02, b=0.03, c=0.1).items()}
+    result = race(entrants, rounds=20, seconds=100.0, rng=random.Random(0))
+    assert [clock.order.count(name) for name in "abc"] == [measure.SETTLED, measure.JUDGED, 1]
+    assert result.relative("c") == pytest.approx(5.0)
+    assert result.standing == ["a"]
+
+
+def test_the_slower_half_leaves_but_for_the_close(clock: Clock) -> None:
+    seconds = {"a": 0.02, "b": 0.0201, "c": 0.0202, "d": 0.024, "e": 0.0245, "f": 0.0246}
+    entrants = {name: Entrant(clock.run(name, s, 0.01), 1, s) for name, s in seconds.items()}
+    result = race(entrants, rounds=3, seconds=100.0, rng=random.Random(0))
+    assert set(result.standing) == {"a", "b", "c"}
+
+
+def test_the_race_ends_in_time(clock: Clock) -> None:
+    entrants = {name: Entrant(clock.run(name, 0.1), 1, 0.1) for name in "ab"}
+    begun = clock.now
+    result = race(entrants, rounds=100, seconds=1.05, rng=random.Random(0))
+    assert result.rounds == 5
+    assert clock.now - begun <= 1.05
+    result = race(entrants, rounds=100, seconds=0.01, rng=random.Random(0), least=3)
+    assert result.rounds == 3
+    result = race(entrants, rounds=100, seconds=0.0, rng=random.Random(0), least=0)
+    assert (result.rounds, result.samples) == (0, {"a": [0.1], "b": [0.1]})
+
+
+def test_no_collection_while_timing() -> None:
+    seen: list[bool] = []
+    race({"a": Entrant(lambda: seen.append(gc.isenabled()), 1, 1e-6)}, rounds=3, seconds=1.0, rng=random.Random(0))
+    assert seen and not any(seen)
+    assert gc.isenabled()
+
+
+def test_comparison_of_pairs() -> None:
+    assert is_faster([1.0, 1.1, 1.0], [1.1, 1.2, 1.05])
+    assert not is_faster([1.0, 1.0], [2.0, 2.0])
+    assert not is_faster([1.0, 1.0, 1.0], [1.005, 1.005, 1.005])
+    assert not is_faster([1.0, 1.3, 1.0, 1.3], [1.2, 1.2, 1.2, 1.2])
+
+
+def test_sign_test() -> None:
+    assert sign_test(5, 5) == 1 / 32
+    assert sign_test(0, 7) == 1.0
+    assert sign_test(3, 4) == 5 / 16
+
+
+def test_median_and_spread() -> None:
+    assert median_and_spread([3.0, 1.0, 2.0, 10.0, 2.5]) == (2.5, 0.5)
+
+
+def test_real_time_agrees() -> None:
+    def busy() -> None:
+        end = time.perf_counter() + 2e-4
+        while time.perf_counter() < end:
+            pass
+
+    entrant = calibrate(busy)
+    result = race({"busy": entrant}, rounds=5, seconds=1.0, rng=random.Random(0))
+    assert result.rounds >= 1
+    assert min(result.samples["busy"]) >= 2e-4

@@ -1,0 +1,138 @@
+"""The planner against brute force, and never above the best single layout."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layouts import Edge, assign, solve
+
+costs = st.one_of(st.integers(0, 20).map(float), st.just(float("inf")))
+
+
+def matrix(rows: int, columns: int) -> st.SearchStrategy[np.ndarray]:
+    row = st.lists(costs, min_size=columns, max_size=columns)
+    return st.lists(row, min_size=rows, max_size=rows).map(lambda table: np.array(table, float))
+
+
+@st.composite
+def graphs(draw, most_nodes=6, most_links=10):
+    """Node costs and links, self-links and parallel links among them."""
+    options = draw(st.lists(st.integers(1, 3), min_size=1, max_size=most_nodes))
+    nodes = [np.array(draw(st.lists(costs, min_size=count, max_size=count))) for count in options]
+    ends = st.integers(0, len(options) - 1)
+    links = draw(st.lists(st.tuples(ends, ends), max_size=most_links))
+    return nodes, [(i, j, draw(matrix(options[i], options[j]))) for i, j in links]
+
+
+def total(nodes, links, picked) -> float:
+    return sum(cost[p] for cost, p in zip(nodes, picked, strict=True)) + sum(
+        m[picked[i], picked[j]] for i, j, m in links
+    )
+
+
+def brute_force(nodes, links) -> float:
+    return min(total(nodes, links, picked) for picked in itertools.product(*(range(len(cost)) for cost in nodes)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs())
+def test_solve_against_brute_force(graph):
+    nodes, links = graph
+    best = brute_force(nodes, links)
+    try:
+        picked, cost, exact = solve(nodes, links)
+    except ValueError:
+        return  # the fallback may miss the only way through; where it is exact there must be none
+    assert cost == total(nodes, links, picked)
+    assert cost == best if exact else cost >= best
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs(most_links=3))
+def test_sparse_graphs_are_solved_exactly_or_have_no_solution(graph):
+    nodes, links = graph  # with three links some node always has two neighbours or fewer
+    best = brute_force(nodes, links)
+    if np.isinf(best):
+        with pytest.raises(ValueError, match="none was found"):
+            solve(nodes, links)
+    else:
+        assert solve(nodes, links)[1:] == (best, True)
+
+
+LAYOUTS = ("NCHW", "NHWC", "NCHW16c")
+
+
+@st.composite
+def networks(draw):
+    """A random network in which each node can do some pairs of layouts, the uniform ones among them."""
+    count = draw(st.integers(2, 6))
+    price = st.integers(1, 20).map(float)
+    nodes = {}
+    for i in range(count):
+        extra = draw(st.sets(st.tuples(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS)), max_size=2))
+        nodes[f"node{i}"] = {pair: draw(price) for pair in sorted({(name, name) for name in LAYOUTS} | extra)}
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=len(pairs)))
+    convert = {(a, b): draw(price) for a in LAYOUTS for b in LAYOUTS if a != b}
+    return nodes, [Edge(f"node{i}", f"node{j}", convert) for i, j in chosen]
+
+
+@settings(max_examples=200, deadline=None)
+@given(networks())
+def test_assign_is_valid_and_never_dearer_than_one_layout(network):
+    nodes, edges = network
+    found = assign(nodes, edges)
+    written = [(found.nodes[edge.src][1], found.nodes[edge.dst][0]) for edge in edges]
+    assert found.edges == written
+    converting = sum(edge.cost(*pair) for edge, pair in zip(edges, written, strict=True))
+    assert found.cost == sum(nodes[name][pair] for name, pair in found.nodes.items()) + converting
+    uniform = min(sum(table[name, name] for table in nodes.values()) for name in LAYOUTS)
+    assert found.cost <= uniform
+
+
+@settings(max_examples=100, deadline=None)
+@given(networks())
+def test_assign_claims_exactness_only_at_the_minimum(network):
+    nodes, edges = network
+    found = assign(nodes, edges)
+    if found.exact:
+        names = list(nodes)
+        best = min(
+            sum(nodes[name][pair] for name, pair in zip(names, picked, strict=True))
+            + sum(edge.cost(picked[names.index(edge.src)][1], picked[names.index(edge.dst)][0]) for edge in edges)
+            for picked in itertools.product(*nodes.values())
+        )
+        assert found.cost == best
+
+
+def test_a_residual_network_of_200_nodes_is_exact():
+    rng = np.random.default_rng(0)
+    pairs = [(a, b) for a in LAYOUTS for b in LAYOUTS]
+    nodes = {i: dict(zip(pairs, rng.uniform(1, 5, len(pairs)), strict=True)) for i in range(200)}
+    convert = {(a, b): 0.5 for a, b in pairs if a != b}
+    edges = [Edge(i, i + 1, convert) for i in range(199)] + [Edge(i, i + 3, convert) for i in range(0, 196, 4)]
+    assert assign(nodes, edges).exact
+
+
+def test_a_dear_conversion_is_avoided_and_a_cheap_one_taken():
+    nodes = {"a": {("NCHW", "NCHW"): 1.0, ("NCHW", "NHWC"): 3.0}, "b": {("NHWC", "NHWC"): 1.0}}
+    cheap = assign(nodes, [Edge("a", "b", {("NCHW", "NHWC"): 1.0})])
+    dear = assign(nodes, [Edge("a", "b", {("NCHW", "NHWC"): 9.0})])
+    assert (cheap.edges, cheap.cost) == ([("NCHW", "NHWC")], 3.0)
+    assert (dear.edges, dear.cost) == ([("NHWC", "NHWC")], 4.0)
+
+
+def test_errors():
+    node = {"a": {("NCHW", "NCHW"): 1.0}}
+    with pytest.raises(ValueError, match="between known nodes, not 'a' -> 'z'"):
+        assign(node, [Edge("a", "z", {})])
+    with pytest.raises(ValueError, match="not an empty one for 'b'"):
+        assign({**node, "b": {}}, [])
+    with pytest.raises(ValueError, match="none was found"):
+        assign({**node, "b": {("NHWC", "NHWC"): 1.0}}, [Edge("a", "b", {})])
+    assert assign({}, []).cost == 0
