@@ -36,7 +36,7 @@ EFFORTS: dict[str, Effort] = {
 
 SAMPLE_SECONDS = 3e-3  # a sample lasts at least this long, by repeating a short run
 WARM_BELOW = 10e-3  # a longer run warms itself: its own first part is not what it spends its time on
-HOPELESS = 2.0  # who is this far behind leaves at once
+HOPELESS = 3.0  # who is this far behind leaves at once; another program can only double a time
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
 DOUBT = 0.05  # chance that an equal candidate loses as often as it did, below which it leaves
 JUDGED = 3  # rounds before anybody else leaves, and that a comparison needs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ def tune(
     ready = [candidate for candidate in candidates if compiled.get(candidate.name) == ""]
     _Search(workload, key, effort, deadline, watch, findings).run(ready)
     rows = _rows(workload, key, candidates, findings)
-    store.put(rows)
+    store.put(rows + _carried(rows, store.rows(fingerprint().key, key)))
     timed = [row for row in rows if row.state == "ok"]
     return min(timed, key=lambda row: (row.score, row.estimate), default=None)
 
@@ -234,6 +235,21 @@ class _Search:
         if not is_faster(result.samples[winner], result.samples[model]):
             for name in rivals:
                 scores[name] = max(scores[name], scores[model])
+
+
+def _carried(rows: list[Row], stored: list[Row]) -> list[Row]:
+    """Stored rows of candidates not timed this time, put in terms of today's speed by those timed both times."""
+    old = {row.candidate: row for row in stored if row.state == "ok" and row.sources == rows[0].sources} if rows else {}
+    both = [row.median / old[row.candidate].median for row in rows if row.state == "ok" and row.candidate in old]
+    if not both:
+        return []
+    factor = statistics.median(both)
+    absent = old.keys() - {row.candidate for row in rows}
+    return [
+        row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
+        for name, row in old.items()
+        if name in absent
+    ]
 
 
 def _rows(workload: Workload, key: str, candidates: list[Candidate], findings: Findings) -> list[Row]:

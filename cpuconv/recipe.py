@@ -67,7 +67,10 @@ def effective_threads(problem: ConvProblem) -> int:
 
 
 def assemble(
-    problem: ConvProblem, candidate: Candidate, x_strides: Strides | None = None, residual_strides: Strides | None = None
+    problem: ConvProblem,
+    candidate: Candidate,
+    x_strides: Strides | None = None,
+    residual_strides: Strides | None = None,
 ) -> Recipe:
     """Steps for operands with these byte strides (None: C-contiguous in the problem's layouts)."""
     isa = current()

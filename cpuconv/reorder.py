@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import layouts
+from layouts import Layout
 
 from .arrays import as_float32_view
 from .errors import ArgumentError, must
@@ -14,7 +15,6 @@ from .problem import layout_name
 from .runtime import Program, get_num_threads
 from .solvers.base import Operand, Ref, Space, aligned
 from .solvers.reordering import reorder_step
-from layouts import Layout
 
 _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have started
 

@@ -18,6 +18,7 @@ from cpuconv.solvers.machine import machine
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
+_IN_THE_RUNNING = 2.0  # a solver's favourite is tried when the model is wrong by at most this much
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,18 @@ def ranking(problem: ConvProblem, solver: str | None = None) -> list[Ranked]:
 
 
 def spread(ranked: list[Ranked]) -> list[Ranked]:
-    """In the model's order, but every solver's favourite among the first: a tuner that stops early has met them all."""
+    """In the model's order, but with the favourite of every solver in the running first.
+
+    A tuner that stops early has then met every algorithm that may win, whatever the model thinks of its variants.
+    """
+    if not ranked:
+        return []
+    limit = _IN_THE_RUNNING * ranked[0].cost.estimate
     first: dict[str, Ranked] = {}
     for item in ranked:
-        first.setdefault(item.candidate.solver.NAME, item)
-    rest = [item for item in ranked if item is not first[item.candidate.solver.NAME]]
+        if item.cost.estimate <= limit:
+            first.setdefault(item.candidate.solver.NAME, item)
+    rest = [item for item in ranked if item is not first.get(item.candidate.solver.NAME)]
     return [*first.values(), *rest]
 
 
@@ -184,7 +192,7 @@ def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str 
         found = tuned.lookup(problem, limits)
         if found is None and strategy == "profile" and problem.n:
             tuned.profile(problem)
-            found = tuned.lookup(problem, limits)
+            found = tuned.lookup(problem, limits, read_only=False)
         if found is not None:
             return Choice(found, "store")
     return Choice(by_model(problem, limits), "model")

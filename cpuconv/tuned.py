@@ -6,16 +6,16 @@ import math
 
 from autotune.device import fingerprint
 from autotune.search import profile as profile_problem
-from autotune.store import Row, Store, shared
+from autotune.store import Row, shared
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.runtime.cache import source_stamp
 from cpuconv.select import ACCURACIES, Limits, forget
 
 
-def lookup(problem: ConvProblem, limits: Limits) -> Candidate | None:
-    """The fastest stored candidate within the limits, or None."""
-    row = shared().lookup(
+def lookup(problem: ConvProblem, limits: Limits, *, read_only: bool = True) -> Candidate | None:
+    """The fastest stored candidate within the limits, or None; `read_only=False` asks the store `profile` writes."""
+    row = shared(read_only=read_only).lookup(
         fingerprint().key,
         problem.key,
         sources=source_stamp(),
@@ -45,6 +45,5 @@ def profile(problem: ConvProblem) -> None:
     """Time the problem's candidates now, in this process, and store the results."""
     from cpuconv.workload import workload
 
-    with Store() as store:
-        profile_problem(workload, problem.key, store)
+    profile_problem(workload, problem.key, shared(read_only=False))
     forget()

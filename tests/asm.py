@@ -16,21 +16,25 @@ _WRITE_X29 = re.compile(r"^(?!cmp|st|tst)\w+\s+x29\b|\[x29[^\]]*\]!|\[x29\],")
 
 def hot_loop(assembly: str) -> list[str]:
     """Instructions of the innermost loop with the most FMAs, from its label to its backward branch; [] without one."""
+    return max(loops(assembly), key=count_fma, default=[])
+
+
+def loops(assembly: str) -> list[list[str]]:
+    """Instructions of every innermost loop: what lies between a label and the last branch back to it."""
     lines = [_clean(line) for line in assembly.splitlines()]
     labels: dict[str, int] = {}
-    loops: list[tuple[int, int]] = []
+    ends: dict[int, int] = {}
     for number, line in enumerate(lines):
         if found := _LABEL.match(line):
             labels[found[1]] = number
         elif (found := _JUMP.match(line)) and found[1] in labels:
-            loops.append((labels[found[1]], number))
+            ends[labels[found[1]]] = number
     innermost = [
         (start, end)
-        for start, end in loops
-        if not any(start <= other and last <= end and (other, last) != (start, end) for other, last in loops)
+        for start, end in ends.items()
+        if not any(start < other and last <= end for other, last in ends.items())
     ]
-    bodies = [[line for line in lines[start : end + 1] if _is_instruction(line)] for start, end in innermost]
-    return max(bodies, key=count_fma, default=[])
+    return [[line for line in lines[start : end + 1] if _is_instruction(line)] for start, end in innermost]
 
 
 def count_fma(lines: Iterable[str]) -> int:

@@ -79,6 +79,18 @@ def test_times_are_comparable_though_the_machine_slows(store: Store, clock, monk
         assert found[name].median / found["best"].median == pytest.approx(way.seconds / 100e-6, rel=0.04)
 
 
+def test_what_was_timed_before_keeps_its_place_on_a_slower_day(store: Store, clock, monkeypatch) -> None:
+    (problem,) = problems("classes")
+    profile(workload, problem.key, store)
+    pass_by = clock.pass_by
+    monkeypatch.setattr(clock, "pass_by", lambda s: pass_by(10 * s))
+    assert profile(workload, problem.key, store, accuracies=("exact", "standard")).candidate == "good"
+    found = rows(store, problem)
+    assert found["good"].median == pytest.approx(2000e-6, rel=0.05)
+    assert found["model"].median == pytest.approx(500e-6, rel=0.05)
+    assert store.best(fingerprint().key, problem.key, sources=workload.sources).candidate == "model"
+
+
 def test_what_cannot_win_is_not_prepared(store: Store) -> None:
     (problem,) = problems("bounded")
     assert profile(workload, problem.key, store).candidate == "model"

@@ -1,6 +1,7 @@
 """What each instruction set offers, as data, and which one code is generated for here.
 
-Sources of the figures: Intel and AMD optimisation guides; tiles were measured (docs/decisions/0003-tiles.md).
+Sources: Intel's and AMD's optimisation guides; the most pixels of a tile were read off the machine code (a test does it
+again).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Isa:
     name: str
     lanes: int  # fp32 lanes of a vector
     registers: int  # vector registers
-    memory_operand: bool  # a broadcast or a load can be an operand of an FMA, without a register
+    broadcast_operand: bool  # a broadcast scalar can be an operand of an FMA, without a register
+    pixels: tuple[int, ...]  # most pixels of a GEMM tile with 1, 2, … weight vectors that LLVM keeps in registers
     fma_rate: float  # vector FMAs a cycle
     load_rate: float  # vector loads a cycle
     store_cost: float  # cycles of a vector store
@@ -28,12 +30,12 @@ class Isa:
 
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, 2, 2, 1, "zmm"),
-    Isa("avx2", 8, 16, True, 2, 2, 1, "ymm"),
-    Isa("sse", 4, 16, True, 2, 2, 1, "xmm"),
-    Isa("neon", 4, 32, False, 2, 2, 1, "v0.4s"),
+    Isa("avx512", 16, 32, True, (31, 13, 8, 6), 2, 2, 1, "zmm"),
+    Isa("avx2", 8, 16, False, (9, 6, 4, 2), 2, 2, 1, "ymm"),
+    Isa("sse", 4, 16, False, (9, 6, 4, 2), 2, 2, 1, "xmm"),
+    Isa("neon", 4, 32, False, (16, 8, 5, 4), 2, 2, 1, "v0.4s"),
 )
-GENERIC = Isa("generic", 4, 16, False, 1, 1, 1, "")
+GENERIC = Isa("generic", 4, 16, False, (9, 6, 4, 2), 1, 1, 1, "")
 
 MICROARCHITECTURES: dict[str, dict[str, float]] = {  # where a CPU differs from its instruction set's row
     "znver4": {"fma_rate": 1, "load_rate": 1, "store_cost": 2},

@@ -102,8 +102,8 @@ def _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_colu
 
 @kernel(
     "gemm tile_vectors tile_height x y w bias bias_vector residual table segments panel_bytes panels vectors groups "
-    "chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks column_blocks "
-    "band band_step band_plane band_width channels in_height inside pad_top pad_left "
+    "chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks "
+    "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w"
 )
 def convolve(tile, worker, workers, args):

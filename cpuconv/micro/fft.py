@@ -24,6 +24,7 @@ from llvmlite import ir
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.micro.epilogue import finish
 from cpuconv.micro.linear import combine
+from cpuconv.runtime.microkernel import MicroKernel
 
 Complex = tuple[Any, Any]
 
@@ -184,11 +185,10 @@ class _Planes:
         return self.vec.sub(first, third), self.vec.add(first, second)
 
 
-def _loop(vec: Vector, first: int, last: int, body: Callable[[Any], None]) -> None:
-    """Emit `for index in range(first, last): body(index)`, which must run at least once or not at all."""
+def _loop(builder: ir.IRBuilder, first: int, last: int, body: Callable[[Any], None]) -> None:
+    """Emit `for index in range(first, last): body(index)`."""
     if first >= last:
         return
-    builder = vec.builder
     entry, block = builder.block, builder.append_basic_block("fft")
     builder.branch(block)
     builder.position_at_end(block)
@@ -204,7 +204,7 @@ def _loop(vec: Vector, first: int, last: int, body: Callable[[Any], None]) -> No
 
 @dataclass(frozen=True)
 class FftTransform:
-    """A rows×cols tile (cols even) of which `out_rows`×`out_cols` outputs are kept; the epilogue is backward's."""
+    """A rows×cols tile, cols even; the inverse keeps `out_rows`×`out_cols` outputs and applies the epilogue."""
 
     lanes: int
     rows: int
@@ -214,109 +214,133 @@ class FftTransform:
     residual: bool = False
     activation: tuple[Any, ...] | None = None
 
-    @property
-    def planes(self) -> int:
-        """Planes of a transformed tile."""
-        return plane_count(self.rows, self.cols)
 
-    def _slot(self, vec: Vector, scratch: Any, row: Any, column: Any) -> Any:
-        """Address of the complex number at (row, column) in scratch memory."""
-        builder = vec.builder
+class _Scratch:
+    """The tile between its two passes: complex numbers at (row, column), cols/2 a row."""
+
+    def __init__(self, vec: Vector, address: Any, cols: int) -> None:
+        self.vec, self.address, self.width, self.size = vec, vec.pointer(address), cols // 2, 4 * vec.lanes
+
+    def _slot(self, row: Any, column: Any) -> Any:
+        builder = self.vec.builder
         row, column = (I64(index) if isinstance(index, int) else index for index in (row, column))
-        index = builder.add(builder.mul(row, I64(self.cols // 2)), column)
-        return vec.offset(scratch, builder.mul(index, I64(8 * vec.lanes)))
+        index = builder.add(builder.mul(row, I64(self.width)), column)
+        return self.vec.offset(self.address, builder.mul(index, I64(2 * self.size)))
 
-    def _put(self, vec: Vector, scratch: Any, row: Any, column: Any, value: Complex) -> None:
-        slot, size = self._slot(vec, scratch, row, column), 4 * vec.lanes
-        vec.store(value[0], slot, align=size)
-        vec.store(value[1], vec.offset(slot, size), align=size)
+    def put(self, row: Any, column: Any, value: Complex) -> None:
+        """(row, column) = value."""
+        slot = self._slot(row, column)
+        self.vec.store(value[0], slot, align=self.size)
+        self.vec.store(value[1], self.vec.offset(slot, self.size), align=self.size)
 
-    def _get(self, vec: Vector, scratch: Any, row: Any, column: Any) -> Complex:
-        slot, size = self._slot(vec, scratch, row, column), 4 * vec.lanes
-        return vec.load(slot, align=size), vec.load(vec.offset(slot, size), align=size)
+    def get(self, row: Any, column: Any) -> Complex:
+        """The value at (row, column)."""
+        slot = self._slot(row, column)
+        return self.vec.load(slot, align=self.size), self.vec.load(self.vec.offset(slot, self.size), align=self.size)
 
-    def _column_planes(self, vec: Vector, base: Any, plane: Any, column: Any) -> _Planes:
-        """The planes of a column between the first and the last."""
-        builder = vec.builder
-        first = builder.add(
-            builder.mul(builder.sub(column, I64(1)), I64(self.rows * GAUSS)), I64(2 * edge_planes(self.rows))
-        )
-        return _Planes(vec, vec.offset(base, builder.mul(first, plane)), plane)
 
-    def _edges(self, vec: Vector, base: Any, plane: Any) -> tuple[_Planes, _Planes]:
-        """The planes of the first column and of the last."""
-        last = vec.builder.mul(plane, I64(edge_planes(self.rows)))
-        return _Planes(vec, base, plane), _Planes(vec, vec.offset(base, last), plane)
+def _edges(tile: FftTransform, vec: Vector, base: Any, plane: Any) -> tuple[_Planes, _Planes]:
+    """The planes of the first column and of the last."""
+    last = vec.builder.mul(plane, I64(edge_planes(tile.rows)))
+    return _Planes(vec, base, plane), _Planes(vec, vec.offset(base, last), plane)
 
-    def forward(self, vec: Vector, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
-        """Planes at v + index·plane of the input tile at x. Edge columns come doubled where they are not real."""
-        builder = vec.builder
-        rows, half = self.rows, self.cols // 2
-        x, v, scratch = vec.pointer(x), vec.pointer(v), vec.pointer(scratch)
 
-        def transform_row(row: ir.Value) -> None:
-            start = vec.offset(x, builder.mul(line, row))
-            values = [vec.load(vec.offset(start, builder.mul(pixel, I64(j)))) for j in range(self.cols)]
-            found = fourier_of_reals(vec, values)
-            found[0] = found[0][0], found[half][0]
-            for column in range(half):
-                self._put(vec, scratch, row, column, found[column])
+def _middle(tile: FftTransform, vec: Vector, base: Any, plane: Any, column: Any) -> _Planes:
+    """The planes of a column between them."""
+    builder = vec.builder
+    first = builder.mul(builder.sub(column, I64(1)), I64(tile.rows * GAUSS))
+    first = builder.add(first, I64(2 * edge_planes(tile.rows)))
+    return _Planes(vec, vec.offset(base, builder.mul(first, plane)), plane)
 
-        def transform_column(column: ir.Value) -> None:
-            planes = self._column_planes(vec, v, plane, column)
-            for value in fourier(vec, [self._get(vec, scratch, row, column) for row in range(rows)]):
-                planes.put(*value)
 
-        _loop(vec, 0, rows, transform_row)
-        _loop(vec, 1, half, transform_column)
-        first, last = self._edges(vec, v, plane)
-        found = fourier(vec, [self._get(vec, scratch, row, 0) for row in range(rows)])
-        for u in range(rows // 2 + 1):
-            (re, im), (mirror_re, mirror_im) = found[u], found[-u]
-            if is_real(u, rows):
-                first.put(re, None)
-                last.put(im, None)
-            else:
-                first.put(vec.add(re, mirror_re), vec.sub(im, mirror_im))
-                last.put(vec.add(im, mirror_im), vec.sub(mirror_re, re))
+@MicroKernel
+def fft_in(
+    tile: FftTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
+) -> None:
+    """v + index·plane = the planes of the input tile at x; byte strides.
 
-    def backward(
-        self, vec: Vector, m: Any, plane: Any, y: Any, line: Any, pixel: Any, bias: Any, residual: Any, scratch: Any
-    ) -> None:
-        """y[i][j] = epilogue(rows·cols times the inverse of the products at m + index·plane)."""
-        builder = vec.builder
-        rows, half = self.rows, self.cols // 2
-        m, y, scratch = vec.pointer(m), vec.pointer(y), vec.pointer(scratch)
-        bias = vec.load(vec.pointer(bias))
-        residual = vec.pointer(residual) if self.residual else None
+    Frequencies of the edge columns that are not real come doubled: the weights make up for it.
+    """
+    vec = Vector(builder, tile.lanes)
+    rows, half = tile.rows, tile.cols // 2
+    x, v, space = vec.pointer(x), vec.pointer(v), _Scratch(vec, scratch, tile.cols)
 
-        def transform_column(column: Any, values: Sequence[Complex]) -> None:
-            for row, value in enumerate(_inverse(vec, values)[: self.out_rows]):
-                self._put(vec, scratch, row, column, value)
+    def transform_row(row: ir.Value) -> None:
+        start = vec.offset(x, builder.mul(line, row))
+        values = [vec.load(vec.offset(start, builder.mul(pixel, I64(j)))) for j in range(tile.cols)]
+        found = fourier_of_reals(vec, values)
+        found[0] = found[0][0], found[half][0]
+        for column in range(half):
+            space.put(row, column, found[column])
 
-        def middle(column: ir.Value) -> None:
-            planes = self._column_planes(vec, m, plane, column)
-            transform_column(column, [planes.get(real=False) for _ in range(rows)])
+    def transform_column(column: ir.Value) -> None:
+        planes = _middle(tile, vec, v, plane, column)
+        for value in fourier(vec, [space.get(row, column) for row in range(rows)]):
+            planes.put(*value)
 
-        def transform_row(row: ir.Value) -> None:
-            values = [self._get(vec, scratch, row, column) for column in range(half)]
-            values = [(values[0][0], None), *values[1:], (values[0][1], None)]
-            start = builder.mul(line, row)
-            for j, value in enumerate(reals_of_fourier(vec, values, self.cols)[: self.out_cols]):
-                offset = builder.add(start, builder.mul(pixel, I64(j)))
-                extra = vec.load(vec.offset(residual, offset)) if residual is not None else None
-                vec.store(finish(vec, value, bias, extra, self.activation), vec.offset(y, offset))
+    _loop(builder, 0, rows, transform_row)
+    _loop(builder, 1, half, transform_column)
+    first, last = _edges(tile, vec, v, plane)
+    found = fourier(vec, [space.get(row, 0) for row in range(rows)])
+    for u in range(rows // 2 + 1):
+        (re, im), (mirror_re, mirror_im) = found[u], found[-u]
+        if is_real(u, rows):
+            first.put(re, None)
+            last.put(im, None)
+        else:
+            first.put(vec.add(re, mirror_re), vec.sub(im, mirror_im))
+            last.put(vec.add(im, mirror_im), vec.sub(mirror_re, re))
 
-        _loop(vec, 1, half, middle)
-        first, last = self._edges(vec, m, plane)
-        packed: list[Any] = [None] * rows
-        for u in range(rows // 2 + 1):
-            real = is_real(u, rows)
-            (re, im), (last_re, last_im) = first.get(real), last.get(real)
-            if real:
-                packed[u] = re, last_re
-            else:
-                packed[u] = vec.sub(re, last_im), vec.add(im, last_re)
-                packed[-u] = vec.add(re, last_im), vec.sub(last_re, im)
-        transform_column(0, packed)
-        _loop(vec, 0, self.out_rows, transform_row)
+
+@MicroKernel
+def fft_out(
+    tile: FftTransform,
+    builder: ir.IRBuilder,
+    m: Any,
+    plane: Any,
+    y: Any,
+    line: Any,
+    pixel: Any,
+    bias: Any,
+    residual: Any,
+    scratch: Any,
+) -> None:
+    """y[i][j] = epilogue(rows·cols times the inverse transform of the products at m + index·plane); byte strides.
+
+    `residual` is the distance from y to the residual.
+    """
+    vec = Vector(builder, tile.lanes)
+    rows, half = tile.rows, tile.cols // 2
+    m, y, space = vec.pointer(m), vec.pointer(y), _Scratch(vec, scratch, tile.cols)
+    bias = vec.load(vec.pointer(bias))
+
+    def put_column(column: Any, values: Sequence[Complex]) -> None:
+        for row, value in enumerate(_inverse(vec, values)[: tile.out_rows]):
+            space.put(row, column, value)
+
+    def transform_column(column: ir.Value) -> None:
+        planes = _middle(tile, vec, m, plane, column)
+        put_column(column, [planes.get(real=False) for _ in range(rows)])
+
+    def transform_row(row: ir.Value) -> None:
+        edges, *values = (space.get(row, column) for column in range(half))
+        values = [(edges[0], None), *values, (edges[1], None)]
+        start = vec.offset(y, builder.mul(line, row))
+        for j, value in enumerate(reals_of_fourier(vec, values, tile.cols)[: tile.out_cols]):
+            target = vec.offset(start, builder.mul(pixel, I64(j)))
+            extra = vec.load(vec.offset(target, residual)) if tile.residual else None
+            vec.store(finish(vec, value, bias, extra, tile.activation), target)
+
+    _loop(builder, 1, half, transform_column)
+    first, last = _edges(tile, vec, m, plane)
+    packed: list[Any] = [None] * rows
+    for u in range(rows // 2 + 1):
+        real = is_real(u, rows)
+        (re, im), (last_re, last_im) = first.get(real), last.get(real)
+        if real:
+            packed[u] = re, last_re
+        else:
+            packed[u] = vec.sub(re, last_im), vec.add(im, last_re)
+            packed[-u] = vec.add(re, last_im), vec.sub(last_re, im)
+    put_column(0, packed)
+    _loop(builder, 0, tile.out_rows, transform_row)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.micro.gemm import GemmTile, gemm_tile
+from cpuconv.micro.choice import choose
+from cpuconv.micro.gemm import call_gemm_strip
 from cpuconv.micro.intrinsics import copy_float, copy_vector, zero_float, zero_vector
 from cpuconv.micro.moves import copy_alternate
-from cpuconv.micro.rows import RowTile, channel_offset, inline, pack_row, unpack_row
+from cpuconv.micro.rows import RowTile, channel_offset, pack_row, unpack_row
 from cpuconv.micro.transpose import transpose_block, transpose_part
-from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.kernel import inline, kernel
 
 IN_PLACE, LINES, VECTORS = range(3)
 """How columns come about: the input is the matrix; one channel at a time; `lanes` channels at a time."""
@@ -25,11 +26,11 @@ IN_PLACE, LINES, VECTORS = range(3)
 
 @dataclass(frozen=True)
 class Im2colTile:
-    """A GEMM tile, how columns are packed, and how sums reach the output."""
+    """How columns are packed and how sums reach the output; the GEMM micro-kernel is an argument."""
 
     lanes: int
-    gemm: GemmTile
     load: int
+    residual: bool
     direct: bool  # sums go straight to the output
     rows: RowTile  # else: the loops that move blocked rows to it
     extra: RowTile  # and the residual to blocked rows
@@ -43,9 +44,7 @@ def _zero_run(tile, target, row_step, rows, width):
             zero_vector(tile, target + row * row_step + 4 * i)
 
 
-@inline
-def _move_line(tile, source, step, target, width, end):
-    """`width` floats, `step` bytes apart, to consecutive ones; nothing from `end` on is read."""
+def _move_line(tile, source, step, target, row_step, rows, width, end):
     size = 4 * tile.lanes
     done = 0
     if step == 4:
@@ -60,15 +59,25 @@ def _move_line(tile, source, step, target, width, end):
         copy_float(tile, source + i * step, target + i * 4)
 
 
-@inline
-def _move_vectors(tile, source, step, target, row_step, width):
-    """`lanes` channels of `width` pixels, `step` bytes apart, to as many column rows."""
+def _move_vectors(tile, source, step, target, row_step, rows, width, end):
     done = 0
-    while done + tile.lanes <= width:
-        transpose_block(tile, source + done * step, step, target + done * 4, row_step)
-        done += tile.lanes
-    if done < width:
-        transpose_part(tile, source + done * step, step, width - done, target + done * 4, row_step, tile.lanes)
+    if rows > 1:
+        while done + tile.lanes <= width:
+            transpose_block(tile, source + done * step, step, target + done * 4, row_step)
+            done += tile.lanes
+        if done < width:
+            transpose_part(tile, source + done * step, step, width - done, target + done * 4, row_step, tile.lanes)
+        return
+    for i in range(width):
+        copy_float(tile, source + i * step, target + i * 4)
+
+
+@choose(lambda tile: {LINES: _move_line, VECTORS: _move_vectors}[tile.load])
+def _move(tile, source, step, target, row_step, rows, width, end):
+    """A run of pixels, `step` bytes apart, of one channel or of `lanes` channels (`rows`) to column rows.
+
+    Of single channels with contiguous pixels nothing from `end` on is read.
+    """
 
 
 @inline
@@ -91,10 +100,7 @@ def _pack_tap(tile, args, plane, r, s, target, row_step, rows, first, count, end
         step = args.stride_w * args.x_w
         to = target + (left - begin) * 4
         if right > left:
-            if tile.load == 2 and rows > 1:
-                _move_vectors(tile, source, step, to, row_step, right - left)
-            else:
-                _move_line(tile, source, step, to, right - left, end)
+            _move(tile, source, step, to, row_step, rows, right - left, end)
         _zero_run(tile, to + (right - left) * 4, row_step, rows, stop - right)
         target += (stop - begin) * 4
         count -= stop - begin
@@ -102,9 +108,11 @@ def _pack_tap(tile, args, plane, r, s, target, row_step, rows, first, count, end
         row += 1
 
 
-@inline
-def _pack_columns(tile, args, x, group, target, first, count):
-    """The columns of pixels first … first+count-1 of a group."""
+def _nothing(tile, args, x, group, target, first, count):
+    pass
+
+
+def _columns(tile, args, x, group, target, first, count):
     taps = args.kernel_h * args.kernel_w
     end = args.x + args.x_span
     channel = 0
@@ -120,6 +128,11 @@ def _pack_columns(tile, args, x, group, target, first, count):
         channel += rows
 
 
+@choose(lambda tile: _nothing if tile.load == IN_PLACE else _columns)
+def _pack_columns(tile, args, x, group, target, first, count):
+    """The columns of pixels first … first+count-1 of a group."""
+
+
 @inline
 def _zero_tail(args, tile, y, first, last):
     """Zero the channels that fill up the output's last block, of pixels first … last-1."""
@@ -130,9 +143,11 @@ def _zero_tail(args, tile, y, first, last):
             zero_float(tile, lane + row * args.y_h + (pixel - row * args.y_width) * args.y_w)
 
 
-@inline
-def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
-    """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to blocked rows."""
+def _no_residual(tile, args, image, channel, valid, buffer, first, last):
+    pass
+
+
+def _residual(tile, args, image, channel, valid, buffer, first, last):
     start = args.residual + image * args.r_image
     while first < last:
         row = first // args.y_width
@@ -142,6 +157,11 @@ def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
         pack_row(tile.extra, place, channel, valid, args.r_block, args.r_cb, args.r_c, args.r_w, buffer, width)
         buffer += width * 4 * tile.lanes
         first += width
+
+
+@choose(lambda tile: _residual if tile.residual and not tile.direct else _no_residual)
+def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
+    """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to blocked rows."""
 
 
 @inline
@@ -158,15 +178,15 @@ def _unpack_sums(tile, args, y, channel, valid, buffer, first, last):
 
 
 @kernel(
-    "x y w bias residual table segments panel_bytes panels vectors groups chunks blocks batch tiles pixels "
-    "block_pixels columns columns_step pitch depth depth_padded sums extra sums_step vector_step channels stored group_kernels "
-    "group_channels kernel_h kernel_w stride_h stride_w dilation_h dilation_w pad_top pad_left in_height in_width "
-    "out_width x_span x_image x_block x_cb x_c x_h x_w y_image y_width y_block y_cb y_c y_h y_w "
+    "gemm tile_vectors tile_columns x y w bias residual table segments panel_bytes panels vectors groups chunks blocks "
+    "batch tiles pixels "
+    "block_pixels columns columns_step pitch depth depth_padded sums extra sums_step vector_step channels stored "
+    "group_kernels group_channels kernel_h kernel_w stride_h stride_w dilation_h dilation_w pad_top pad_left "
+    "in_height in_width out_width x_span x_image x_block x_cb x_c x_h x_w y_image y_width y_block y_cb y_c y_h y_w "
     "r_image r_block r_cb r_c r_h r_w"
 )
 def im2col(tile, worker, workers, args):
     """y = epilogue(convolution of x and w), any views; see the module."""
-    gemm = tile.gemm
     lanes = tile.lanes
     pixel_bytes = 4 * lanes
     units = args.batch * args.groups * args.blocks * args.chunks
@@ -182,8 +202,8 @@ def im2col(tile, worker, workers, args):
         image = place // (args.blocks * args.groups)
         tiles = args.tiles * block // args.blocks
         next_tiles = args.tiles * (block + 1) // args.blocks
-        first = min(tiles * gemm.cols, args.pixels - gemm.cols)  # the last tile overlaps the one before
-        last = min(next_tiles * gemm.cols, args.pixels)
+        first = min(tiles * args.tile_columns, args.pixels - args.tile_columns)  # the last tile overlaps the one before
+        last = min(next_tiles * args.tile_columns, args.pixels)
         x = args.x + image * args.x_image
         y = args.y + image * args.y_image
         if tile.load == 0:
@@ -195,28 +215,38 @@ def im2col(tile, worker, workers, args):
             packed = place
             _pack_columns(tile, args, x, group, columns, first, last - first)
         for panel in range(args.panels * chunk // args.chunks, args.panels * (chunk + 1) // args.chunks):
-            vector = min(panel * gemm.v, args.vectors - gemm.v)
+            vector = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
             channel = group * args.group_kernels + vector * lanes
             to = sums
             shift = extra - sums
             if tile.direct:
                 to = y + (channel // lanes) * args.y_cb + first * pixel_bytes
                 shift = args.residual - args.y  # a residual that lies as y does
-            elif gemm.residual:
-                for j in range(gemm.v):
+            elif tile.residual:
+                for j in range(args.tile_vectors):
                     valid = min(lanes, args.group_kernels - (vector + j) * lanes)
                     to_extra = extra + j * args.vector_step
                     _pack_residual(tile, args, image, channel + j * lanes, valid, to_extra, first, last)
             w = args.w + (group * args.panels + panel) * args.panel_bytes
-            for index in range(tiles, next_tiles):
-                column = min(index * gemm.cols, args.pixels - gemm.cols) - first
-                target = to + column * pixel_bytes
-                gemm_tile(
-                    gemm, columns + column * 4, 0, args.table, args.segments, args.pitch, w,
-                    target, 0, args.vector_step, args.bias + channel * 4, target + shift,
-                )  # fmt: skip
+            call_gemm_strip(
+                args.gemm,
+                columns - first * 4,
+                0,
+                args.table,
+                args.segments,
+                args.pitch,
+                w,
+                to - first * pixel_bytes,
+                0,
+                args.vector_step,
+                args.bias + channel * 4,
+                shift,
+                tiles,
+                next_tiles,
+                args.pixels,
+            )
             if not tile.direct:
-                for j in range(gemm.v):
+                for j in range(args.tile_vectors):
                     valid = min(lanes, args.group_kernels - (vector + j) * lanes)
                     _unpack_sums(tile, args, y, channel + j * lanes, valid, to + j * args.vector_step, first, last)
         if group == args.groups - 1 and chunk == args.chunks - 1:

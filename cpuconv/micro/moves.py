@@ -52,9 +52,7 @@ def scatter_blocks(tile: Any, vec: Vector, source: Any, target: Any, step: Any, 
     piece = Vector(builder, tile.piece)
     present = builder.sdiv(builder.add(valid, _word(tile.piece - 1)), _word(tile.piece))
     value = vec.load(vec.pointer(source))
-    pieces = [
-        vec.shuffle(value, value, range(first, first + tile.piece)) for first in range(0, vec.lanes, tile.piece)
-    ]
+    pieces = [vec.shuffle(value, value, range(first, first + tile.piece)) for first in range(0, vec.lanes, tile.piece)]
     store_present(piece, pieces, vec.pointer(target), step, present)
 
 

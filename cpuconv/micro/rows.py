@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import njit
-
+from cpuconv.micro.choice import choose
 from cpuconv.micro.intrinsics import copy_float, copy_vector, zero_float, zero_vector
 from cpuconv.micro.moves import copy_valid, gather_blocks, scatter_blocks
 from cpuconv.micro.transpose import transpose_block, transpose_from_narrow, transpose_part, transpose_to_narrow
-
-inline = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
-"""Decorator of helpers that are always inlined. A call that is left checks a status, and the kernel's C entry then keeps
-code that raises exceptions: its symbols are missing where a kernel is loaded from disk."""
+from cpuconv.runtime.kernel import inline
 
 BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS = range(6)
 """Lanes contiguous in blocks of `lanes` or a multiple; channels contiguous (NHWC); pixels contiguous (NCHW); none of
@@ -63,99 +59,155 @@ def zero_pixels(tile, target, count):
 
 
 @inline
+def _pack_lanes(tile, row, first, valid, block, cb, c, w, target, from_, width):
+    """Columns from_ … width-1, float by float."""
+    size = 4 * tile.lanes
+    if valid < tile.lanes:
+        zero_pixels(tile, target + from_ * size, width - from_)
+    for lane in range(valid):
+        start = row + channel_offset(first + lane, block, cb, c)
+        for i in range(from_, width):
+            copy_float(tile, start + i * w, target + i * size + 4 * lane)
+
+
+def _pack_any(tile, row, first, valid, block, cb, c, w, target, width):
+    _pack_lanes(tile, row, first, valid, block, cb, c, w, target, 0, width)
+
+
+def _pack_blocked(tile, row, first, valid, block, cb, c, w, target, width):
+    start = row + channel_offset(first, block, cb, c)
+    size = 4 * tile.lanes
+    if valid == tile.lanes:
+        for i in range(width):
+            copy_vector(tile, start + i * w, target + i * size)
+    else:
+        for i in range(width):
+            copy_valid(tile, start + i * w, target + i * size, valid)
+
+
+def _pack_pieces(tile, row, first, valid, block, cb, c, w, target, width):
+    start = row + channel_offset(first, block, cb, c)
+    for i in range(width):
+        gather_blocks(tile, start + i * w, cb, valid, target + i * 4 * tile.lanes)
+
+
+def _pack_channels(tile, row, first, valid, block, cb, c, w, target, width):
+    start = row + first * cb
+    size = 4 * tile.lanes
+    if valid == tile.lanes:
+        for i in range(width):
+            copy_vector(tile, start + i * w, target + i * size)
+        return
+    whole = 0  # pixels whose vectors end within the row
+    if w > 0:
+        whole = max(0, ((width - 1) * w + 4 * valid - size) // w + 1)
+    for i in range(whole):
+        copy_valid(tile, start + i * w, target + i * size, valid)
+    _pack_lanes(tile, row, first, valid, block, cb, c, w, target, whole, width)
+
+
+def _pack_rows(tile, row, first, valid, block, cb, c, w, target, width):
+    start = row + first * cb
+    size = 4 * tile.lanes
+    if width < 4:
+        _pack_lanes(tile, row, first, valid, block, cb, c, w, target, 0, width)
+    elif width < tile.lanes:
+        for i in range(0, width, 4):
+            at = min(i, width - 4)  # the last block of pixels overlaps the one before
+            transpose_from_narrow(tile, start + at * 4, cb, valid, target + at * size, size)
+    else:
+        for i in range(0, width, tile.lanes):
+            at = min(i, width - tile.lanes)
+            if valid == tile.lanes:
+                transpose_block(tile, start + at * 4, cb, target + at * size, size)
+            else:
+                transpose_part(tile, start + at * 4, cb, valid, target + at * size, size, tile.lanes)
+
+
+_PACK = {
+    BLOCKED: _pack_blocked,
+    CHANNELS: _pack_channels,
+    ROWS: _pack_rows,
+    ANY: _pack_any,
+    FOURS: _pack_pieces,
+    EIGHTS: _pack_pieces,
+}
+
+
+@choose(lambda tile: _PACK[tile.kind])
 def pack_row(tile, row, first, valid, block, cb, c, w, target, width):
     """Columns 0 … width-1 of channels first … first+valid-1 to a blocked row at `target`, missing lanes zero.
 
     `valid` is at least 1; `first` starts a block where the kind is one of blocks.
     """
-    size = 4 * tile.lanes
-    start = row + channel_offset(first, block, cb, c)
-    done = 0
-    if tile.kind == 0:  # BLOCKED
-        if valid == tile.lanes:
-            for i in range(width):
-                copy_vector(tile, start + i * w, target + i * size)
-        else:
-            for i in range(width):
-                copy_valid(tile, start + i * w, target + i * size, valid)
-        return
-    if tile.kind >= 4:  # FOURS, EIGHTS
-        for i in range(width):
-            gather_blocks(tile, start + i * w, cb, valid, target + i * size)
-        return
-    if tile.kind == 1:  # CHANNELS
-        if valid == tile.lanes:
-            for i in range(width):
-                copy_vector(tile, start + i * w, target + i * size)
-            return
-        if w > 0:  # whole vectors where they end within the row
-            done = max(0, ((width - 1) * w + 4 * valid - size) // w + 1)
-            for i in range(done):
-                copy_valid(tile, start + i * w, target + i * size, valid)
-    if tile.kind == 2 and width >= tile.lanes:  # ROWS; the last of the transposed blocks overlaps the one before
-        while done < width:
-            at = min(done, width - tile.lanes)
-            if valid == tile.lanes:
-                transpose_block(tile, start + at * 4, cb, target + at * size, size)
-            else:
-                transpose_part(tile, start + at * 4, cb, valid, target + at * size, size, tile.lanes)
-            done += tile.lanes
-        return
-    if tile.kind == 2 and width >= 4:
-        while done < width:
-            at = min(done, width - 4)
-            transpose_from_narrow(tile, start + at * 4, cb, valid, target + at * size, size)
-            done += 4
-        return
-    if valid < tile.lanes:
-        zero_pixels(tile, target + done * size, width - done)
+
+
+def _unpack_any(tile, source, first, valid, block, cb, c, w, row, width):
     for lane in range(valid):
-        lane_start = row + channel_offset(first + lane, block, cb, c)
-        for i in range(done, width):
-            copy_float(tile, lane_start + i * w, target + i * size + 4 * lane)
+        start = row + channel_offset(first + lane, block, cb, c)
+        for i in range(width):
+            copy_float(tile, source + (i * tile.lanes + lane) * 4, start + i * w)
 
 
-@inline
+def _unpack_blocked(tile, source, first, valid, block, cb, c, w, row, width):
+    start = row + channel_offset(first, block, cb, c)
+    for i in range(width):
+        copy_vector(tile, source + i * 4 * tile.lanes, start + i * w)
+
+
+def _unpack_pieces(tile, source, first, valid, block, cb, c, w, row, width):
+    start = row + channel_offset(first, block, cb, c)
+    for i in range(width):
+        scatter_blocks(tile, source + i * 4 * tile.lanes, start + i * w, cb, valid)
+
+
+def _unpack_channels(tile, source, first, valid, block, cb, c, w, row, width):
+    start = row + first * cb
+    if valid == tile.lanes:
+        for i in range(width):
+            copy_vector(tile, source + i * 4 * tile.lanes, start + i * w)
+        return
+    for i in range(width):
+        for lane in range(valid):
+            copy_float(tile, source + (i * tile.lanes + lane) * 4, start + i * w + 4 * lane)
+
+
+def _unpack_rows(tile, source, first, valid, block, cb, c, w, row, width):
+    start = row + first * cb
+    size = 4 * tile.lanes
+    if width < 4:
+        for lane in range(valid):
+            for i in range(width):
+                copy_float(tile, source + i * size + 4 * lane, start + lane * cb + i * 4)
+    elif width < tile.lanes:
+        for i in range(0, width, 4):
+            at = min(i, width - 4)
+            transpose_to_narrow(tile, source + at * size, size, start + at * 4, cb, valid)
+    else:
+        for i in range(0, width, tile.lanes):
+            at = min(i, width - tile.lanes)
+            if valid == tile.lanes:
+                transpose_block(tile, source + at * size, size, start + at * 4, cb)
+            else:
+                transpose_part(tile, source + at * size, size, tile.lanes, start + at * 4, cb, valid)
+
+
+_UNPACK = {
+    BLOCKED: _unpack_blocked,
+    CHANNELS: _unpack_channels,
+    ROWS: _unpack_rows,
+    ANY: _unpack_any,
+    FOURS: _unpack_pieces,
+    EIGHTS: _unpack_pieces,
+}
+
+
+@choose(lambda tile: _UNPACK[tile.kind])
 def unpack_row(tile, source, first, valid, block, cb, c, w, row, width):
     """The reverse: a blocked row to columns 0 … width-1 of channels first … first+valid-1 of a view.
 
     Views in contiguous blocks get whole blocks: their tail lanes are written as they are in the source.
     """
-    size = 4 * tile.lanes
-    start = row + channel_offset(first, block, cb, c)
-    done = 0
-    if tile.kind == 0 or (tile.kind == 1 and valid == tile.lanes):  # BLOCKED, CHANNELS
-        for i in range(width):
-            copy_vector(tile, source + i * size, start + i * w)
-        return
-    if tile.kind >= 4:  # FOURS, EIGHTS
-        for i in range(width):
-            scatter_blocks(tile, source + i * size, start + i * w, cb, valid)
-        return
-    if tile.kind == 1:
-        for i in range(width):
-            for lane in range(valid):
-                copy_float(tile, source + i * size + 4 * lane, start + i * w + 4 * lane)
-        return
-    if tile.kind == 2 and width >= tile.lanes:  # ROWS
-        while done < width:
-            at = min(done, width - tile.lanes)
-            if valid == tile.lanes:
-                transpose_block(tile, source + at * size, size, start + at * 4, cb)
-            else:
-                transpose_part(tile, source + at * size, size, tile.lanes, start + at * 4, cb, valid)
-            done += tile.lanes
-        return
-    if tile.kind == 2 and width >= 4:
-        while done < width:
-            at = min(done, width - 4)
-            transpose_to_narrow(tile, source + at * size, size, start + at * 4, cb, valid)
-            done += 4
-        return
-    for lane in range(valid):
-        lane_start = row + channel_offset(first + lane, block, cb, c)
-        for i in range(width):
-            copy_float(tile, source + i * size + 4 * lane, lane_start + i * w)
 
 
 @inline

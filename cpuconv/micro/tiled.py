@@ -2,12 +2,9 @@
 
 The driver of Winograd and FFT. The output is cut into tiles of tile_height × tile_width pixels (the last of a row or
 column overlaps its predecessor), and tiles into blocks whose transforms stay in L2. For a block: all channels of its
-tiles are transformed; then, for each chunk of output channels, the products of all frequencies are formed and
-transformed back. The transforms and the GEMM are micro-kernels, given by address; the transforms' words are those of
-`forward` and `backward` below.
-
-A frequency has `parts` planes (1; 2 for real and imaginary). A product sums over channels and parts, so complex
-arithmetic is a real GEMM with twice the reduction, and `products` = frequencies · parts.
+tiles are transformed; then, for each chunk of output channels, the products of all planes are formed and transformed
+back. A plane is one real component of the transform; a product sums it over channels. The transforms and the GEMM are
+micro-kernels, given by address; the transforms' words are those of `forward` and `backward` below.
 """
 
 from __future__ import annotations
@@ -28,11 +25,13 @@ class TiledTile:
     lanes: int
 
 
-def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any) -> None:
-    """v + f·plane = component f of the transform of the input tile at x."""
+def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
+    """v + f·plane = component f of the transform of the input tile at x; `scratch` is the worker's own."""
 
 
-def backward(tile: Any, builder: Any, m: Any, plane: Any, y: Any, line: Any, pixel: Any, bias: Any, residual: Any) -> None:
+def backward(
+    tile: Any, builder: Any, m: Any, plane: Any, y: Any, line: Any, pixel: Any, bias: Any, residual: Any, scratch: Any
+) -> None:
     """y[i][j] = epilogue(inverse transform of the components m + f·plane); `residual`: distance from y to it."""
 
 
@@ -60,10 +59,10 @@ def _patch(tile, args, source, row, column, worker):
 @inline
 def _tile_place(args, index):
     """Image, row and column of the output of tile `index`."""
-    tiles = args.tile_rows * args.tile_columns
+    tiles = args.grid_rows * args.grid_columns
     place = index % tiles
-    row = min(place // args.tile_columns * args.tile_height, args.height - args.tile_height)
-    column = min(place % args.tile_columns * args.tile_width, args.width - args.tile_width)
+    row = min(place // args.grid_columns * args.tile_height, args.height - args.tile_height)
+    column = min(place % args.grid_columns * args.tile_width, args.width - args.tile_width)
     return index // tiles, row, column
 
 
@@ -71,6 +70,7 @@ def _tile_place(args, index):
 def _forward(tile, args, first, count, v, worker):
     """Transforms of tiles first … first+count-1, all input channels."""
     pixel = 4 * tile.lanes
+    scratch = args.scratch + worker * args.scratch_step
     for index in range(count):
         image, row, column = _tile_place(args, first + index)
         row -= args.pad_top
@@ -90,7 +90,7 @@ def _forward(tile, args, first, count, v, worker):
                 source = _patch(tile, args, source, row, column, worker)
                 line = args.in_tile_width * pixel
             target = v + (block * args.most + index) * pixel
-            _call_forward(args.forward, source, line, pixel, target, args.v_plane)
+            _call_forward(args.forward, source, line, pixel, target, args.v_plane, scratch)
 
 
 @inline
@@ -98,14 +98,13 @@ def _multiply(tile, args, v, m, panel, next_panel, count):
     """All products of the block for a range of weight panels."""
     pixel = 4 * tile.lanes
     first = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
-    columns = (count + args.tile_columns_gemm - 1) // args.tile_columns_gemm
+    columns = (count + args.tile_columns - 1) // args.tile_columns
     for product in range(args.products):
-        source = v + product // args.parts * args.parts * args.v_plane
         for p in range(panel, next_panel):
             vector = min(p * args.tile_vectors, args.vectors - args.tile_vectors) - first
             call_gemm_strip(
                 args.gemm,
-                source,
+                v + product * args.v_plane,
                 0,
                 args.table,
                 args.segments,
@@ -123,9 +122,10 @@ def _multiply(tile, args, v, m, panel, next_panel, count):
 
 
 @inline
-def _backward(tile, args, first, count, m, panel, next_panel):
+def _backward(tile, args, first, count, m, panel, next_panel, worker):
     """Inverse transforms and epilogue of the block for a range of weight panels."""
     pixel = 4 * tile.lanes
+    scratch = args.scratch + worker * args.scratch_step
     first_vector = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
     for vector in range(first_vector, min(next_panel * args.tile_vectors, args.vectors)):
         for index in range(count):
@@ -139,14 +139,15 @@ def _backward(tile, args, first, count, m, panel, next_panel):
                 pixel,
                 args.bias + vector * pixel,
                 args.residual - args.y,
+                scratch,
             )
 
 
 @kernel(
-    "gemm tile_vectors tile_columns_gemm forward backward x y w bias residual table segments panel_bytes panels vectors "
-    "products parts chunk chunks tiles blocks most tile_rows tile_columns tile_height tile_width in_tile_height "
-    "in_tile_width height width in_height in_width pad_top pad_left channel_blocks "
-    "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step"
+    "gemm tile_vectors tile_columns forward backward x y w bias residual table segments panel_bytes panels "
+    "vectors products chunk chunks tiles blocks most grid_rows grid_columns tile_height tile_width in_tile_height "
+    "in_tile_width height width in_height in_width pad_top pad_left channel_blocks x_image x_cb x_h y_image "
+    "y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step"
 )
 def tiled(tile, worker, workers, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module."""
@@ -167,5 +168,5 @@ def tiled(tile, worker, workers, args):
         while panel < last:
             next_panel = min(panel + args.chunk, last)
             _multiply(tile, args, v, m, panel, next_panel, count)
-            _backward(tile, args, first, count, m, panel, next_panel)
+            _backward(tile, args, first, count, m, panel, next_panel, worker)
             panel = next_panel

@@ -47,7 +47,7 @@ def _two_sided(tile: WinogradTransform, vec: Vector, load: Any, store: Any) -> N
 
 @MicroKernel
 def winograd_in(
-    tile: WinogradTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any
+    tile: WinogradTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
 ) -> None:
     """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j] for the a×a input tile at x; byte strides."""
     vec, size = Vector(builder, tile.lanes), len(tile.matrix)
@@ -73,6 +73,7 @@ def winograd_out(
     pixel: Any,
     bias: Any,
     residual: Any,
+    scratch: Any,
 ) -> None:
     """y[i][j] = epilogue((Aᵀ·products·A)[i, j]) for the products at m + (i·a + j)·plane; byte strides.
 

@@ -15,8 +15,10 @@ from numba import njit, types
 from cpuconv.runtime.cache import load_or_compile
 from cpuconv.runtime.types import BlockType, TileType, tile_text
 
-inline = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""Decorator of helper functions that kernels call."""
+OPTIONS = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True}
+inline = njit(no_cfunc_wrapper=True, forceinline=True, **OPTIONS)
+"""Decorator of helpers that kernels call, always inlined: a call that is left checks a status, and the C entry then
+keeps the code that raises exceptions, whose symbols may be missing where a kernel is loaded from disk."""
 
 
 class Kernel:
@@ -27,7 +29,7 @@ class Kernel:
         self.fields = fields
         self.block = BlockType(fields)
         self.__doc__ = inspect.getdoc(function)
-        self._dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(function)
+        self._dispatcher = njit(**OPTIONS)(function)
         self._entries: dict[Any, int] = {}
 
     def signature(self, tile: Any) -> tuple[Any, ...]:
@@ -38,8 +40,9 @@ class Kernel:
         """C address of the kernel specialised for `tile` (compiled at most once per machine)."""
         address = self._entries.get(tile)
         if address is None:
+            signature = self.signature(tile)
             identity = f"{tile_text(tile)}\n{','.join(self.fields)}"
-            address = load_or_compile(self.name, identity, lambda: compile_entry(self._dispatcher, self.signature(tile)))
+            address = load_or_compile(self.name, identity, lambda: compile_entry(self._dispatcher, signature))
             self._entries[tile] = address
         return address
 

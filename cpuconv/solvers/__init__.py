@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from cpuconv.solvers import direct, first_layer, pointwise, winograd
+from cpuconv.solvers import depthwise, direct, fft, first_layer, grouped, im2col, pointwise, winograd
 
 TABLE: tuple[ModuleType, ...] = (
     pointwise,
     direct,
     first_layer,
+    depthwise,
+    grouped,
     winograd,
+    fft,
+    im2col,  # takes every problem
 )
 BY_NAME: dict[str, ModuleType] = {solver.NAME: solver for solver in TABLE}

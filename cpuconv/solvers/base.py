@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.problem import ConvProblem
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from layouts import Strides
@@ -116,6 +117,12 @@ def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
     return layouts.get(layout).strides(strides[::-1])
 
 
+def moved_bytes(problem: ConvProblem) -> tuple[int, int]:
+    """Bytes of the input and of the output as they lie in memory, channels that fill up blocks included."""
+    pairs = ((problem.in_layout, problem.in_shape), (problem.out_layout, problem.out_shape))
+    return tuple(FLOAT * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)  # type: ignore
+
+
 def view_args(prefix: str, strides: Strides) -> dict[str, int]:
     """The stride arguments `<prefix>_block … <prefix>_w` of a kernel that takes any view."""
     return {f"{prefix}_{name}": getattr(strides, name) for name in ("block", "cb", "c", "h", "w")}
@@ -135,7 +142,7 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray
 
 
 def params_text(params: Any) -> str:
-    """"v=2,n=14" from a Params dataclass."""
+    """ "v=2,n=14" from a Params dataclass."""
     return ",".join(f"{f.name}={getattr(params, f.name)}" for f in dataclasses.fields(params))
 
 

@@ -13,12 +13,26 @@ from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveT
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.base import (
+    FLOAT,
+    Args,
+    Cost,
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    Step,
+    aligned,
+    divide,
+    moved_bytes,
+    view_args,
+)
 from cpuconv.solvers.machine import Machine
 from cpuconv.solvers.tiling import Tile, plane_cycles
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
+_GATHER = 2.0  # cycles to move one float that has no neighbours to move with
 _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
 
 
@@ -227,7 +241,9 @@ def _table(problem: ConvProblem, plane: int, line: int, pixel: int, channels: in
     return (blocks[:, None, None] + rows[:, None] + columns).ravel()
 
 
-def cost(problem: ConvProblem, shape: Any, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> Cost:
+def cost(
+    problem: ConvProblem, shape: Any, machine: Machine, height: int, width: int, band: bool, planar: bool = False
+) -> Cost:
     """Cycles of the tiles and of the traffic beside them, over threads."""
     isa = machine.isa
     sizes = geometry(problem, isa, planar)
@@ -235,7 +251,7 @@ def cost(problem: ConvProblem, shape: Any, machine: Machine, height: int, width:
     planes = problem.n * problem.groups
     compute = planes * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    in_bytes, out_bytes = problem.in_bytes, problem.out_bytes
+    in_bytes, out_bytes = moved_bytes(problem)
     weight_bytes = problem.weight_bytes
     traffic = (in_bytes + out_bytes + weight_bytes) / machine.rate(in_bytes + out_bytes + weight_bytes)
     tiles = divide(height, shape.rows)
@@ -243,6 +259,8 @@ def cost(problem: ConvProblem, shape: Any, machine: Machine, height: int, width:
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
         traffic += 2 * in_bytes / machine.l2_rate
+    if planar and problem.in_layout != "NCHW":
+        traffic += _GATHER * problem.in_bytes / FLOAT
     threads = max(1, problem.threads)
     per_second = machine.frequency * threads
     return Cost(floor / per_second / 1.6, (compute + traffic) / per_second)

@@ -39,9 +39,10 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, each with bands of a few sizes."""
-    geometry = blocked.geometry(problem, isa)
-    for tile in tiles(isa, geometry.vectors, problem.oh, problem.ow, geometry.reduction, most=6):
+    """The best tiles by the model, each with bands of a few sizes; one tile where pointwise does the same."""
+    sizes = blocked.geometry(problem, isa)
+    most = 1 if (problem.r, problem.s) == (1, 1) and not any(problem.pads) else 6
+    for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most):
         for block in blocked.row_blocks(problem, isa, tile):
             yield Params(tile.v, tile.rows, tile.cols, block)
 

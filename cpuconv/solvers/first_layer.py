@@ -45,9 +45,10 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, each with bands of a few sizes."""
+    """The best tiles by the model, each with bands of a few sizes; one tile where channels would fill blocks."""
     sizes = blocked.geometry(problem, isa, planar=True)
-    for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most=5):
+    most = 5 if problem.cg < isa.lanes else 1
+    for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most):
         for block in blocked.row_blocks(problem, isa, tile):
             yield Params(tile.v, tile.rows, tile.cols, block)
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.micro.gemm import GemmTile
+from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Cost, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
 from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.reordering import plane, row_tile
 from cpuconv.solvers.tiling import Tile, plane_cycles, tiles
@@ -78,7 +78,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     compute = planes * plane_cycles(isa, Tile(params.v, 1, params.n), vectors, 1, pixels, padded)
     wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
     packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * (4 / isa.lanes if wide else 1.5))
-    if problem.in_layout == "NCHW" and (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads):
+    if problem.in_layout == "NCHW" and _is_plain(problem):
         packing = 0.0  # the input is the matrix
     way_out = planes * vectors * pixels * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
     activations = problem.in_bytes + problem.out_bytes
@@ -121,7 +121,7 @@ def bind(
 
     in_height, in_width, source = problem.h, problem.w, x.strides
     out_width = problem.ow
-    pointwise = (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
+    pointwise = _is_plain(problem)
     if pointwise:
         in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
         out_width = in_width
@@ -151,7 +151,10 @@ def bind(
         residual=residual is not None,
         activation=problem.activation,
     )
-    args: dict[str, int | Ref | np.ndarray] = {
+    args: Args = {
+        "gemm": MicroRef(gemm_strip, gemm),
+        "tile_vectors": params.v,
+        "tile_columns": params.n,
         "x": x.ref,
         "y": y.ref,
         "w": Ref("w"),
@@ -202,7 +205,12 @@ def bind(
         "r_image": added.n,
         **view_args("r", added),
     }
-    return [Step(im2col, Im2colTile(lanes, gemm, load, direct, rows, extra_rows), args)]
+    return [Step(im2col, Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows), args)]
+
+
+def _is_plain(problem: ConvProblem) -> bool:
+    """Whether the output plane is the input plane, pixel by pixel."""
+    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
 
 
 def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:

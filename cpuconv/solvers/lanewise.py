@@ -20,6 +20,9 @@ from cpuconv.solvers.machine import Machine, machine
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
 _MOST_FMAS = 640  # straight-line FMAs of a tile
 _MOST_COLUMNS = 16
+_MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a column are loaded together
+_LATENCY, _ISSUE = 4, 4  # cycles of an FMA; instructions a cycle
+_MOST_ALIKE = 2  # candidates of one width and kind
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
@@ -85,17 +88,26 @@ def columns(problem: ConvProblem, cols: int, in_place: bool) -> Columns | None:
     return None if left[1] < wide or right[0] > 0 else Columns(count, low, high, left, whole, right)
 
 
-def registers(problem: ConvProblem, isa: Isa, shape: Shape) -> int:
-    """Vectors alive at once: sums, weights, an input vector and its permutation."""
-    (step, step_w), (gap, gap_w) = problem.stride, problem.dilation
-    spare = 1 + (shape.mix > 1) + (not isa.memory_operand) + (problem.activation is not None and not shape.held)
+def sums_alive(problem: ConvProblem, shape: Shape) -> int:
+    """Outputs under way at once: all of the tile or, held, those under one input row."""
+    outputs = shape.rows * shape.cols
     if not shape.held:
-        weights = min(problem.s, (shape.cols - 1) * step_w // gap_w + 1)
-        return shape.rows * shape.cols + weights + spare
-    overlap, rest = divmod((problem.r - 1) * gap, step)
-    ending = min(shape.cols, (problem.s - 1) * gap_w // step_w + 1)  # outputs of the oldest row, stored one by one
-    sums = overlap * shape.cols + (shape.cols if rest else ending)
-    return min(shape.rows * shape.cols, sums) + problem.r * problem.s + spare
+        return outputs
+    full, rest = divmod((problem.r - 1) * problem.dilation[0], problem.stride[0])
+    ending = min(shape.cols, (problem.s - 1) * problem.dilation[1] // problem.stride[1] + 1)
+    return min(outputs, full * shape.cols + (shape.cols if rest else ending))
+
+
+def registers(problem: ConvProblem, isa: Isa, shape: Shape) -> int:
+    """Vectors alive at once: sums, weights, an input vector and its permutation; looped code is scheduled more
+    freely and needs two more."""
+    spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand)
+    if shape.held:
+        weights = problem.r * problem.s
+    else:
+        weights = min(problem.s, (shape.cols - 1) * problem.stride[1] // problem.dilation[1] + 1)
+        spare += 2 + (problem.activation is not None)
+    return sums_alive(problem, shape) + weights + spare
 
 
 def fits(problem: ConvProblem, isa: Isa, shape: Shape) -> bool:
@@ -104,6 +116,7 @@ def fits(problem: ConvProblem, isa: Isa, shape: Shape) -> bool:
     body = outputs * problem.s * (problem.r if shape.held else shape.mix)
     return (
         (outputs == 1 or (outputs <= _MOST_PIXELS and body <= _MOST_FMAS))
+        and (shape.held or shape.rows <= max(_MOST_LOOPED_ROWS, shape.cols))
         and registers(problem, isa, shape) <= isa.registers
         and columns(problem, shape.cols, shape.block == 0) is not None
     )
@@ -121,7 +134,12 @@ def cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
         wide = min(window(problem, 1, shape.cols)[1], shape.cols * problem.s)
         inputs, weights = passes * shape.rows * wide, passes * problem.s
     shuffles = inputs * (shape.mix - 1) / shape.mix
-    busiest = max(fmas / isa.fma_rate, (inputs + weights + outputs) / isa.load_rate, shuffles)
+    busiest = max(
+        fmas / isa.fma_rate + 0.5 * shuffles,  # they share a port
+        (inputs + weights + outputs) / isa.load_rate,
+        (fmas + inputs + weights + shuffles + 2 * outputs) / _ISSUE,
+        fmas * _LATENCY / sums_alive(problem, shape),
+    )
     loop = 0.0 if shape.held else 2.0 * problem.r * shape.mix
     return busiest + 0.5 * outputs * isa.store_cost + loop + _OVERHEAD
 
@@ -149,7 +167,7 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shap
     seen: dict[tuple[bool, int], int] = {}
     for shape in found:
         kind = (shape.held, shape.cols)
-        if most and seen.get(kind, 0) < 2:
+        if most and seen.get(kind, 0) < _MOST_ALIKE:
             seen[kind] = seen.get(kind, 0) + 1
             most -= 1
             for block in (0,) if shape.block == 0 else band_blocks(problem, isa, shape):

@@ -8,7 +8,7 @@ from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
 from cpuconv.solvers.base import FLOAT, Operand, Space, Step, divide, view_args
 from layouts import Strides
 
-_CHUNK = 256  # pixels of a unit: a chunk of a channel group stays in L1
+_CHUNK, _CHUNK_OF_ALL_CHANNELS = 256, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
 
 
 def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Strides, ...]]:
@@ -46,10 +46,11 @@ def reorder_step(
         mode = UNPACK  # a source's tail lanes need not be zero: targets with tails get them masked, by packing
     else:
         mode = BOTH
-    chunk = min(_CHUNK, width)
+    by_pixel = CHANNELS in (kinds[0].kind, kinds[1].kind)
+    chunk = min(_CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK, width)
     sizes = {"group": divide(stored, lanes), "row": rows, "chunk": divide(width, chunk)}
     inner_first = ("chunk", "row", "group")
-    if CHANNELS in (kinds[0].kind, kinds[1].kind):  # the groups of a pixel share its cache lines and page
+    if by_pixel:  # the groups of a pixel share its cache lines and page
         inner_first = ("group", "chunk", "row")
     steps, step = {}, 1
     for name in inner_first:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cpuconv.isa.table import Isa
 from cpuconv.solvers.base import divide
 
-MOST_ROWS, MOST_VECTORS = 7, 4
+MOST_ROWS = 7
 _LATENCY = 4  # cycles of an FMA
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
 
@@ -24,7 +24,7 @@ class Tile:
 
 def fits(isa: Isa, v: int, n: int) -> bool:
     """Whether sums, weights and one broadcast stay in registers."""
-    return v * n + v + (0 if isa.memory_operand and v == 1 else 1) <= isa.registers
+    return v <= len(isa.pixels) and n <= isa.pixels[v - 1]
 
 
 def cycles(isa: Isa, tile: Tile, reduction: int) -> float:
@@ -44,9 +44,9 @@ def tiles(isa: Isa, vectors: int, height: int, width: int, reduction: int, most:
     """The `most` best tiles for a plane, best first: at most two a number of weight vectors."""
     found = [
         Tile(v, rows, cols)
-        for v in range(1, min(vectors, MOST_VECTORS) + 1)
+        for v in range(1, min(vectors, len(isa.pixels)) + 1)
         for rows in range(1, min(height, MOST_ROWS) + 1)
-        for cols in range(1, min(width, isa.registers) + 1)
+        for cols in range(1, min(width, isa.pixels[v - 1]) + 1)
         if fits(isa, v, rows * cols)
     ]
     found.sort(key=lambda tile: (plane_cycles(isa, tile, vectors, height, width, reduction), tile.rows, -tile.v))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,32 +15,34 @@ from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Spac
 from cpuconv.solvers.machine import Machine
 from cpuconv.solvers.tiling import Tile, cycles, tiles
 
+Size = tuple[int, int]  # rows and columns
+
 _L2_SHARES = (0.35, 0.7, 1.4)  # transforms of a block: candidates in shares of L2
 _CHUNK_SHARE = 0.3  # products of a chunk of output channels, the same
 _TILES = 2  # GEMM tiles a block size
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
 
-def tile_grid(problem: ConvProblem, m: tuple[int, int]) -> tuple[int, int, int]:
-    """Rows and columns of tiles of a plane, and tiles in all."""
+def tile_grid(problem: ConvProblem, m: Size) -> tuple[int, int, int]:
+    """Rows and columns of tiles of a plane, and tiles in all, for output tiles of size `m`."""
     rows, columns = divide(problem.oh, m[0]), divide(problem.ow, m[1])
     return rows, columns, max(1, problem.n) * rows * columns
 
 
 def sizes(
-    problem: ConvProblem, isa: Isa, machine: Machine, m: int, planes: int, products: int, reduction: int
+    problem: ConvProblem, isa: Isa, machine: Machine, m: Size, planes: int, shares: Sequence[float] = _L2_SHARES
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(v, n, block, chunk) worth trying; `reduction` = planes a product sums over."""
+    """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2."""
     channels = divide(problem.c, isa.lanes) * isa.lanes
     vectors = divide(problem.k, isa.lanes)
-    total = tile_grid(problem, (m, m))[2]
+    total = tile_grid(problem, m)[2]
     per_tile = planes * channels * FLOAT
     seen = set()
-    for share in _L2_SHARES:
+    for share in shares:
         block = min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile)))
         block = divide(total, divide(total, block))  # equal blocks
-        for tile in tiles(isa, vectors, 1, block, channels * reduction, most=_TILES):
-            panel_bytes = products * tile.v * isa.lanes * block * FLOAT
+        for tile in tiles(isa, vectors, 1, block, channels, most=_TILES):
+            panel_bytes = planes * tile.v * isa.lanes * block * FLOAT
             panels = divide(vectors, tile.v)
             chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes)))
             found = (tile.v, tile.cols, block, divide(panels, divide(panels, chunk)))
@@ -50,20 +52,16 @@ def sizes(
 
 
 def pack(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray) -> np.ndarray:
-    """Weights (products, K, reduction channels) as [product][panel][channel][v][lanes of K], tails zero."""
-    products, _, depth = planes.shape
-    lanes = isa.lanes
+    """Weights (planes, K, C) as [plane][panel][channel][v][lanes of K], tails zero."""
+    lanes, count = isa.lanes, len(planes)
     vectors, channels = divide(problem.k, lanes), divide(problem.c, lanes) * lanes
-    parts = depth // problem.c
-    full = np.zeros((products, vectors, lanes, parts, channels), np.float32)
-    full.reshape(products, vectors * lanes, parts, channels)[:, : problem.k, :, : problem.c] = planes.reshape(
-        products, problem.k, parts, problem.c
-    )
+    full = np.zeros((count, vectors, lanes, channels), np.float32)
+    full.reshape(count, vectors * lanes, channels)[:, : problem.k, : problem.c] = planes
     panels = divide(vectors, v)
-    packed = aligned((products, panels, parts, channels, v, lanes))
+    packed = aligned((count, panels, channels, v, lanes))
     for panel in range(panels):
         first = min(panel * v, vectors - v)
-        packed[:, panel] = full[:, first : first + v].transpose(0, 3, 4, 1, 2)
+        packed[:, panel] = full[:, first : first + v].transpose(0, 3, 1, 2)
     return packed
 
 
@@ -88,15 +86,18 @@ def step(
     x: Operand,
     y: Operand,
     residual: Operand | None,
-    m: tuple[int, int],
+    m: Size,
+    a: Size,
     forward: MicroRef,
     backward: MicroRef,
-    products: int,
-    parts: int,
+    planes: int,
+    scratch: int = 0,
 ) -> Step:
-    """The tiled kernel's tile and arguments; `m` is the output tile, `params` has v, n, block and chunk."""
+    """The tiled kernel's tile and arguments; `params` has v, n, block and chunk.
+
+    `m` is the output tile, `a` the input tile; `scratch` is what the transforms need for themselves, in vectors.
+    """
     lanes = isa.lanes
-    a = tuple(size + reach - 1 for size, reach in zip(m, problem.effective_kernel, strict=True))
     pixel = FLOAT * lanes
     rows, columns, total = tile_grid(problem, m)
     channel_blocks, vectors = divide(problem.c, lanes), divide(problem.k, lanes)
@@ -105,17 +106,13 @@ def step(
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
-    segments = parts * channel_blocks
-    segment_planes = np.arange(parts, dtype=np.int64)[:, None] * v_plane
-    table = (segment_planes + np.arange(channel_blocks, dtype=np.int64) * most * pixel).ravel()
-    v_step, m_step, patch_step = products * v_plane + pixel, products * m_plane + pixel, a[0] * a[1] * pixel
-    gemm = GemmTile(
-        lanes, params.v, rows=1, cols=params.n, unroll=lanes, xs=lanes, ys=lanes, epilogue=False
-    )
+    table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
+    v_step, m_step, patch_step = planes * v_plane + pixel, planes * m_plane + pixel, a[0] * a[1] * pixel
+    gemm = GemmTile(lanes, params.v, rows=1, cols=params.n, unroll=lanes, xs=lanes, ys=lanes, epilogue=False)
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
         "tile_vectors": params.v,
-        "tile_columns_gemm": params.n,
+        "tile_columns": params.n,
         "forward": forward,
         "backward": backward,
         "x": x.ref,
@@ -124,19 +121,18 @@ def step(
         "bias": Ref("bias"),
         "residual": residual.ref if residual else y.ref,
         "table": table,
-        "segments": segments,
-        "panel_bytes": segments * lanes * params.v * pixel,
+        "segments": channel_blocks,
+        "panel_bytes": channel_blocks * lanes * params.v * pixel,
         "panels": panels,
         "vectors": vectors,
-        "products": products,
-        "parts": parts,
+        "products": planes,
         "chunk": params.chunk,
         "chunks": chunks,
         "tiles": total,
         "blocks": blocks,
         "most": most,
-        "tile_rows": rows,
-        "tile_columns": columns,
+        "grid_rows": rows,
+        "grid_columns": columns,
         "tile_height": m[0],
         "tile_width": m[1],
         "in_tile_height": a[0],
@@ -162,6 +158,8 @@ def step(
         "m_plane": m_plane,
         "patch": space.reserve(patch_step * problem.threads),
         "patch_step": patch_step,
+        "scratch": space.reserve(scratch * pixel * problem.threads) if scratch else 0,
+        "scratch_step": scratch * pixel,
     }
     return Step(tiled, TiledTile(lanes), args)
 
@@ -170,29 +168,28 @@ def cost(
     problem: ConvProblem,
     params: Any,
     machine: Machine,
+    m: Size,
     planes: int,
-    products: int,
-    parts: int,
     operations: tuple[int, int],
 ) -> Cost:
     """Cycles of products, of transforms (`operations` a tile forward and back, beside loads and stores), of traffic."""
     isa = machine.isa
-    total = tile_grid(problem, (params.m, params.m))[2]
+    total = tile_grid(problem, m)[2]
     channel_blocks, vectors = divide(problem.c, isa.lanes), divide(problem.k, isa.lanes)
-    reduction = channel_blocks * isa.lanes * parts
+    reduction = channel_blocks * isa.lanes
     block = min(params.block, total)
     blocks = divide(total, block)
     gemm = Tile(params.v, 1, params.n)
-    multiply = blocks * products * divide(vectors, params.v) * divide(block, params.n) * cycles(isa, gemm, reduction)
+    multiply = blocks * planes * divide(vectors, params.v) * divide(block, params.n) * cycles(isa, gemm, reduction)
     transform = total * (
         channel_blocks * (operations[0] / isa.fma_rate + 2 * planes * (1 / isa.load_rate + isa.store_cost))
-        + vectors * (operations[1] / isa.fma_rate + 2 * products * (1 / isa.load_rate + isa.store_cost))
+        + vectors * (operations[1] / isa.fma_rate + 2 * planes * (1 / isa.load_rate + isa.store_cost))
     )
-    weight_bytes = products * reduction * vectors * isa.lanes * FLOAT
+    weight_bytes = planes * reduction * vectors * isa.lanes * FLOAT
     buffers = planes * block * (channel_blocks + params.chunk * params.v) * isa.lanes * FLOAT
     traffic = blocks * weight_bytes / machine.rate(weight_bytes)
     traffic += total / block * 3 * buffers / machine.rate(buffers)
     traffic += (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
     per_second = machine.frequency * max(1, problem.threads)
-    floor = total * products * vectors * reduction / isa.fma_rate
+    floor = total * planes * vectors * reduction / isa.fma_rate
     return Cost(floor / per_second / 1.6, (multiply + transform + traffic) / per_second)

@@ -83,7 +83,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     for a in sorted(POINTS, reverse=True):
         m = a - problem.r + 1
         if 2 <= m <= min(problem.oh, problem.ow):
-            for sizes in transformed.sizes(problem, isa, machine(), m, planes=a * a, products=a * a, reduction=1):
+            for sizes in transformed.sizes(problem, isa, machine(), (m, m), planes=a * a):
                 yield Params(m, *sizes)
 
 
@@ -92,7 +92,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     a = params.m + problem.r - 1
     one_dimensional = {4: (8, 6), 6: (24, 17), 8: (48, 36)}[a]  # operations of Bᵀ and Aᵀ on one column
     operations = (2 * a * one_dimensional[0], (a + params.m) * one_dimensional[1])
-    return transformed.cost(problem, params, machine, planes=a * a, products=a * a, parts=1, operations=operations)
+    return transformed.cost(problem, params, machine, (params.m, params.m), planes=a * a, operations=operations)
 
 
 def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
@@ -115,11 +115,5 @@ def bind(
     at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in matrices(params.m, problem.r))
     forward = MicroRef(winograd_in, WinogradTransform(isa.lanes, bt))
     backward = MicroRef(winograd_out, WinogradTransform(isa.lanes, at, residual is not None, problem.activation))
-    planes = (params.m + problem.r - 1) ** 2
-    return [
-        transformed.step(
-            problem, params, isa, space, x, y, residual, (params.m, params.m), forward, backward, products=planes, parts=1
-        )
-    ]
-
-
+    m, a = params.m, params.m + problem.r - 1
+    return [transformed.step(problem, params, isa, space, x, y, residual, (m, m), (a, a), forward, backward, a * a)]

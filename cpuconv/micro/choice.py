@@ -1,0 +1,23 @@
+"""Helpers of kernels chosen by the tile before compilation, so that only what runs is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.extending import overload
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "forceinline": True}
+
+
+def choose(choice: Callable[[Any], Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: in kernels, a call of the (empty) function is one of `choice(tile)`, a function of the same arguments.
+
+    The tile is the first argument.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        overload(function, jit_options=_OPTIONS, strict=False)(lambda tile, *rest: choice(tile.tile))
+        return function
+
+    return decorate

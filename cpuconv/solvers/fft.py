@@ -1,0 +1,161 @@
+"""FFT convolution by tiles: for dense kernels of five and more, where a sum of r·s products a pixel is dear.
+
+Sources: Zlateski, Jia, Li and Durand, "FFT Convolutions are Faster than Winograd on Modern CPUs, Here is Why" (2018):
+tiles whose transforms stay in cache (overlap-save), and Gauss's three products for a complex one; Cooley and Tukey
+(1965). A tile of rows×cols inputs gives the outputs whose taps all lie inside it; the weights' transforms carry the
+normalisation, and their conjugates make the circular convolution a correlation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.fft import FftTransform, fft_in, fft_out, is_real, plane_count
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import blocked, transformed
+from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step
+from cpuconv.solvers.machine import Machine, machine
+
+NAME = "fft"
+ACCURACY = "standard"
+
+# Tile size: operations of the complex codelet, and of the real ones forward and back (a test counts them).
+SIZES: dict[int, tuple[int, int, int]] = {
+    2: (4, 2, 2),
+    4: (17, 7, 11),
+    8: (60, 25, 41),
+    12: (141, 59, 75),
+    16: (180, 77, 124),
+    20: (297, 127, 155),
+    24: (376, 161, 213),
+    28: (485, 211, 251),
+    32: (488, 213, 335),
+}
+_MOST_TILES = 3  # tile sizes worth trying
+_L2_SHARES = (1.4, 3.0, 6.0)  # transforms of a block: the weights are many, and larger blocks read them less often
+_WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
+_WORTH_TAPS = 25  # fewer taps than this, and only one candidate is tried
+
+
+@dataclass(frozen=True)
+class Params:
+    """Input tile rows×cols; v weight vectors × n tiles a GEMM tile; `block` tiles in L2; `chunk` panels at a time."""
+
+    rows: int
+    cols: int
+    v: int
+    n: int
+    block: int
+    chunk: int
+
+
+def outputs(problem: ConvProblem, rows: int, cols: int) -> tuple[int, int]:
+    """Rows and columns of outputs that an input tile gives; less than one if it is too small."""
+    reach_h, reach_w = problem.effective_kernel
+    return min(rows - reach_h + 1, problem.oh), min(cols - reach_w + 1, problem.ow)
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Stride 1, one group, a kernel (with its dilation) smaller than the largest tile."""
+    if problem.stride != (1, 1):
+        return f"the stride is {problem.stride}"
+    if problem.groups != 1:
+        return f"there are {problem.groups} groups"
+    if max(problem.effective_kernel) >= max(SIZES):
+        return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
+    return None
+
+
+def _operations(rows: int, cols: int, out_rows: int) -> tuple[int, int]:
+    """Additions and multiplications of a tile, forward and back, Gauss's sums with them."""
+    half = cols // 2
+    column = SIZES[rows][0]
+    sums = rows * half
+    return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
+
+
+def _tiles(problem: ConvProblem) -> list[tuple[int, int]]:
+    """The few tile sizes with the least work for a whole plane; of rows×cols and cols×rows, the better."""
+
+    def work(size: tuple[int, int]) -> float:
+        out = outputs(problem, *size)
+        forward, backward = _operations(*size, out[0])
+        tiles = transformed.tile_grid(problem, out)[2]
+        products = plane_count(*size) * problem.c * problem.k
+        return products * (tiles + _WEIGHTS_READ) + tiles * (forward * problem.c + backward * problem.k)
+
+    found = [(rows, cols) for rows in SIZES for cols in SIZES if min(outputs(problem, rows, cols)) >= 1]
+    distinct = {frozenset(size): size for size in sorted(found, key=work, reverse=True)}
+    return sorted(distinct.values(), key=work)[:_MOST_TILES]
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best few tile sizes, with GEMM tiles and block sizes; for small kernels, the first of them."""
+    found = (
+        Params(*a, *sizes)
+        for a in _tiles(problem)
+        for sizes in transformed.sizes(problem, isa, machine(), outputs(problem, *a), plane_count(*a), _L2_SHARES)
+    )
+    yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """FMA slots of products, operations and memory of transforms, traffic of weights."""
+    out = outputs(problem, params.rows, params.cols)
+    planes = plane_count(params.rows, params.cols)
+    operations = _operations(params.rows, params.cols, out[0])
+    return transformed.cost(problem, params, machine, out, planes, operations)
+
+
+def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+    """Blocks in and out."""
+    return blocked.layout(isa), blocked.layout(isa)
+
+
+def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int) -> np.ndarray:
+    """Planes (count, K, C) in float64 of weights (K, C, R, S), in the order that `plane_count` names.
+
+    Edge columns take the half that the forward transform leaves out of their doubled frequencies.
+    """
+    spread = np.zeros((*weight.shape[:2], rows, cols))
+    reach = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
+    spread[:, :, : reach[0] : dilation[0], : reach[1] : dilation[1]] = weight
+    found = np.conj(np.fft.rfft2(spread)).transpose(2, 3, 0, 1) / (rows * cols)
+    planes: list[np.ndarray] = []
+
+    def add(w: np.ndarray) -> None:
+        planes.extend((w.real, w.imag - w.real, w.real + w.imag))
+
+    for column in (0, cols // 2):
+        for u in range(rows // 2 + 1):
+            if is_real(u, rows):
+                planes.append(found[u, column].real)
+            else:
+                add(found[u, column] / 2)
+    for column in range(1, cols // 2):
+        for u in range(rows):
+            add(found[u, column])
+    return np.stack(planes)
+
+
+def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """The spectrum in float32 as [plane][panel][C][v][lanes of K]."""
+    planes = spectrum(weight.astype(np.float64), problem.dilation, params.rows, params.cols)
+    return transformed.pack(problem, params.v, isa, planes.astype(np.float32))
+
+
+def bind(
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> list[Step]:
+    """One parallel call of the tiled kernel."""
+    a = params.rows, params.cols
+    m = outputs(problem, *a)
+    forward = MicroRef(fft_in, FftTransform(isa.lanes, *a))
+    backward = MicroRef(fft_out, FftTransform(isa.lanes, *a, *m, residual is not None, problem.activation))
+    planes, scratch = plane_count(*a), params.rows * params.cols
+    return [transformed.step(problem, params, isa, space, x, y, residual, m, a, forward, backward, planes, scratch)]

@@ -1,0 +1,68 @@
+"""One kernel cache for all tests of a session and the processes they start, and Hypothesis without surprises."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Before cpuconv is imported: CPUCONV_TEST_CACHE names a folder that outlives the session, else kernels start cold.
+_kept = os.environ.get("CPUCONV_TEST_CACHE")
+CACHE = Path(_kept).absolute() if _kept else Path(tempfile.mkdtemp(prefix="cpuconv-tests-"))
+os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
+
+settings.register_profile(
+    "cpuconv", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("cpuconv")
+
+
+def pytest_unconfigure() -> None:
+    if not _kept:
+        shutil.rmtree(CACHE, ignore_errors=True)
+
+
+@pytest.fixture
+def environ() -> dict[str, str]:
+    """The environment of a process that imports this tree and its tests."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+
+
+@pytest.fixture
+def own_store(tmp_path: Path) -> Path:
+    """A cache folder with a store of its own, and the session's kernels."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (CACHE / "kernels").mkdir(exist_ok=True)
+    (folder / "kernels").symlink_to(CACHE / "kernels", target_is_directory=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small_work_is_shared() -> Iterator[None]:
+    """Threads share work of any size, so that small problems test them."""
+    from cpuconv import recipe
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "_SERIAL_FLOPS", -1)
+        yield
+
+
+@pytest.fixture
+def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Fail whoever times a candidate."""
+    from autotune import search
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a candidate was timed")
+
+    for name in ("tune", "race", "calibrate"):
+        monkeypatch.setattr(search, name, refuse)
+    return refuse

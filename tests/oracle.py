@@ -1,0 +1,119 @@
+"""Random operands, and the check that every kernel test ends in: a plan against the float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+import cpuconv
+import layouts
+from cpuconv import reference
+from cpuconv.plan import Plan
+from cpuconv.problem import ConvProblem
+from cpuconv.recipe import Candidate
+from cpuconv.runtime.threads import maximum_threads
+from cpuconv.workload import ERROR_LIMITS
+
+GUARD = 64  # floats around every array that kernels get
+SENTINEL = np.float32(-7.25e33)
+THREADS = min(2, maximum_threads())
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Physical input and residual in the problem's layouts, weights and bias; unit normal, outputs of unit variance."""
+
+    x: np.ndarray
+    w: np.ndarray
+    bias: np.ndarray | None
+    residual: np.ndarray | None
+
+
+def guarded(array: np.ndarray) -> np.ndarray:
+    """A copy between NaN: a kernel that uses what lies outside gives NaN."""
+    buffer = np.full(array.size + 2 * GUARD, np.nan, np.float32)
+    buffer[GUARD : GUARD + array.size] = array.ravel()
+    return buffer[GUARD : GUARD + array.size].reshape(array.shape)
+
+
+def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Unit-normal float32."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
+
+
+def activation(shape: tuple[int, int, int, int], layout: str = "NCHW", seed: int = 0) -> np.ndarray:
+    """A unit-normal activation of logical `shape` in `layout`, tail channels zero."""
+    return guarded(layouts.from_nchw(normal(shape, seed), layout))
+
+
+def operands(problem: ConvProblem, seed: int = 0, bias: bool = True) -> Operands:
+    """Operands of a problem."""
+    scale = np.float32((problem.cg * problem.r * problem.s) ** -0.5)
+    return Operands(
+        activation(problem.in_shape, problem.in_layout, seed),
+        guarded(normal(problem.weight_shape, seed + 1) * scale),
+        normal((problem.k,), seed + 2) if bias else None,
+        activation(problem.out_shape, problem.out_layout, seed + 3) if problem.residual else None,
+    )
+
+
+def plan(problem: ConvProblem, given: Operands, algorithm: str | None = None, accuracy: str = "fast") -> Plan:
+    """A plan of the problem by the model, or by name."""
+    top, bottom, left, right = problem.pads
+    return cpuconv.plan(
+        problem.in_shape,
+        given.w,
+        given.bias,
+        problem.stride,
+        ((top, bottom), (left, right)),
+        problem.dilation,
+        problem.groups,
+        activation=problem.activation,
+        residual=problem.residual,
+        in_layout=problem.in_layout,
+        out_layout=problem.out_layout,
+        threads=problem.threads,
+        strategy="heuristic",
+        accuracy=accuracy,
+        algorithm=algorithm,
+    )
+
+
+def expect(y: np.ndarray, expected: np.ndarray, accuracy: str, layout: str, channels: int, about: object = "") -> None:
+    """See that a result is within its accuracy class and that tail channels are exactly zero."""
+    assert y.shape == expected.shape and y.dtype == np.float32, about
+    error = reference.relative_error(y, expected)
+    assert error <= ERROR_LIMITS[accuracy], f"{about}: relative error {error:.3g}"
+    alone = layouts.from_nchw(layouts.to_nchw(y, layout, channels), layout)
+    np.testing.assert_array_equal(alone, y, err_msg=f"{about}: tail channels are not zero")
+
+
+def run(made: Plan, given: Operands) -> np.ndarray:
+    """A call of the plan that must write every element of its output, and nothing else."""
+    shape = layouts.get(made.out_layout).shape(*made.problem.out_shape)
+    size = int(np.prod(shape))
+    buffer = np.full(size + 2 * GUARD, SENTINEL)
+    out = buffer[GUARD : GUARD + size].reshape(shape)
+    before = [np.copy(array) for array in (given.x, given.w, given.residual) if array is not None]
+    assert made(given.x, residual=given.residual, out=out) is out
+    outside = np.concatenate([buffer[:GUARD], buffer[GUARD + size :]])
+    assert (outside == SENTINEL).all(), f"{made}: wrote outside of the output"
+    assert not (out == SENTINEL).any(), f"{made}: left outputs unwritten"
+    after = [array for array in (given.x, given.w, given.residual) if array is not None]
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new, err_msg=f"{made}: an input was written")
+    return out
+
+
+def check(
+    problem: ConvProblem, algorithm: str | None = None, *, accuracy: str = "fast", seed: int = 0, bias: bool = True
+) -> Plan:
+    """Run a plan on random operands and compare with the oracle; returns the plan."""
+    given = operands(problem, seed, bias)
+    made = plan(problem, given, algorithm, accuracy)
+    y = run(made, given)
+    expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
+    limit = Candidate.parse(made.algorithm).accuracy
+    expect(y, expected, limit, problem.out_layout, problem.k, made)
+    return made

@@ -1,0 +1,164 @@
+"""FFT: codelets against NumPy, whole convolutions against the float64 oracle, and the shape of the machine code."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import cpuconv
+import layouts
+from cpuconv import reference
+from cpuconv.isa import current
+from cpuconv.micro import fft as micro
+from cpuconv.problem import ConvProblem
+from cpuconv.recipe import Candidate
+from cpuconv.select import Choice, Limits
+from cpuconv.solvers import fft
+
+LIMIT = 1e-4
+BLOCKED = layouts.blocked(current().lanes).name
+ODD_SIZES = (1, 3, 5, 6, 7, 9, 10, 14, 18)
+
+
+class Numbers:
+    """The vector emitter's operations on plain numbers, counted."""
+
+    def __init__(self) -> None:
+        self.operations = 0
+
+    def _count(self, value):
+        self.operations += 1
+        return value
+
+    def constant(self, value):
+        return value
+
+    def add(self, a, b):
+        return self._count(a + b)
+
+    def sub(self, a, b):
+        return self._count(a - b)
+
+    def mul(self, a, b):
+        return self._count(a * b)
+
+    def fma(self, a, b, c):
+        return self._count(a * b + c)
+
+
+def as_complex(pairs) -> np.ndarray:
+    return np.array([complex(re or 0.0, im or 0.0) for re, im in pairs])
+
+
+@pytest.mark.parametrize("size", (*ODD_SIZES, *fft.SIZES))
+def test_codelets(size):
+    rng = np.random.default_rng(size)
+    z, x = rng.standard_normal(size) + 1j * rng.standard_normal(size), rng.standard_normal(size)
+    found = micro.fourier(Numbers(), [(value.real, value.imag) for value in z])
+    np.testing.assert_allclose(as_complex(found), np.fft.fft(z), atol=1e-12)
+    found = micro.fourier_of_reals(Numbers(), list(x))
+    np.testing.assert_allclose(as_complex(found), np.fft.rfft(x), atol=1e-12)
+    back = micro.reals_of_fourier(Numbers(), found, size)
+    np.testing.assert_allclose(back, size * x, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", fft.SIZES)
+def test_operation_counts(size):
+    counts = []
+    values = [1.0] * size
+    for run in (
+        lambda vec: micro.fourier(vec, list(zip(values, values, strict=True))),
+        lambda vec: micro.fourier_of_reals(vec, values),
+        lambda vec: micro.reals_of_fourier(vec, micro.fourier_of_reals(Numbers(), values), size),
+    ):
+        vec = Numbers()
+        run(vec)
+        counts.append(vec.operations)
+    assert tuple(counts) == fft.SIZES[size]
+
+
+@pytest.mark.parametrize("rows", (2, 4, 12, 20))
+@pytest.mark.parametrize("cols", (2, 4, 16))
+def test_plane_count(rows, cols):
+    weight = np.random.default_rng(0).standard_normal((3, 2, 1, 1))
+    assert fft.spectrum(weight, (1, 1), rows, cols).shape == (micro.plane_count(rows, cols), 3, 2)
+    real = 4  # frequencies that are their own mirror image
+    assert micro.plane_count(rows, cols) == 3 * (rows * cols - real) // 2 + real
+
+
+def check(problem: ConvProblem, candidate: Candidate) -> float:
+    rng = np.random.default_rng(problem.h * 100 + problem.w)
+    weight = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    bias = rng.standard_normal(problem.k).astype(np.float32)
+    x = layouts.from_nchw(rng.standard_normal(problem.in_shape).astype(np.float32), problem.in_layout)
+    residual = None
+    if problem.residual:
+        residual = layouts.from_nchw(rng.standard_normal(problem.out_shape).astype(np.float32), problem.out_layout)
+    plan = cpuconv.Plan(problem, Choice(candidate, "named"), Limits(), weight, bias)
+    expected = reference.conv2d(x, weight, bias, problem, residual)
+    return reference.relative_error(plan(x, residual=residual), expected)
+
+
+@st.composite
+def problems(draw) -> ConvProblem:
+    kernel = st.integers(1, 13)
+    r, s = draw(kernel), draw(kernel)
+    dilation = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (1, 2), (2, 2))))
+    h, w = draw(st.integers(1, 50)), draw(st.integers(1, 50))
+    pads = tuple(draw(st.integers(0, 6)) for _ in range(4))
+    assume((r - 1) * dilation[0] < h + pads[0] + pads[1] and (s - 1) * dilation[1] < w + pads[2] + pads[3])
+    return ConvProblem(
+        n=draw(st.integers(1, 3)), c=draw(st.integers(1, 70)), k=draw(st.integers(1, 70)), h=h, w=w, r=r, s=s,
+        pads=pads, dilation=dilation, residual=draw(st.booleans()), activation=draw(st.sampled_from((None, "relu"))),
+        threads=draw(st.integers(1, 2)), in_layout=draw(st.sampled_from(("NCHW", BLOCKED))),
+        out_layout=draw(st.sampled_from(("NCHW", BLOCKED))),
+    )  # fmt: skip
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.integers(0, 99))
+def test_random_problems(problem, pick):
+    choices = list(fft.candidates(problem, current()))
+    assert check(problem, Candidate(fft, choices[pick % len(choices)])) < LIMIT
+
+
+@pytest.mark.parametrize("size", [(2, 2), (4, 12), (8, 16), (16, 16), (20, 8), (24, 2), (28, 20), (32, 32)])
+def test_every_tile_size(size):
+    reach = [min(7, extent - 1) for extent in size]
+    problem = ConvProblem(2, 19, 37, 41, 35, *reach, pads=(3, 3, 3, 3), in_layout=BLOCKED, out_layout=BLOCKED)
+    params = fft.Params(*size, v=1, n=3, block=7, chunk=1)
+    assert check(problem, Candidate(fft, params)) < LIMIT
+
+
+def test_by_name():
+    """The largest kernel there is a tile for, through the public interface."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 5, 40, 33)).astype(np.float32), rng.standard_normal((3, 5, 31, 31)).astype(np.float32)
+    plan = cpuconv.plan(x.shape, w, padding=1, algorithm="fft")
+    assert plan.algorithm.startswith("fft(rows=32,cols=32,")
+    expected = reference.conv2d(x, w, None, plan.problem)
+    assert reference.relative_error(plan(x), expected) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"), [({"stride": (1, 2)}, "stride"), ({"groups": 2}, "groups"), ({"r": 32}, "spans")]
+)
+def test_not_applicable(changes, word):
+    problem = ConvProblem(**{"n": 1, "c": 4, "h": 40, "w": 40, "k": 4, "r": 7, "s": 7, **changes})
+    assert word in fft.applicable(problem, current())
+
+
+@functools.lru_cache
+def assembly(kernel: str, size: int) -> str:
+    tile = micro.FftTransform(current().lanes, size, size, size - 6, size - 6)
+    return getattr(micro, kernel).assembly(tile)
+
+
+@pytest.mark.parametrize("kernel", ("fft_in", "fft_out"))
+def test_code_is_a_loop_not_an_unrolled_tile(kernel):
+    """A codelet is emitted once, however many rows and columns a tile has."""
+    assert assembly(kernel, 16).count("\n") < 3 * assembly(kernel, 8).count("\n")

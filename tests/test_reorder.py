@@ -1,0 +1,148 @@
+"""Reorders of every pair of layouts against NumPy's, from memory of any strides, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import layouts
+from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.isa import current
+from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK
+from cpuconv.reorder import reorder
+from cpuconv.solvers.base import Operand, Ref, Space, contiguous
+from cpuconv.solvers.reordering import reorder_step
+
+names = st.sampled_from(layouts.NAMES)
+shapes = st.tuples(st.integers(1, 2), st.integers(1, 70), st.integers(1, 20), st.integers(1, 20))
+quick = settings(max_examples=60, deadline=None)
+
+
+def numbered(shape: tuple[int, ...]) -> np.ndarray:
+    """1, 2, 3 …: no element equals another, none equals a zero of the tail."""
+    return np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def physical(shape: tuple[int, int, int, int], layout: str) -> np.ndarray:
+    """A numbered activation whose tail channels are NaN."""
+    x = layouts.from_nchw(numbered(shape), layout)
+    if shape[1] % layouts.get(layout).block:
+        x[:, -1, ..., shape[1] % layouts.get(layout).block :] = np.nan
+    return x
+
+
+def spread(x: np.ndarray, kind: str) -> np.ndarray:
+    """The same values in memory of other strides, NaN all around."""
+    if kind == "flipped":
+        backwards = (slice(None, None, -1),) * x.ndim
+        return np.ascontiguousarray(x[backwards])[backwards]
+    around = np.full([2 * size if kind == "sparse" else size + 1 for size in x.shape], np.nan, np.float32)
+    inner = around[tuple(slice(0, 2 * size, 2) if kind == "sparse" else slice(size) for size in x.shape)]
+    inner[...] = x
+    return inner
+
+
+@quick
+@given(shapes, names, names)
+def test_as_numpy_does_with_zero_tails(shape, src, dst):
+    x = physical(shape, src)
+    y = reorder(x, src, dst, channels=shape[1])
+    assert y.dtype == np.float32 and y.flags.c_contiguous
+    assert np.array_equal(y, layouts.convert(x, src, dst, channels=shape[1]))
+
+
+@quick
+@given(shapes, names, names, st.sampled_from(["flipped", "sparse", "sliced"]))
+def test_any_strides(shape, src, dst, kind):
+    x = spread(physical(shape, src), kind)
+    assert np.array_equal(reorder(x, src, dst, channels=shape[1]), layouts.convert(x, src, dst, channels=shape[1]))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 15, 16, 17, 33])
+@pytest.mark.parametrize("channels", [1, 4, 15, 16, 17])
+def test_rows_around_the_vector_width(size, channels):
+    x = numbered((1, channels, size + 1, size + 2))[:, :, :size, :size]  # rows cannot be joined
+    blocked = layouts.blocked(current().lanes).name
+    assert np.array_equal(reorder(x, "NCHW", blocked), layouts.from_nchw(x, blocked))
+    back = reorder(layouts.from_nchw(x, blocked), blocked, "NCHW", channels=channels)
+    assert np.array_equal(back, x)
+
+
+def test_large_enough_for_threads():
+    x = numbered((2, 40, 64, 64))
+    for name in layouts.NAMES:
+        moved = reorder(x, "NCHW", name)
+        assert np.array_equal(moved, layouts.from_nchw(x, name))
+        assert np.array_equal(reorder(moved, name, "NCHW", channels=40), x)
+
+
+def test_channels_default_to_all_that_are_stored():
+    x = layouts.from_nchw(numbered((1, 5, 2, 2)), "NCHW8c")
+    assert reorder(x, "NCHW8c", "NCHW").shape == (1, 8, 2, 2)
+    assert reorder(x, "NCHW8c", "NCHW44", channels=5).shape == (1, 2, 2, 2, 4)
+
+
+def test_the_result_is_a_copy():
+    x = numbered((1, 3, 4, 4))
+    assert not np.shares_memory(reorder(x, "NCHW", "NCHW"), x)
+
+
+def test_empty_batch():
+    assert reorder(np.zeros((0, 3, 4, 4), np.float32), "NCHW", "NCHW16c").shape == (0, 1, 4, 4, 16)
+
+
+@quick
+@given(shapes)
+def test_the_shortest_way_is_taken(shape):
+    assume(shape[2] * shape[3] > 1)
+    blocked = layouts.blocked(current().lanes).name
+    full = (shape[0], divide_up(shape[1], current().lanes), *shape[2:])
+    ways = {
+        ("NCHW", blocked): PACK,
+        ("NHWC", blocked): PACK,
+        (blocked, "NCHW"): UNPACK,
+        ("NHWC", "NCHW4c" if current().lanes != 4 else "NCHW8c"): BOTH,
+        ("NCHW", "NCHW"): LINES,
+    }
+    assume(shape[1] > 1)
+    for (src, dst), mode in ways.items():
+        views = (Operand(Ref(name), contiguous(layout, full)) for name, layout in (("x", src), ("y", dst)))
+        assert reorder_step(current(), Space(), full, *views, threads=1).tile.mode == mode
+
+
+def divide_up(a: int, b: int) -> int:
+    """The least multiple of b that is at least a."""
+    return -(-a // b) * b
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((np.zeros((1, 2, 3), np.float32), "NCHW", "NHWC"), ArgumentError, "'x' must be of rank 4 for NCHW"),
+        ((np.zeros((1, 1, 2, 2, 8), np.float32), "NCHW16c", "NCHW"), ArgumentError, "'x' must be of shape"),
+        ((np.zeros((1, 2, 3, 3)), "NCHW", "NHWC"), ArgumentTypeError, "'x' must be of dtype float32"),
+        (([[1.0]], "NCHW", "NHWC"), ArgumentTypeError, "'x' must be a float32 NumPy array"),
+        ((np.zeros((1, 2, 3, 3), np.float32), "nchw", "NHWC"), ArgumentError, "'src_layout' must be one of NCHW"),
+        ((np.zeros((1, 2, 3, 3), np.float32), "NCHW", "CHWN"), ArgumentError, "'dst_layout' must be one of NCHW"),
+    ],
+)
+def test_errors(arguments, error, message):
+    with pytest.raises(error, match=message):
+        reorder(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "channels", "message"),
+    [
+        ("NCHW8c", (1, 2, 3, 3, 8), 8, "'channels' must be from 9 to 16, what 'x' of shape"),
+        ("NCHW8c", (1, 2, 3, 3, 8), 17, "'channels' must be from 9 to 16"),
+        ("NHWC", (1, 2, 3, 3), 2, "'channels' must be 3, what"),
+    ],
+)
+def test_channels_that_are_not_there(layout, shape, channels, message):
+    with pytest.raises(ArgumentError, match=message):
+        reorder(np.zeros(shape, np.float32), layout, "NCHW", channels=channels)
+    with pytest.raises(ArgumentTypeError, match="'channels' must be an integer"):
+        reorder(np.zeros(shape, np.float32), layout, "NCHW", channels=8.0)

@@ -1,0 +1,337 @@
+"""Every solver, forced by name on what it claims to run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import layouts
+from cpuconv import reference, select
+from cpuconv.isa import current
+from cpuconv.plan import flushed
+from cpuconv.problem import ConvProblem
+from cpuconv.recipe import Candidate, assemble, workspace_bytes
+from cpuconv.solvers import BY_NAME, TABLE, winograd
+from cpuconv.solvers.machine import machine
+
+pytestmark = pytest.mark.usefixtures("small_work_is_shared")
+SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+BLOCKED = layouts.blocked(current().lanes).name
+
+# A problem each solver is made for, by its name; a solver without a line takes the first.
+HOME: dict[str, ConvProblem] = {
+    "": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
+    "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
+    "first_layer": ConvProblem(1, 3, 17, 15, 40, 3, 3, (2, 2), (1, 1, 1, 1)),
+    "depthwise": ConvProblem(1, 37, 9, 11, 37, 3, 3, pads=(1, 1, 1, 1), groups=37),
+    "grouped": ConvProblem(1, 36, 9, 11, 36, 3, 3, pads=(1, 1, 1, 1), groups=9),
+}
+ODD = [1, 3, 15, 16, 17, 31, 33, 47, 64, 70]
+PLANES = [1, 2, 3, 5, 7, 8, 12, 17]
+ACTIVATIONS = [None, None, "relu", ("clip", -0.5, 0.75), "sigmoid"]
+
+
+def home(solver: ModuleType) -> ConvProblem:
+    problem = HOME.get(solver.NAME, HOME[""])
+    assert solver.applicable(problem, current()) is None
+    return problem
+
+
+def several(solver: ModuleType, problem: ConvProblem) -> list[str]:
+    """Names of the first, a middle and the last candidate."""
+    names = [str(Candidate(solver, params)) for params in solver.candidates(problem, current())]
+    assert names, f"{solver.NAME} claims {problem.key} but has no candidate"
+    assert len(set(names)) == len(names)
+    return list(dict.fromkeys((names[0], names[len(names) // 2], names[-1])))
+
+
+def edge(solver: ModuleType, problem: ConvProblem) -> tuple[int, int]:
+    """Output height and width of the first candidate's tile."""
+    params = next(iter(solver.candidates(problem, current())))
+    if hasattr(params, "rows"):
+        return params.rows, params.cols
+    size = getattr(params, "m", None)
+    return (size, size) if size else (1, params.n)
+
+
+def plane_of(problem: ConvProblem, oh: int, ow: int) -> ConvProblem | None:
+    """The problem with another output plane; None where no input gives it."""
+    sizes = []
+    for outputs, step, span, near in zip(
+        (oh, ow), problem.stride, problem.effective_kernel, (problem.pads[0], problem.pads[2]), strict=True
+    ):
+        sizes.append((outputs - 1) * step + span - 2 * near)
+    if min(sizes) < 1 or min(oh, ow) < 1:
+        return None
+    top, left = problem.pads[0], problem.pads[2]
+    return replace(problem, h=sizes[0], w=sizes[1], pads=(top, top, left, left))
+
+
+@SOLVERS
+def test_edges_of_a_tile(solver):
+    problem = home(solver)
+    rows, cols = edge(solver, problem)
+    planes = {(rows + i, cols + j) for i, j in ((-1, 0), (0, -1), (0, 0), (1, 1), (-1, 1), (1, -1))}
+    if rows == 1:  # pixels of the plane as one row
+        planes |= {(1, cols - 1), (1, cols), (1, cols + 1)}
+    ran = 0
+    for oh, ow in sorted(planes):
+        sized = plane_of(problem, oh, ow)
+        if sized is not None and solver.applicable(sized, current()) is None:
+            assert (sized.oh, sized.ow) == (oh, ow)
+            oracle.check(sized, several(solver, sized)[0])
+            ran += 1
+    assert ran >= 2
+
+
+@SOLVERS
+@pytest.mark.parametrize("threads", sorted({1, oracle.THREADS}))
+def test_several_candidates(solver, threads):
+    problem = replace(home(solver), n=2, threads=threads)
+    for name in several(solver, problem):
+        assert oracle.check(problem, name).algorithm == name
+
+
+@SOLVERS
+def test_channels_around_a_block(solver):
+    lanes = current().lanes
+    problem = home(solver)
+    for size in (1, lanes - 1, lanes, lanes + 1, 2 * lanes + 3, 70):
+        if problem.groups == 1:
+            options = [replace(problem, c=size), replace(problem, k=size)]
+        else:
+            options = [replace(problem, c=size * problem.cg, k=size * problem.kg, groups=size)]
+        for option in options:
+            if solver.applicable(option, current()) is None:
+                oracle.check(option, solver.NAME)
+
+
+@SOLVERS
+def test_layouts(solver):
+    problem = home(solver)
+    pairs = {(name, BLOCKED) for name in layouts.NAMES} | {(BLOCKED, name) for name in layouts.NAMES}
+    for pair in sorted(pairs | {("NCHW", "NCHW"), ("NHWC", "NHWC"), ("NCHW8c", "NCHW4c"), ("NHWC", "NCHW")}):
+        option = replace(problem, in_layout=pair[0], out_layout=pair[1], residual=pair[0] == pair[1])
+        oracle.check(option, solver.NAME)
+
+
+@SOLVERS
+@pytest.mark.parametrize("threads", sorted({1, oracle.THREADS}))
+def test_epilogue(solver, threads):
+    """Residual, bias and activation; one activation does not keep zero, so tail lanes must be cleared."""
+    problem = replace(home(solver), threads=threads)
+    for act, residual, bias in ((("clip", -0.5, 0.75), True, True), (("sigmoid",), False, True), (None, True, False)):
+        for out_layout in (BLOCKED, "NCHW"):
+            option = replace(problem, activation=act, residual=residual, out_layout=out_layout)
+            oracle.check(option, solver.NAME, bias=bias)
+
+
+@SOLVERS
+@pytest.mark.parametrize("stride, dilation, pads", [((2, 3), (1, 1), (0, 1, 2, 0)), ((3, 1), (2, 3), (4, 3, 0, 5))])
+def test_strides_dilation_padding(solver, stride, dilation, pads):
+    problem = replace(home(solver), h=23, w=19, stride=stride, dilation=dilation, pads=pads)
+    if (reason := solver.applicable(problem, current())) is not None:
+        problem = replace(home(solver), h=23, w=19, pads=pads)
+        assert reason
+        if solver.applicable(problem, current()) is not None:
+            problem = replace(problem, pads=(0, 0, 0, 0), stride=stride)
+    oracle.check(problem, solver.NAME)
+    oracle.check(replace(problem, in_layout=BLOCKED, out_layout=BLOCKED), solver.NAME)
+
+
+@st.composite
+def problems(draw: Any, solver: str) -> ConvProblem:
+    """What the solver is likely to claim."""
+    draw_one: Callable[[Any], Any] = lambda values: draw(st.sampled_from(values))  # noqa: E731
+    step = st.integers(1, 3)
+    r, s = (1, 1) if solver == "pointwise" else (draw_one([3, 3, 5]),) * 2 if solver == "winograd" else (
+        draw_one([1, 2, 3, 5]), draw_one([1, 3, 4, 7])
+    )  # fmt: skip
+    stride = (1, 1) if solver == "winograd" else (draw(step), draw(step))
+    dilation = (1, 1) if solver in ("winograd", "fft") or (r, s) == (1, 1) else (draw(step), draw(step))
+    pads = (0, 0, 0, 0) if solver == "pointwise" else tuple(draw(st.integers(0, 3)) for _ in range(4))
+    c, k, groups = draw_one(ODD), draw_one(ODD), 1
+    if solver == "depthwise":
+        c = k = groups = draw_one(ODD)
+    elif solver == "grouped":
+        groups = draw_one([2, 4, 5, 9])
+        c = k = groups * draw_one([2, 4])
+    elif solver not in ("winograd", "fft") and draw(st.booleans()):
+        groups = draw_one([2, 3])
+        sizes = [current().lanes, 2 * current().lanes] if solver in ("direct", "pointwise") else [1, 3, current().lanes]
+        c = groups * draw_one(sizes)
+        k = groups * draw_one([current().lanes] if solver == "first_layer" else sizes)
+    h, w = draw_one(PLANES), draw_one(PLANES)
+    assume((r - 1) * dilation[0] + 1 <= h + sum(pads[:2]) and (s - 1) * dilation[1] + 1 <= w + sum(pads[2:]))
+    names = st.sampled_from(["NCHW", BLOCKED, "NHWC", "NCHW4c"])
+    return ConvProblem(
+        draw(st.integers(1, 3)), c, h, w, k, r, s, stride, pads, dilation, groups, draw(names), draw(names),
+        draw_one(ACTIVATIONS), draw(st.booleans()), draw_one([1, oracle.THREADS]),
+    )  # fmt: skip
+
+
+@SOLVERS
+def test_whatever_it_claims(solver):
+    @settings(max_examples=14)
+    @given(problems(solver.NAME), st.integers(0, 2), st.integers(0, 99))
+    def claims(problem, choice, seed):
+        assume(solver.applicable(problem, current()) is None)
+        names = several(solver, problem)
+        oracle.check(problem, names[choice % len(names)], seed=seed)
+
+    claims()
+
+
+@SOLVERS
+@pytest.mark.parametrize("threads", sorted({1, oracle.THREADS}))
+def test_twice_bit_for_bit(solver, threads):
+    problem = replace(home(solver), n=3, threads=threads, residual=True)
+    given_ = oracle.operands(problem)
+    made, again = (oracle.plan(problem, given_, solver.NAME) for _ in range(2))
+    first = oracle.run(made, given_).tobytes()
+    assert [oracle.run(each, given_).tobytes() for each in (made, again, again)] == [first] * 3
+
+
+@pytest.mark.parametrize("r", winograd.KERNELS)
+@pytest.mark.parametrize("a", sorted(winograd.POINTS))
+def test_winograd_tiles(a, r):
+    m = a - r + 1
+    if m < 2:
+        pytest.skip("no output tile")
+    for oh, ow in ((m, m), (m + 1, 2 * m - 1), (2 * m, 3 * m + 1)):
+        problem = ConvProblem(2, 19, oh, ow, 35, r, r, pads=(r // 2,) * 4, activation="relu", residual=True)
+        names = [name for name in map(str, candidates(winograd, problem)) if f"m={m}," in name]
+        assert names
+        oracle.check(problem, names[0])
+        oracle.check(replace(problem, activation=None, residual=False, threads=oracle.THREADS), names[-1])
+
+
+@pytest.mark.parametrize("r", winograd.KERNELS)
+@pytest.mark.parametrize("a", sorted(winograd.POINTS))
+def test_winograd_matrices(a, r):
+    """Aᵀ[(G·g·Gᵀ) ⊙ (Bᵀ·d·B)]A is the direct correlation, in float64 without the kernels."""
+    m = a - r + 1
+    if m < 1:
+        pytest.skip("no output tile")
+    at, g, bt = winograd.matrices(m, r)
+    rng = np.random.default_rng(1)
+    d, taps = rng.standard_normal((a, a)), rng.standard_normal((r, r))
+    y = at @ ((g @ taps @ g.T) * (bt @ d @ bt.T)) @ at.T
+    direct = [[(d[i : i + r, j : j + r] * taps).sum() for j in range(m)] for i in range(m)]
+    np.testing.assert_allclose(y, direct, rtol=0, atol=1e-12)
+
+
+def candidates(solver: ModuleType, problem: ConvProblem) -> list[Candidate]:
+    return [Candidate(solver, params) for params in solver.candidates(problem, current())]
+
+
+# Kinds of problems, for what holds without running anything.
+KINDS = [
+    ConvProblem(1, 3, 32, 32, 64, 7, 7, (2, 2), (3, 2, 3, 2)),
+    ConvProblem(1, 64, 14, 14, 64, 3, 3, pads=(1, 1, 1, 1)),
+    ConvProblem(2, 64, 14, 14, 96, 1, 1),
+    ConvProblem(1, 64, 14, 14, 96, 1, 1, (2, 2)),
+    ConvProblem(1, 64, 14, 14, 96, 1, 1, pads=(1, 0, 0, 1)),
+    ConvProblem(1, 40, 14, 14, 40, 3, 3, groups=40),
+    ConvProblem(1, 40, 14, 14, 80, 3, 3, groups=40),
+    ConvProblem(1, 40, 14, 14, 20, 3, 3, groups=20),
+    ConvProblem(1, 32, 14, 14, 32, 3, 3, groups=8),
+    ConvProblem(1, 30, 14, 14, 30, 3, 3, groups=6),
+    ConvProblem(1, 33, 14, 14, 66, 3, 3, groups=3),
+    ConvProblem(1, 64, 14, 14, 64, 3, 3, groups=2, pads=(1, 1, 1, 1)),
+    ConvProblem(1, 5, 9, 40, 7, 1, 40),
+    ConvProblem(1, 5, 40, 9, 7, 33, 3, dilation=(1, 2)),
+    ConvProblem(1, 5, 40, 9, 7, 3, 3, (3, 1), (0, 4, 7, 1), (3, 2)),
+    ConvProblem(3, 1, 1, 1, 1, 1, 1),
+    ConvProblem(1, 17, 2, 2, 9, 5, 5, pads=(2, 2, 2, 2)),
+    ConvProblem(1, 16, 31, 29, 16, 5, 5, pads=(2, 2, 2, 2)),
+    ConvProblem(1, 16, 64, 64, 16, 13, 11, pads=(6, 6, 5, 5)),
+]
+EVERY_KIND = pytest.mark.parametrize("problem", KINDS, ids=lambda problem: problem.shape_key)
+
+
+@EVERY_KIND
+def test_every_problem_has_a_solver_in_every_layout(problem):
+    for pair in itertools.product(layouts.NAMES, repeat=2):
+        option = replace(problem, in_layout=pair[0], out_layout=pair[1])
+        exact = [item for item in select.ranking(option) if item.candidate.accuracy == "exact"]
+        assert exact, f"nothing exact runs {option.key}"
+
+
+@EVERY_KIND
+def test_a_reason_or_candidates(problem):
+    for name, reason in select.applicable(problem):
+        if reason is None:
+            assert several(BY_NAME[name], problem)
+        else:
+            assert isinstance(reason, str) and len(reason.split()) > 2
+
+
+@EVERY_KIND
+def test_names_costs_and_packing(problem):
+    given_ = oracle.operands(problem)
+    for solver in TABLE:
+        if solver.applicable(problem, current()) is not None:
+            continue
+        found = candidates(solver, problem)
+        for candidate in found:
+            assert Candidate.parse(str(candidate)) == candidate
+            assert candidate.accuracy in select.ACCURACIES
+            cost = solver.cost(problem, candidate.params, machine())
+            assert 0 < cost.bound <= cost.estimate < 10
+            assert workspace_bytes(problem, candidate) >= 0
+        packed = solver.pack(problem, found[0].params, current(), flushed(given_.w))
+        assert packed.dtype in (np.float32, np.uint8) and packed.flags.c_contiguous
+        assert packed.nbytes >= problem.weight_bytes or solver.ACCURACY != "exact"
+        assert np.isfinite(packed).all()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "direct", "direct()", "direct(v=1)", "nothing(v=1)", "direct(v=1,rows=2,cols=3,block=x)", "direct(v=1"]
+)
+def test_names_of_nothing(text):
+    with pytest.raises(ValueError, match="name"):
+        Candidate.parse(text)
+
+
+def test_the_table_is_named():
+    names = [solver.NAME for solver in TABLE]
+    assert len(set(names)) == len(names) and list(BY_NAME) == names
+    for solver in TABLE:
+        assert (solver.__doc__ or "").strip()
+        for part in ("applicable", "candidates", "cost", "layouts", "pack", "bind"):
+            assert callable(getattr(solver, part)), f"{solver.NAME} has no {part}"
+
+
+def test_a_solver_needs_what_its_layouts_say():
+    """A reorder around a solver is counted and bound exactly where the solver asks for another layout."""
+    for problem, solver in itertools.product(KINDS, TABLE):
+        if solver.applicable(problem, current()) is None:
+            candidate = candidates(solver, problem)[0]
+            needs = solver.layouts(problem, candidate.params, current())
+            assert all(need is None or need in layouts.NAMES for need in needs)
+            reorders = sum(need not in (None, "NCHW") for need in needs)
+            steps = assemble(problem, candidate).steps
+            assert sum("reorder" in step.kernel.name for step in steps) == reorders
+
+
+@pytest.mark.parametrize("solver", [solver for solver in TABLE if solver.ACCURACY == "exact"], ids=lambda s: s.NAME)
+def test_not_finite(solver):
+    """NaN and infinities in the input reach exactly the outputs that the direct sum gives them to."""
+    problem = home(solver)
+    given_ = oracle.operands(problem)
+    x = given_.x
+    x[0, 1, 4, 5], x[0, 2, 0, 0], x[0, 0, 7, 9] = np.nan, np.inf, -np.inf
+    expected = reference.conv2d(x, given_.w, given_.bias, problem)
+    y = oracle.run(oracle.plan(problem, given_, solver.NAME), given_)
+    assert not np.isfinite(expected).all() and np.isfinite(expected).any()
+    oracle.expect(y, expected, "exact", "NCHW", problem.k, solver.NAME)
