@@ -170,12 +170,12 @@ def conv2d(
             key = None
         else:
             if entry is not None and entry[0]() is w:
-                return entry[1].run(x, residual, out, _bias_view(bias, entry[1].problem, zeros=True))
+                return _run(entry[1], x, residual, out, w, bias)
     weight = as_float32_view(w, "w")
     if weight.ndim != 4:
         raise ArgumentError(must("w", "of rank 4, (K, C/groups, R, S)", f"of rank {weight.ndim}, {weight.shape}"))
     view = as_float32_view(x, "x")
-    channels = weight.shape[1] * groups if isinstance(groups, int) else weight.shape[1]
+    channels = weight.shape[1] * (int(groups) if hasattr(groups, "__index__") else 1)
     x_shape = logical_shape(view, _concrete(in_layout), channels, "x")
     problem, limits = _problem(
         x_shape,
@@ -188,7 +188,14 @@ def conv2d(
     made = _make(problem, limits, strategy, None, weight, None)
     if key is not None:
         _remember(key, w, made)
-    return made.run(x, residual, out, _bias_view(bias, problem, zeros=True))
+    return _run(made, x, residual, out, weight, bias)
+
+
+def _run(made: Plan, x: Any, residual: Any, out: Any, weight: np.ndarray, bias: Any) -> np.ndarray:
+    bias = _bias_view(bias, made.problem, zeros=True)
+    if isinstance(out, np.ndarray) and (np.may_share_memory(out, weight) or np.may_share_memory(out, bias)):
+        raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))
+    return made.run(x, residual, out, bias)
 
 
 _remembered: dict[Any, tuple[weakref.ref, Plan]] = {}

@@ -141,7 +141,9 @@ def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate:
     Raises
     ------
     ArgumentError
-        Unknown name, or a solver that cannot run the problem (with its reason).
+        Unknown name, a solver that cannot run the problem (with its reason), or beyond the accuracy asked for.
+    WorkspaceError
+        It needs more workspace than the limit.
     """
     solver = algorithm.partition("(")[0] if isinstance(algorithm, str) else ""
     if solver not in BY_NAME:
@@ -159,6 +161,10 @@ def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate:
     if candidate not in known:
         names = ", ".join(map(str, known[:8]))
         raise ArgumentError(must("algorithm", f"a candidate of this problem, such as {names}", repr(algorithm)))
+    if not limits.admits_accuracy(candidate.accuracy):
+        raise ArgumentError(must("accuracy", f"one that {algorithm} meets", repr(limits.accuracy)))
+    if limits.workspace is not None and (least := workspace_bytes(problem, candidate)) > limits.workspace:
+        raise WorkspaceError(must("workspace_limit", f"at least {least} bytes for {algorithm}", limits.workspace))
     return candidate
 
 
@@ -208,6 +214,6 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
     ]
 
     def estimate(option: ConvProblem) -> float:
-        return next(r.cost.estimate for r in ranking(option) if limits.admits_accuracy(r.candidate.accuracy))
+        return next((r.cost.estimate for r in ranking(option) if limited(option, r, limits) is None), math.inf)
 
     return options[0] if len(options) == 1 else min(options, key=estimate)

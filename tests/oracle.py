@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
 import cpuconv
 import layouts
 from cpuconv import reference
+from cpuconv.isa import current
 from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
@@ -18,6 +20,16 @@ from cpuconv.workload import ERROR_LIMITS
 GUARD = 64  # floats around every array that kernels get
 SENTINEL = np.float32(-7.25e33)
 THREADS = min(2, maximum_threads())
+
+
+# A problem each solver is made for, by its name; a solver without a line takes the first.
+HOME: dict[str, ConvProblem] = {
+    "": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
+    "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
+    "first_layer": ConvProblem(1, 3, 17, 15, 40, 3, 3, (2, 2), (1, 1, 1, 1)),
+    "depthwise": ConvProblem(1, 37, 9, 11, 37, 3, 3, pads=(1, 1, 1, 1), groups=37),
+    "grouped": ConvProblem(1, 36, 9, 11, 36, 3, 3, pads=(1, 1, 1, 1), groups=9),
+}
 
 
 @dataclass(frozen=True)
@@ -117,3 +129,10 @@ def check(
     limit = Candidate.parse(made.algorithm).accuracy
     expect(y, expected, limit, problem.out_layout, problem.k, made)
     return made
+
+
+def home(solver: ModuleType) -> ConvProblem:
+    """A problem that the solver runs."""
+    problem = HOME.get(solver.NAME, HOME[""])
+    assert solver.applicable(problem, current()) is None
+    return problem

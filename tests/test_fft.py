@@ -137,7 +137,7 @@ def test_every_tile_size(size):
 def test_by_name():
     """The largest kernel there is a tile for, through the public interface."""
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((1, 5, 40, 33)).astype(np.float32), rng.standard_normal((3, 5, 31, 31)).astype(np.float32)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 5, 40, 33), (3, 5, 31, 31)))
     plan = cpuconv.plan(x.shape, w, padding=1, algorithm="fft")
     assert plan.algorithm.startswith("fft(rows=32,cols=32,")
     expected = reference.conv2d(x, w, None, plan.problem)

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from llvmlite import ir
+
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.micro.epilogue import finish
-from cpuconv.micro.intrinsics import emitter
+from cpuconv.runtime.microkernel import MicroKernel
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,15 @@ class _Memory:
     residual: Any
 
 
-@emitter
-def lane_tile(
-    tile: Any,
-    vec: Vector,
+def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
+    """y[row][col] = epilogue(sum over taps and i of x·w)."""
+    (_held if tile.held else _looped)(tile, vec, memory)
+
+
+@MicroKernel
+def lane_strip(
+    tile: LaneTile,
+    builder: ir.IRBuilder,
     x: Any,
     xline: Any,
     row: Any,
@@ -71,17 +78,40 @@ def lane_tile(
     yline: Any,
     bias: Any,
     residual: Any,
+    first: Any,
+    last: Any,
+    low: Any,
+    high: Any,
 ) -> None:
-    """y[row][col] = epilogue(sum over taps and i of x·w); addresses and byte steps between rows.
+    """Lane tiles first … last-1 of a row: tile i starts at output column i·cols, but not before low nor after high.
 
-    `x`: of the window's first row and column (padding included), which is row `row` of an input of `height` rows;
-    `zeros`: as many zeros as a window row has floats; `kernel_rows`: the kernel's height again, at run time, so that
-    the loop over it stays one; `w`: [mix][r][s][lanes]; `residual` lies as y does.
+    Addresses and byte steps between rows. `x`: of the window of output column 0, its padding included, whose first
+    row is row `row` of an input of `height` rows; `zeros`: as many zeros as a window row has floats; `kernel_rows`:
+    the kernel's height again, at run time, so that the loop over it stays one; `w`: [mix][r][s][lanes]; `residual`:
+    distance from y to the residual. first < last.
     """
-    x, zeros, w, y, bias = (vec.pointer(address) for address in (x, zeros, w, y, bias))
-    residual = vec.pointer(residual) if tile.residual else None
-    memory = _Memory(x, xline, row, height, zeros, kernel_rows, w, y, yline, bias, residual)
-    (_held if tile.held else _looped)(tile, vec, memory)
+    vec = Vector(builder, tile.lanes)
+    pixel = 4 * tile.lanes
+    entry = builder.block
+    loop, done = builder.append_basic_block("tile"), builder.append_basic_block("tiles.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    index.add_incoming(first, entry)
+    column = builder.mul(index, I64(tile.cols))
+    column = builder.select(builder.icmp_signed(">", column, low), column, low)
+    column = builder.select(builder.icmp_signed("<", column, high), column, high)
+    x_now = vec.pointer(builder.add(x, builder.mul(column, I64(tile.stride[1] * pixel))))
+    y_now = vec.pointer(builder.add(y, builder.mul(column, I64(pixel))))
+    zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
+    emit_tile(tile, vec, _Memory(x_now, xline, row, height, zeros, kernel_rows, w, y_now, yline, bias, residual))
+    following = builder.add(index, I64(1))
+    index.add_incoming(following, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
+    builder.position_at_end(done)
+
+
+call_lane_strip = lane_strip.caller()
 
 
 def _uses(tile: LaneTile, column: int) -> Iterator[tuple[int, int]]:
@@ -118,9 +148,9 @@ def _weights(vec: Vector, w: Any) -> Callable[[int], Any]:
 def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, value: Any) -> None:
     builder = vec.builder
     place = builder.add(builder.mul(memory.yline, I64(row)), I64(4 * vec.lanes * col))
-    extra = vec.load(vec.offset(memory.residual, place)) if memory.residual is not None else None
-    value = finish(vec, value, vec.load(memory.bias), extra, tile.activation)
-    vec.store(value, vec.offset(memory.y, place))
+    target = vec.offset(memory.y, place)
+    extra = vec.load(vec.offset(target, memory.residual)) if tile.residual else None
+    vec.store(finish(vec, value, vec.load(memory.bias), extra, tile.activation), target)
 
 
 def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:

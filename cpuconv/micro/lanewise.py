@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.micro.lanes import LaneTile, lane_tile
+from cpuconv.micro.lanes import call_lane_strip
 from cpuconv.micro.rows import RowTile, pack_row, zero_pixels
 from cpuconv.runtime.kernel import inline, kernel
 
 
 @dataclass(frozen=True)
 class LanewiseTile:
-    """Lane tiles of the first, the middle and the last column of tiles, and how bands are packed."""
+    """How bands are packed; the lane strips of the first, the middle and the last column of tiles are arguments."""
 
     lanes: int
-    inner: LaneTile
-    left: LaneTile
-    right: LaneTile
-    has_left: bool  # the first column of tiles is `left`, not `inner`
-    has_right: bool  # the last one is `right`
     band: bool  # rows are packed to a band
     pack: RowTile
 
@@ -51,39 +46,45 @@ def _pack_band(tile, args, image, block, first_row, rows, worker):
 
 
 @inline
-def _tile(tile, args, x, y, w, bias, row, column):
-    """One lane tile: `x` and `y` are the addresses of input pixel (0, -left padding) and of output pixel (0, 0)."""
-    pixel = 4 * tile.lanes
+def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
+    """Tiles first … last-1 of the row of tiles at `row`.
+
+    `x` and `y` are the addresses of input pixel (0, -left padding) and of output pixel (0, 0).
+    """
     source_row = row * args.stride_h - args.pad_top
-    target = y + row * args.y_line + column * pixel
-    lane_tile(
-        tile,
-        x + source_row * args.x_line + column * args.stride_w * pixel,
-        args.x_line,
-        source_row,
-        args.in_height,
-        args.zeros,
-        args.kernel_rows,
-        w,
-        target,
-        args.y_line,
-        bias,
-        target + args.residual - args.y,
-    )
+    if first < last:
+        call_lane_strip(
+            strip,
+            x + source_row * args.x_line,
+            args.x_line,
+            source_row,
+            args.in_height,
+            args.zeros,
+            args.kernel_rows,
+            w,
+            y + row * args.y_line,
+            args.y_line,
+            bias,
+            args.residual - args.y,
+            first,
+            last,
+            low,
+            high,
+        )
 
 
 @kernel(
-    "x y w bias residual zeros weight_bytes kernel_rows channels batch blocks row_blocks row_tiles column_tiles "
+    "inner left right has_left has_right tile_height tile_width x y w bias residual zeros weight_bytes kernel_rows "
+    "channels batch blocks row_blocks row_tiles column_tiles "
     "height width low high in_height stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
     "band band_step band_width inside x_block x_cb x_c x_h x_w"
 )
 def lanewise(tile, worker, workers, args):
     """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module.
 
-    Middle tiles start at output columns low … high, tile columns `cols` apart.
+    Middle tiles start at output columns low … high, `tile_width` apart.
     """
-    rows = tile.inner.rows
-    cols = tile.inner.cols
+    rows = args.tile_height
     units = args.batch * args.blocks * args.row_blocks
     for unit in range(units * worker // workers, units * (worker + 1) // workers):
         row_block = unit % args.row_blocks
@@ -107,11 +108,8 @@ def lanewise(tile, worker, workers, args):
             x = args.x + image * args.x_image + block * args.x_cb - args.pad_left * 4 * tile.lanes
         for row_tile in range(row_tiles, next_row_tiles):
             row = min(row_tile * rows, args.height - rows)
-            for column_tile in range(args.column_tiles):
-                if tile.has_left and column_tile == 0:
-                    _tile(tile.left, args, x, y, w, bias, row, 0)
-                elif tile.has_right and column_tile == args.column_tiles - 1:
-                    _tile(tile.right, args, x, y, w, bias, row, args.width - cols)
-                else:
-                    column = min(max(column_tile * cols, args.low), args.high)
-                    _tile(tile.inner, args, x, y, w, bias, row, column)
+            last = args.column_tiles - args.has_right
+            end = args.width - args.tile_width
+            _strip(tile, args, args.left, x, y, w, bias, row, 0, args.has_left, 0, 0)
+            _strip(tile, args, args.inner, x, y, w, bias, row, args.has_left, last, args.low, args.high)
+            _strip(tile, args, args.right, x, y, w, bias, row, last, args.column_tiles, end, end)

@@ -37,7 +37,8 @@ SIZES: dict[int, tuple[int, int, int]] = {
     32: (488, 213, 335),
 }
 _MOST_TILES = 3  # tile sizes worth trying
-_L2_SHARES = (1.4, 3.0, 6.0)  # transforms of a block: the weights are many, and larger blocks read them less often
+_L2_SHARES = (0.7, 1.4, 3.0)  # transforms of a block: the weights are many, and larger blocks read them less often
+_PACKED_AT_ONCE = 16  # output channels whose spectrum is held in float64
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
 _WORTH_TAPS = 25  # fewer taps than this, and only one candidate is tried
 
@@ -145,8 +146,11 @@ def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int
 
 def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
     """The spectrum in float32 as [plane][panel][C][v][lanes of K]."""
-    planes = spectrum(weight.astype(np.float64), problem.dilation, params.rows, params.cols)
-    return transformed.pack(problem, params.v, isa, planes.astype(np.float32))
+    planes = np.empty((plane_count(params.rows, params.cols), problem.k, problem.c), np.float32)
+    for k in range(0, problem.k, _PACKED_AT_ONCE):
+        some = weight[k : k + _PACKED_AT_ONCE].astype(np.float64)
+        planes[:, k : k + _PACKED_AT_ONCE] = spectrum(some, problem.dilation, params.rows, params.cols)
+    return transformed.pack(problem, params.v, isa, planes)
 
 
 def bind(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.micro.lanes import LaneTile
+from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.micro.lanewise import LanewiseTile, lanewise
 from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Cost, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
 from cpuconv.solvers.blocked import layout, reach
 from cpuconv.solvers.machine import Machine, machine
 
@@ -248,24 +247,22 @@ def step(
         )
 
     kind = kind_of(lanes, x.strides.block, x.strides.cb, x.strides.c, x.strides.w)
-    tile = LanewiseTile(
-        lanes=lanes,
-        inner=lane_tile(across.inner),
-        left=lane_tile(across.left),
-        right=lane_tile(across.right),
-        has_left=across.left != across.inner,
-        has_right=across.right != across.inner,
-        band=not in_place,
-        pack=RowTile(lanes, BLOCKED if in_place else kind),
-    )
+    inner, left, right = (lane_tile(part) for part in (across.inner, across.left, across.right))
     pad_left = problem.pads[2] if in_place else min(problem.pads[2], band_width)
-    args: dict[str, Any] = {
+    args: Args = {
+        "inner": MicroRef(lane_strip, inner),
+        "left": MicroRef(lane_strip, left),
+        "right": MicroRef(lane_strip, right),
+        "has_left": left != inner,
+        "has_right": right != inner,
+        "tile_height": shape.rows,
+        "tile_width": shape.cols,
         "x": x.ref,
         "y": y.ref,
         "w": Ref("w"),
         "bias": Ref("bias"),
         "residual": residual.ref if residual else y.ref,
-        "zeros": _zeros(window(problem, 1, shape.cols)[1] * lanes) if tile.inner.checked else 0,
+        "zeros": _zeros(window(problem, 1, shape.cols)[1] * lanes) if inner.checked else 0,
         "weight_bytes": shape.mix * problem.r * problem.s * pixel,
         "kernel_rows": problem.r,
         "channels": problem.c,
@@ -295,7 +292,8 @@ def step(
         "inside": max(0, min(problem.w, band_width - pad_left)),
         **view_args("x", x.strides),
     }
-    return Step(lanewise, tile, args)
+    pack = RowTile(lanes, BLOCKED if in_place else kind)
+    return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args)
 
 
 def _row_blocks(problem: ConvProblem, row_tiles: int, block: int, planes: int) -> int:

@@ -1,0 +1,30 @@
+"""The lines that the project measures itself on, by the model's choice, against the oracle; large planes cut down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import oracle
+import pytest
+
+from cpuconv import select, sources
+from cpuconv.sources import Entry
+
+CANONICAL = Path(__file__).parent.parent / "bench" / "shapes" / "canonical.txt"
+ENTRIES = sources.load(str(CANONICAL), ("NCHW", "NCHW"), 1)
+MOST = 20  # rows and columns of an input
+
+
+def test_all_lines():
+    assert len(ENTRIES) == 45
+    assert len({entry.label for entry in ENTRIES}) == 45
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
+def test_line(entry: Entry):
+    problem = replace(entry.problem, h=min(entry.problem.h, MOST), w=min(entry.problem.w, MOST))
+    auto = select.resolve_layouts(problem, "auto", "auto", select.Limits())
+    oracle.check(auto, accuracy="standard")
+    if auto != problem and problem.flops < 2e8:
+        oracle.check(replace(problem, residual=True), accuracy="standard")
