@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 import layouts
-from cpuconv import activation as activations
 from cpuconv.isa import Isa, current
-from cpuconv.micro.tail import ClearTile, clear_tail
+from cpuconv.micro.tail import TailTile, clear_tail
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import BY_NAME
-from cpuconv.solvers.base import FLOAT, Operand, Ref, Space, Step, contiguous, params_text, parse_params
+from cpuconv.solvers.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
 from cpuconv.solvers.reordering import reorder_step
 from layouts import Strides
 
@@ -95,7 +94,7 @@ def assemble(
     steps += candidate.solver.bind(problem, candidate.params, isa, space, x, target, residual)
     if target is not y:
         steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
-    elif _tail_is_dirty(problem):
+    elif need_out is not None and problem.k % isa.lanes:
         steps.append(_clear(problem, isa, y))
     return Recipe(steps, space.size, problem.threads)
 
@@ -130,21 +129,12 @@ def _moved(
     return moved
 
 
-def _tail_is_dirty(problem: ConvProblem) -> bool:
-    """Whether lanes beyond K of a blocked output hold activation(0) other than zero."""
-    block = layouts.get(problem.out_layout).block
-    return problem.k % block != 0 and float(activations.apply(np.zeros(1), problem.activation)[0]) != 0.0
-
-
 def _clear(problem: ConvProblem, isa: Isa, y: Operand) -> Step:
-    valid = problem.k % y.strides.block
-    args: dict[str, Any] = {
-        "y": y.ref + (problem.k // y.strides.block) * y.strides.cb,
+    """Tail lanes of the last channel block to zero."""
+    args: Args = {
+        "y": y.ref + (problem.k // isa.lanes) * y.strides.cb,
         "image": y.strides.n,
         "batch": problem.n,
         "pixels": problem.oh * problem.ow,
-        "pixel": y.strides.w,
-        "valid": valid,
-        "block": y.strides.block,
     }
-    return Step(clear_tail, ClearTile(isa.lanes), args, parallel=False)
+    return Step(clear_tail, TailTile(isa.lanes, problem.k % isa.lanes), args)

@@ -67,7 +67,7 @@ def test_whole_range(activation):
 @pytest.mark.parametrize("name", ["silu", "hardswish", "gelu", "gelu_tanh"])
 def test_gates_close(name):
     """What gates its input lets nothing through from the far negative side, and everything from the positive."""
-    x = np.repeat(-np.geomspace(30, 3e38, 64).astype(np.float32), 2)
+    x = np.repeat(-np.geomspace(30, 1e30, 64).astype(np.float32), 2)
     x[::2] *= -1
     y = emitted(x, (name,))
     assert np.isfinite(y).all()
@@ -101,7 +101,7 @@ def test_small_values(name):
 def test_tails_stay_zero(activation, layout):
     """Activations that are not 0 at 0 leave the channels that fill up a block at 0."""
     problem = oracle.ConvProblem(2, 5, 3, 4, 19, 1, 1, activation=activation, out_layout=layout)
-    oracle.check(problem)
+    oracle.check(problem, "pointwise")
 
 
 def test_tables_agree():

@@ -16,7 +16,7 @@ from cpuconv.isa.vector import Vector
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # Cody and Waite's split: n·high is exact
 _EXP_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
-_EXP_RANGE = (-87.0, 88.0)
+_EXP_RANGE = (-87.0, 89.0)  # above, the exponent bits say infinity
 # Abramowitz and Stegun 7.1.26: |error| <= 1.5e-7
 _ERF_P, _ERF_POLYNOMIAL = 0.3275911, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
@@ -35,7 +35,7 @@ def clip(vec: Vector, x: Any, low: float, high: float) -> Any:
 
 
 def exp(vec: Vector, x: Any) -> Any:
-    """e^x to 2 ulp, x clamped to the range of normal results (Cephes expf)."""
+    """e^x to 2 ulp (Cephes expf); from 88.4 on infinity, and below -87 the smallest normal number."""
     builder = vec.builder
     x = clip(vec, x, *_EXP_RANGE)
     n = vec.round(vec.mul(x, vec.constant(_LOG2_E)))

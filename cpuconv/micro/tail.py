@@ -1,25 +1,37 @@
-"""Tail lanes of a blocked output back to zero, for activations that do not keep zero."""
+"""Tail lanes of a blocked output back to zero: an activation may not keep zero, and 0·Inf is NaN."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from cpuconv.micro.intrinsics import zero_float
+from llvmlite import ir
+
+from cpuconv.isa.vector import Vector
+from cpuconv.micro.intrinsics import emitter
 from cpuconv.runtime.kernel import kernel
 
 
 @dataclass(frozen=True)
-class ClearTile:
-    """Lanes of the instruction set."""
+class TailTile:
+    """Lanes of the instruction set, which are those of the output's blocks, and the lanes that are channels."""
 
     lanes: int
+    valid: int
 
 
-@kernel("y image batch pixels pixel valid block")
+@emitter
+def _mask_vector(tile: TailTile, vec: Vector, address: Any) -> None:
+    """Zero the lanes from `valid` on of the vector at `address`."""
+    address = vec.pointer(address)
+    keep = ir.Constant(ir.VectorType(ir.IntType(1), tile.lanes), [int(lane < tile.valid) for lane in range(tile.lanes)])
+    vec.store(vec.builder.select(keep, vec.load(address), vec.constant(0.0)), address)
+
+
+@kernel("y image batch pixels")
 def clear_tail(tile, worker, workers, args):
-    """Zero lanes valid … block-1 of every pixel of the channel block at y, for each image."""
-    for n in range(args.batch):
-        for p in range(args.pixels):
-            place = args.y + n * args.image + p * args.pixel
-            for lane in range(args.valid, args.block):
-                zero_float(tile, place + 4 * lane)
+    """Zero the tail lanes of every pixel of the channel block at y, for each image."""
+    pixels = args.batch * args.pixels
+    for p in range(pixels * worker // workers, pixels * (worker + 1) // workers):
+        n = p // args.pixels
+        _mask_vector(tile, args.y + n * args.image + (p - n * args.pixels) * 4 * tile.lanes)

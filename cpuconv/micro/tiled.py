@@ -122,25 +122,49 @@ def _multiply(tile, args, v, m, panel, next_panel, count):
 
 
 @inline
+def _copy_pixels(tile, source, source_line, target, target_line, rows, columns):
+    """Copy rows × columns pixels of one channel block; byte steps between rows."""
+    pixel = 4 * tile.lanes
+    for i in range(rows):
+        for j in range(columns):
+            copy_vector(tile, source + i * source_line + j * pixel, target + i * target_line + j * pixel)
+
+
+@inline
 def _backward(tile, args, first, count, m, panel, next_panel, worker):
-    """Inverse transforms and epilogue of the block for a range of weight panels."""
+    """Inverse transforms and epilogue of the block for a range of weight panels.
+
+    A tile that overlaps its predecessors is finished in a patch, and only its own pixels are stored: the same pixel
+    computed from another tile differs in rounding, and the two tiles may be two workers'.
+    """
     pixel = 4 * tile.lanes
     scratch = args.scratch + worker * args.scratch_step
+    patch = args.patch + worker * args.patch_step
+    patch_line = args.tile_width * pixel
+    patch_residual = patch + args.tile_height * patch_line
     first_vector = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
     for vector in range(first_vector, min(next_panel * args.tile_vectors, args.vectors)):
+        bias = args.bias + vector * pixel
         for index in range(count):
             image, row, column = _tile_place(args, first + index)
-            _call_backward(
-                args.backward,
-                m + ((vector - first_vector) * args.most + index) * pixel,
-                args.m_plane,
-                args.y + image * args.y_image + vector * args.y_vector + row * args.y_line + column * pixel,
-                args.y_line,
-                pixel,
-                args.bias + vector * pixel,
-                args.residual - args.y,
-                scratch,
-            )
+            source = m + ((vector - first_vector) * args.most + index) * pixel
+            y = args.y + image * args.y_image + vector * args.y_vector + row * args.y_line + column * pixel
+            residual = args.residual - args.y
+            over = (-row) % args.tile_height  # rows and columns of predecessors
+            across = (-column) % args.tile_width
+            if over == 0 and across == 0:
+                _call_backward(args.backward, source, args.m_plane, y, args.y_line, pixel, bias, residual, scratch)
+                continue
+            if residual != 0:
+                _copy_pixels(
+                    tile, y + residual, args.y_line, patch_residual, patch_line, args.tile_height, args.tile_width
+                )
+            residual = patch_residual - patch
+            _call_backward(args.backward, source, args.m_plane, patch, patch_line, pixel, bias, residual, scratch)
+            own = over * patch_line + across * pixel
+            y += over * args.y_line + across * pixel
+            rows = args.tile_height - over
+            _copy_pixels(tile, patch + own, patch_line, y, args.y_line, rows, args.tile_width - across)
 
 
 @kernel(

@@ -49,12 +49,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def cost(problem: ConvProblem, params: Params, machine: blocked.Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
-    return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem))
+    return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
 
-def needs_band(problem: ConvProblem) -> bool:
+def needs_band(problem: ConvProblem, isa: Isa) -> bool:
     """Whether the kernel cannot read the input in place."""
-    return any(problem.pads)
+    return any(problem.pads) or problem.in_layout != blocked.layout(isa)
 
 
 def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:

@@ -18,7 +18,9 @@ from cpuconv.solvers.tiling import Tile, cycles, tiles
 Size = tuple[int, int]  # rows and columns
 
 _L2_SHARES = (0.35, 0.7, 1.4)  # transforms of a block: candidates in shares of L2
-_CHUNK_SHARE = 0.3  # products of a chunk of output channels, the same
+_L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share of L3
+_FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
+_CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
 _TILES = 2  # GEMM tiles a block size
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
@@ -37,14 +39,17 @@ def sizes(
     vectors = divide(problem.k, isa.lanes)
     total = tile_grid(problem, m)[2]
     per_tile = planes * channels * FLOAT
+    blocks = [min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile))) for share in shares]
+    if total * per_tile <= _L3_SHARE * machine.l3:
+        blocks.append(total)
     seen = set()
-    for share in shares:
-        block = min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile)))
+    for block in blocks:
         block = divide(total, divide(total, block))  # equal blocks
         for tile in tiles(isa, vectors, 1, block, channels, most=_TILES):
             panel_bytes = planes * tile.v * isa.lanes * block * FLOAT
             panels = divide(vectors, tile.v)
-            chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes)))
+            fused = block * per_tile <= _FUSED_SHARE * machine.l2
+            chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes))) if fused else panels
             found = (tile.v, tile.cols, block, divide(panels, divide(panels, chunk)))
             if found not in seen:
                 seen.add(found)
@@ -107,7 +112,8 @@ def step(
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
     table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
-    v_step, m_step, patch_step = planes * v_plane + pixel, planes * m_plane + pixel, a[0] * a[1] * pixel
+    v_step, m_step = planes * v_plane + pixel, planes * m_plane + pixel
+    patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
     gemm = GemmTile(lanes, params.v, rows=1, cols=params.n, unroll=lanes, xs=lanes, ys=lanes, epilogue=False)
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),

@@ -1,0 +1,137 @@
+"""What a plan takes for an algorithm and layouts, under which limits, and what it says of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import oracle
+import pytest
+from example import BLOCKED, EXPECTED, PROBLEM, W, X, close, conv
+
+import cpuconv
+import layouts
+from cpuconv import select
+from cpuconv.errors import ArgumentError, WorkspaceError
+from cpuconv.recipe import Candidate
+
+
+def test_cached_times_nothing(no_timing):
+    kept = cpuconv.plan(X.shape, W, padding=1)
+    assert kept.decided_by in ("model", "store")
+    close(kept(X), EXPECTED)
+    close(cpuconv.conv2d(X, W, padding=1), EXPECTED)
+
+
+BIG = ((1, 64, 56, 56), (64, 64, 3, 3))
+
+
+@pytest.mark.parametrize("accuracy", select.ACCURACIES)
+def test_accuracy_classes(accuracy):
+    told = cpuconv.explain(*BIG, padding=1, accuracy=accuracy, strategy="heuristic", threads=1)
+    chosen = Candidate.parse(told.algorithm)
+    assert select.Limits(accuracy).admits_accuracy(chosen.accuracy)
+    if accuracy == "standard":
+        assert chosen.solver.NAME == "winograd"
+    left_out = {line.candidate: line.left_out for line in told.lines if line.left_out}
+    for line in told.lines:
+        if "(" in line.candidate and not select.Limits(accuracy).admits_accuracy(
+            Candidate.parse(line.candidate).accuracy
+        ):
+            assert "accuracy" in left_out[line.candidate]
+
+
+def test_accuracy_binds_named_algorithms():
+    with pytest.raises(ArgumentError, match="'accuracy' must be one that winograd meets, not 'exact'"):
+        cpuconv.plan(X.shape, W, padding=1, algorithm="winograd", accuracy="exact")
+    full = cpuconv.plan(X.shape, W, padding=1, algorithm="winograd", strategy="heuristic").algorithm
+    with pytest.raises(ArgumentError, match=r"'accuracy' must be one that winograd\(m=.* meets, not 'exact'"):
+        cpuconv.plan(X.shape, W, padding=1, algorithm=full, accuracy="exact")
+    assert cpuconv.plan(X.shape, W, padding=1, algorithm=full).algorithm == full
+
+
+def test_workspace_limit():
+    sizes = sorted({line.workspace for line in cpuconv.explain(*BIG, padding=1).lines if line.workspace is not None})
+    least = sizes[0]
+    for limit in (least, (least + sizes[-1]) // 2, sizes[-1]):
+        told = cpuconv.explain(*BIG, padding=1, workspace_limit=limit)
+        assert next(line.workspace for line in told.lines if line.chosen) <= limit
+    made = cpuconv.plan(X.shape, W, padding=1, strategy="heuristic", threads=1)
+    tight = min(line.workspace for line in made.explain().lines if line.workspace is not None)
+    fitted = cpuconv.plan(X.shape, W, padding=1, strategy="heuristic", threads=1, workspace_limit=tight)
+    assert fitted.workspace_bytes <= tight
+    close(fitted(X), EXPECTED)
+    assert tight > 0
+    with pytest.raises(WorkspaceError, match=f"'workspace_limit' must be at least {tight} bytes for this problem, not"):
+        conv(workspace_limit=tight - 1)
+    named = {"padding": 1, "algorithm": cpuconv.plan(X.shape, W, padding=1, algorithm="winograd").algorithm}
+    size = cpuconv.plan(X.shape, W, **named).workspace_bytes
+    assert cpuconv.plan(X.shape, W, workspace_limit=size, **named).workspace_bytes == size
+    with pytest.raises(WorkspaceError, match=f"'workspace_limit' must be at least {size} bytes for winograd"):
+        cpuconv.plan(X.shape, W, workspace_limit=size - 1, **named)
+
+
+def test_auto_layouts():
+    made = cpuconv.plan(X.shape, W, padding=1, in_layout="auto", out_layout="auto", strategy="heuristic")
+    assert {made.in_layout, made.out_layout} <= set(layouts.NAMES)
+    y = made(layouts.from_nchw(X, made.in_layout))
+    close(layouts.to_nchw(y, made.out_layout, 24), EXPECTED)
+    half = cpuconv.plan(X.shape, W, padding=1, in_layout="NHWC", out_layout="auto", strategy="heuristic")
+    assert half.in_layout == "NHWC"
+    close(layouts.to_nchw(conv(out_layout="auto", in_layout="NCHW"), half.out_layout, 24), EXPECTED)
+
+
+def test_auto_layouts_keep_to_the_workspace():
+    """Whatever limit some layouts meet, `auto` meets."""
+    shape, w = (1, 16, 12, 12), oracle.normal((16, 16, 1, 1))
+    favourites = ("NCHW", BLOCKED)
+
+    def sizes(a: str, b: str) -> list[int]:
+        lines = cpuconv.explain(shape, w.shape, in_layout=a, out_layout=b, threads=1).lines
+        return [line.workspace for line in lines if line.workspace is not None]
+
+    found = {pair: min(sizes(*pair)) for pair in itertools.product(favourites, repeat=2)}
+    assert len(set(found.values())) > 1
+    for limit in found.values():
+        auto = cpuconv.plan(shape, w, in_layout="auto", out_layout="auto", threads=1, workspace_limit=limit)
+        assert auto.workspace_bytes <= limit
+    with pytest.raises(WorkspaceError):
+        cpuconv.plan((1, 16, 12, 12), W[:, :16], in_layout="auto", out_layout="auto", workspace_limit=0, padding=1)
+
+
+def test_what_a_plan_says():
+    made = cpuconv.plan(X.shape, W, padding=1, strategy="heuristic", threads=1)
+    assert made.problem == PROBLEM
+    assert made.in_layout == made.out_layout == "NCHW"
+    assert made.packed_weight_bytes >= W.nbytes
+    assert "\n" not in made.algorithm and str(Candidate.parse(made.algorithm)) == made.algorithm
+    assert made.algorithm in repr(made) and PROBLEM.key in repr(made)
+    told = made.explain()
+    assert told.algorithm == made.algorithm and told.to_dict()["problem"] == PROBLEM.key
+    (chosen,) = (line for line in told.lines if line.chosen)
+    assert chosen.candidate == made.algorithm and chosen.workspace == made.workspace_bytes
+    assert {line.candidate for line in told.lines if "(" not in line.candidate} == {
+        name for name, reason in select.applicable(PROBLEM) if reason
+    }
+    assert str(told).splitlines()[1].startswith(made.algorithm)
+    assert told.to_dict() == cpuconv.explain(X.shape, W.shape, padding=1, strategy="heuristic", threads=1).to_dict()
+
+
+def test_named_algorithms_that_cannot():
+    with pytest.raises(ArgumentError, match="'algorithm' must be one of pointwise, .*, not 'magic'"):
+        cpuconv.plan(X.shape, W, algorithm="magic")
+    with pytest.raises(ArgumentError, match=r"'algorithm' must be one that can run this problem \(pointwise: .*3x3"):
+        cpuconv.plan(X.shape, W, algorithm="pointwise")
+    with pytest.raises(ArgumentError, match="'algorithm' must be a solver with its parameters"):
+        cpuconv.plan(X.shape, W, algorithm="direct(v=1)")
+    with pytest.raises(ArgumentError, match="'algorithm' must be a candidate of this problem, such as direct"):
+        cpuconv.plan(X.shape, W, algorithm="direct(v=99,rows=1,cols=1,block=1)")
+    with pytest.raises(ArgumentError, match="'algorithm' must be one of"):
+        cpuconv.plan(X.shape, W, algorithm=3)
+
+
+def test_groups_of_numpy_integers():
+    w = oracle.normal((20, 5, 3, 3)) / 7
+    x = layouts.from_nchw(X, "NCHW8c")
+    y = conv(x, w, groups=np.int64(4), stride=np.int32(1), in_layout="NCHW8c")
+    close(y, conv(X, w, groups=4))

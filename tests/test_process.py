@@ -1,0 +1,240 @@
+"""What must hold from one process to the next: the kernel cache, start-up, fork, threading layers, other CPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import conftest
+import pytest
+
+from cpuconv.solvers import TABLE
+
+HERE = Path(__file__).parent
+PATIENCE = 240
+FIRST_RESULT = 1.5  # seconds from the start of a process
+
+PRELUDE = """
+import json, os, sys, threading, time, warnings
+import numpy as np
+import cpuconv
+from cpuconv.errors import CpuconvWarning
+from cpuconv.runtime.cache import Statistics, folder
+
+x = np.random.default_rng(0).standard_normal((1, 32, 28, 28), np.float32)
+w = np.random.default_rng(1).standard_normal((32, 32, 3, 3), np.float32) / 17
+w.flags.writeable = False
+
+def right(y):
+    from cpuconv import reference
+    problem = cpuconv.ConvProblem(1, 32, 28, 28, 32, 3, 3, pads=(1, 1, 1, 1))
+    return reference.relative_error(y, reference.conv2d(x, w, None, problem)) < 1e-4
+
+def say(**values):
+    print(json.dumps({"folder": str(folder()), "compiled": Statistics.compiled, "loaded": Statistics.loaded, **values}))
+"""
+ONE_CALL = (
+    PRELUDE
+    + """
+y = cpuconv.conv2d(x, w, padding=1)
+seconds = time.time() - float(sys.argv[1])
+say(right=right(y), seconds=seconds)
+"""
+)
+
+
+def start(code: str, environ: dict[str, str], **variables: str) -> subprocess.Popen[str]:
+    """A Python process that runs the code; its argument is the time of its start."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(time.time())],
+        env={**environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> dict:
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    return {**json.loads(out.splitlines()[-1]), "stderr": err}
+
+
+def run(code: str, environ: dict[str, str], **variables: str) -> dict:
+    return finish(start(code, environ, **variables))
+
+
+def objects(cache: Path) -> list[Path]:
+    return sorted(cache.glob("kernels/*/*.o"))
+
+
+def test_second_process(environ, own_store):
+    """It compiles nothing, and has its first result soon after its start."""
+    variables = {"CPUCONV_CACHE_DIR": str(own_store)}
+    assert run(ONE_CALL, environ, **variables)["right"]
+    told = []
+    for _ in range(3):
+        told.append(run(ONE_CALL, environ, **variables))
+        assert told[-1]["right"] and told[-1]["compiled"] == 0 and told[-1]["loaded"] >= 2
+        if told[-1]["seconds"] < FIRST_RESULT:
+            break
+    assert min(each["seconds"] for each in told) < FIRST_RESULT
+
+
+def test_compiling_at_once_and_damage(environ, tmp_path):
+    """Two processes fill an empty cache together; damaged kernels are then compiled again, and only those."""
+    variables = {"CPUCONV_CACHE_DIR": str(tmp_path)}
+    for told in [finish(process) for process in [start(ONE_CALL, environ, **variables) for _ in range(2)]]:
+        assert told["right"] and told["compiled"] + told["loaded"] >= 2
+    files = objects(tmp_path)
+    assert len(files) >= 2
+    assert not list(tmp_path.glob("kernels/*/*.part"))
+
+    first, second = files[0].read_bytes(), files[1].read_bytes()
+    files[0].write_bytes(first[:-9] + bytes([first[-9] ^ 1]) + first[-8:])
+    files[1].write_bytes(second[: len(second) // 2])
+    told = run(ONE_CALL, environ, **variables)
+    assert told["right"] and told["compiled"] == 2
+    told = run(ONE_CALL, environ, **variables)
+    assert told["right"] and told["compiled"] == 0
+    assert len(objects(tmp_path)) == len(files)
+
+
+def test_cache_that_cannot_be_written(environ, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    told = run(ONE_CALL, environ, CPUCONV_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert told["right"] and told["folder"] == "None" and told["compiled"] >= 2
+    assert told["stderr"].count("CpuconvWarning: kernels are not cached on disk") == 1
+
+
+FORK = (
+    PRELUDE
+    + """
+threads = cpuconv.get_num_threads()
+made = cpuconv.plan(x.shape, w, padding=1, strategy="heuristic")
+before = made(x)
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same = all((made(x) == before).all() for _ in range(3))
+    count = sum(issubclass(each.category, CpuconvWarning) for each in caught)
+    os.write(writing, json.dumps([bool(same), count]).encode())
+    os._exit(0)
+os.close(writing)
+same, count = json.loads(os.read(reading, 100))
+os.waitpid(child, 0)
+say(right=right(before) and bool((made(x) == before).all()), same=same, count=count, threads=threads)
+"""
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_fork(environ):
+    """A child of fork has no pool: it runs serially and says so once; its parent goes on."""
+    told = run(FORK, environ)
+    assert told["right"] and told["same"]
+    assert told["count"] == (1 if told["threads"] > 1 else 0)
+
+
+WORKQUEUE = (
+    PRELUDE
+    + """
+from cpuconv.runtime.threads import pool
+made = cpuconv.plan(x.shape, w, padding=1, strategy="heuristic")
+first = made(x)
+results = []
+def caller():
+    for _ in range(50):
+        results.append(bool((made(x) == first).all()))
+callers = [threading.Thread(target=caller) for _ in range(4)]
+for each in callers: each.start()
+for each in callers: each.join()
+say(right=right(first), same=all(results), count=len(results), layer=pool().layer)
+"""
+)
+
+
+def test_workqueue(environ):
+    """The layer that does not survive calls from several threads gets one at a time."""
+    told = run(WORKQUEUE, environ, NUMBA_THREADING_LAYER="workqueue")
+    assert told["layer"] == "workqueue"
+    assert told["right"] and told["same"] and told["count"] == 200
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="AVX2 is x86")
+def test_avx2(environ):
+    """Every solver with the code of an AVX2 machine."""
+    command = [sys.executable, str(HERE / "run_reduced.py")]
+    variables = {**environ, "NUMBA_CPU_NAME": "haswell"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["isa"], told["lanes"]) == ("avx2", 8)
+    assert set(told["ran"]) == {solver.NAME for solver in TABLE}
+
+
+SYMBOLS = """
+import json, sys
+import llvmlite.binding as llvm
+from cpuconv.runtime.target import target
+target()
+names = json.loads(sys.stdin.read())
+print(json.dumps([name for name in names if llvm.address_of_symbol(name) is None]))
+"""
+
+
+def undefined(elf: bytes) -> set[str]:
+    """Names that a 64-bit little-endian ELF object takes from elsewhere."""
+    assert elf[:6] == b"\x7fELF\x02\x01"
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count = struct.unpack_from("<HH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + size * index) for index in range(count)]
+    names = set()
+    for _, kind, _, _, offset, length, link, _, _, each in sections:
+        if kind == 2:  # symbols; their names are in the section `link`
+            strings = sections[link][4]
+            for place in range(offset + each, offset + length, each):
+                name, _, _, section = struct.unpack_from("<IBBH", elf, place)
+                if section == 0:
+                    names.add(elf[strings + name : elf.index(b"\0", strings + name)].decode())
+    return names
+
+
+@pytest.mark.skipif(sys.platform != "linux" or sys.byteorder != "little", reason="object files are ELF on Linux")
+def test_kernels_need_nothing_that_is_not_there(environ):
+    """What an object file names is there in a process that has only imported the library."""
+    run(ONE_CALL, environ)
+    files = objects(conftest.CACHE)
+    assert files
+    names: set[str] = set()
+    for file in files:
+        symbol, _, code = file.read_bytes()[32:].partition(b"\0")
+        assert symbol
+        names |= undefined(code)
+    names -= {"_GLOBAL_OFFSET_TABLE_"}
+    done = subprocess.run(
+        [sys.executable, "-c", SYMBOLS], env=environ, input=json.dumps(sorted(names)), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+def test_import_is_light(environ):
+    """Importing compiles nothing, starts no thread, and leaves heavy modules alone."""
+    code = """
+import json, sys, threading
+import cpuconv
+from cpuconv.runtime.cache import Statistics
+heavy = [name for name in ("onnx", "torch", "scipy.fft", "rich", "hypothesis") if name in sys.modules]
+print(json.dumps({"heavy": heavy, "compiled": Statistics.compiled, "threads": threading.active_count()}))
+"""
+    told = run(code, environ)
+    assert told["heavy"] == [] and told["compiled"] == 0 and told["threads"] == 1
