@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 
 import numpy as np
@@ -35,6 +36,26 @@ def as_float32_view(x: object, name: str) -> np.ndarray:
     if array.dtype != FLOAT32:
         raise ArgumentTypeError(_dtype_message(array.dtype, name))
     return array if array.flags.aligned else array.copy()
+
+
+def _data_word() -> int | None:
+    """Where in an array object NumPy keeps the data pointer: the first word after the object's head, as its C API has
+    it; None where a trial does not find it there."""
+    trial = np.empty(3, np.float32)[1:]
+    offset = object.__basicsize__
+    found = ctypes.c_size_t.from_address(id(trial) + offset).value
+    return offset if found == trial.__array_interface__["data"][0] else None
+
+
+_DATA_WORD = _data_word()
+_WORD_AT = ctypes.c_size_t.from_address
+
+
+def address(array: np.ndarray) -> int:
+    """Address of the first element; NumPy's own attributes take 1.5 µs, which a small convolution would notice."""
+    if _DATA_WORD is None:
+        return array.__array_interface__["data"][0]
+    return _WORD_AT(id(array) + _DATA_WORD).value
 
 
 def _dtype_message(dtype: np.dtype, name: str) -> str:

@@ -17,7 +17,7 @@ from cpuconv.problem import ConvProblem
 from cpuconv.reference import conv2d
 from cpuconv.runtime import Program
 from cpuconv.solvers import im2col
-from cpuconv.solvers.base import Operand, Ref, Space, aligned, contiguous, divide, params_text, parse_params
+from cpuconv.solvers.base import MicroRef, Operand, Ref, Space, aligned, contiguous, divide, params_text, parse_params
 from cpuconv.solvers.machine import machine
 
 ISA = current()
@@ -50,10 +50,12 @@ def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=Non
     def word(value):
         if isinstance(value, Ref):
             return arrays[value.name].ctypes.data + value.offset
+        if isinstance(value, MicroRef):
+            return value.entry()
         return value.ctypes.data if isinstance(value, np.ndarray) else int(value)
 
     block = step.kernel.pack({name: word(value) for name, value in step.args.items()})
-    Program([(step.kernel.entry(step.tile), block, step.parallel)], problem.threads).run()
+    Program([(step.compile(), block, step.parallel)], problem.threads).run()
     return space.size
 
 

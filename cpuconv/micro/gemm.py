@@ -15,7 +15,6 @@ from llvmlite import ir
 
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.micro.epilogue import finish
-from cpuconv.micro.intrinsics import emitter
 from cpuconv.runtime.microkernel import MicroKernel
 
 
@@ -165,9 +164,3 @@ def gemm_strip(
 
 
 call_gemm_strip = gemm_strip.caller()
-
-
-@emitter
-def gemm_tile(tile, vec, x, xrow, table, segments, kstep, w, y, yrow, yvec, bias, residual):
-    """`emit_tile` inside a driver, with the residual's address."""
-    emit_tile(tile, vec, x, xrow, table, segments, kstep, w, y, yrow, yvec, bias, vec.builder.sub(residual, y))

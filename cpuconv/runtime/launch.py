@@ -99,8 +99,11 @@ def _parallel(typingctx: Any, parallel_for: Any, entry: Any, block: Any, workers
     return types.void(types.int64, types.int64, types.int64, types.int64), codegen
 
 
-def _run(table, rows, workers, parallel_for):  # compiled below, for int64 addresses and counts
-    for row in range(rows):
+def _run(record):  # compiled below, for the address of: table, rows, workers, parallel_for
+    table = _word(record, 0)
+    workers = _word(record, 2)
+    parallel_for = _word(record, 3)
+    for row in range(_word(record, 1)):
         entry = _word(table, 3 * row)
         block = _word(table, 3 * row + 1)
         if workers > 1 and _word(table, 3 * row + 2) != 0:
@@ -109,7 +112,7 @@ def _run(table, rows, workers, parallel_for):  # compiled below, for int64 addre
             _serial(entry, block)
 
 
-_SIGNATURE = (types.int64,) * 4
+_SIGNATURE = (types.int64,)
 _launcher: Any = None
 
 
@@ -117,8 +120,8 @@ def _launch_function() -> Any:
     global _launcher
     if _launcher is None:
         dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(_run)
-        address = load_or_compile("launch", "4 words", lambda: compile_entry(dispatcher, _SIGNATURE))
-        _launcher = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(address)  # releases the GIL while it runs
+        address = load_or_compile("launch", "record", lambda: compile_entry(dispatcher, _SIGNATURE))
+        _launcher = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)  # releases the GIL while it runs
     return _launcher
 
 
@@ -128,20 +131,22 @@ class Program:
     def __init__(self, rows: Sequence[tuple[int, np.ndarray, bool]], threads: int) -> None:
         self.blocks = [block for _, block, _ in rows]
         self._table = np.array([[entry, block.ctypes.data, wide] for entry, block, wide in rows], np.int64)
+        self._threads = threads if any(wide for _, _, wide in rows) else 1
         self._call = _launch_function()
-        self._address, self._rows, self._threads = self._table.ctypes.data, len(rows), threads
+        self._serial = self._record(1, 0)
+        self._serial_address = self._serial.ctypes.data
+        self._parallel: np.ndarray | None = None
+
+    def _record(self, threads: int, parallel_for: int) -> np.ndarray:
+        return np.array([self._table.ctypes.data, len(self._table), threads, parallel_for], np.int64)
 
     def run(self) -> None:
         """Run all rows in order; returns when the last is done. Not to be called twice at once."""
-        threads = self._threads
-        if threads == 1 or (threads := usable_threads(threads)) == 1:
-            self._call(self._address, self._rows, 1, 0)
-        else:
-            workers = pool()
-            with workers.guard:
-                self._call(self._address, self._rows, threads, workers.parallel_for)
-
-
-def run(rows: Sequence[tuple[int, np.ndarray, bool]], threads: int = 1) -> None:
-    """Run rows once."""
-    Program(rows, threads).run()
+        if self._threads == 1 or usable_threads(self._threads) == 1:
+            self._call(self._serial_address)
+            return
+        workers = pool()
+        if self._parallel is None:
+            self._parallel = self._record(self._threads, workers.parallel_for)
+        with workers.guard:
+            self._call(self._parallel.ctypes.data)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.arrays import address
 from cpuconv.problem import ConvProblem
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -137,7 +138,7 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray
     """Uninitialised array that starts on a cache line."""
     size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    start = -address(raw) % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
