@@ -18,6 +18,7 @@ from cpuconv.solvers.machine import machine
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
+_CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
 _IN_THE_RUNNING = 2.0  # a solver's favourite is tried when the model is wrong by at most this much
 
 
@@ -205,7 +206,7 @@ def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str 
 
 
 def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
-    """The problem with `auto` layouts replaced: by what the model finds fastest, among NCHW and channel blocks."""
+    """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster."""
     favourites = (blocked.layout(current()), "NCHW")
     options = [
         replace(problem, in_layout=first, out_layout=second)
@@ -214,6 +215,8 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
     ]
 
     def estimate(option: ConvProblem) -> float:
-        return next((r.cost.estimate for r in ranking(option) if limited(option, r, limits) is None), math.inf)
+        planes = (option.in_layout, option.out_layout).count("NCHW")
+        best = next((r.cost.estimate for r in ranking(option) if limited(option, r, limits) is None), math.inf)
+        return best * _CLEARLY**planes
 
     return options[0] if len(options) == 1 else min(options, key=estimate)

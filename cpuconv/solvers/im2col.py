@@ -29,6 +29,7 @@ ACCURACY = "exact"
 _SHARES = (0.5, 0.15)  # of L2, for the columns of a block
 _UNROLLS = range(4, 10)
 _LINE = 64 // FLOAT
+_PAGE_CYCLES = 3.0  # a tile and row of a matrix whose rows are planes
 _RUN_CYCLES = 12.0  # around each run of pixels that is packed
 
 
@@ -79,7 +80,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
     packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * (4 / isa.lanes if wide else 1.5))
     if problem.in_layout == "NCHW" and _is_plain(problem):
-        packing = 0.0  # the input is the matrix
+        # the input is the matrix, and each of its rows a page of its own
+        packing = planes * divide(vectors, params.v) * divide(pixels, params.n) * depth * _PAGE_CYCLES
     way_out = planes * vectors * pixels * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
     activations = problem.in_bytes + problem.out_bytes
     traffic = (activations + problem.weight_bytes) / machine.rate(activations + problem.weight_bytes)

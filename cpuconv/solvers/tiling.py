@@ -11,6 +11,7 @@ from cpuconv.solvers.base import divide
 MOST_ROWS = 7
 _LATENCY = 4  # cycles of an FMA
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
+_EFFICIENCY = (0.8, 0.94, 0.97, 1.0)  # of a tile with 1, 2, … weight vectors, as measured beside the slots below
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ def cycles(isa: Isa, tile: Tile, reduction: int) -> float:
     """Modelled cycles of one tile over `reduction` scalars: FMA slots, load slots or latency, whichever binds."""
     n = tile.rows * tile.cols
     step = max(tile.v * n / isa.fma_rate, (tile.v + n) / isa.load_rate, _LATENCY)
-    return step * reduction + tile.v * n * isa.store_cost + _LOOP_OVERHEAD
+    return (
+        step * reduction / _EFFICIENCY[min(tile.v, len(_EFFICIENCY)) - 1] + tile.v * n * isa.store_cost + _LOOP_OVERHEAD
+    )
 
 
 def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, reduction: int) -> float:
