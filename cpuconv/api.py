@@ -199,9 +199,12 @@ def _run(made: Plan, x: Any, residual: Any, out: Any, weight: np.ndarray, bias: 
 
 
 _remembered: dict[Any, tuple[weakref.ref, Plan]] = {}
+_MOST_REMEMBERED = 256  # plans: one weight array may meet any number of input shapes
 
 
 def _remember(key: Any, w: np.ndarray, made: Plan) -> None:
+    while len(_remembered) >= _MOST_REMEMBERED:
+        _remembered.pop(next(iter(_remembered), None), None)
     _remembered[key] = (weakref.ref(w, lambda _: _remembered.pop(key, None)), made)
 
 

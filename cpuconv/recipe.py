@@ -94,7 +94,7 @@ def assemble(
     steps += candidate.solver.bind(problem, candidate.params, isa, space, x, target, residual)
     if target is not y:
         steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
-    elif need_out is not None and problem.k % isa.lanes:
+    elif need_out is not None and problem.k % isa.lanes and not steps[-1].clears_tail:
         steps.append(_clear(problem, isa, y))
     return Recipe(steps, space.size, problem.threads)
 

@@ -142,11 +142,12 @@ class ConvWorkload:
     def describe(self) -> dict[str, Any]:
         """What code generation and threads look like here."""
         isa = current()
+        place, writable = cache.folder()
         return {
             "isa": isa.name,
             "lanes": isa.lanes,
             "threading_layer": pool().layer,
-            "kernel_cache": str(cache.folder() or "none"),
+            "kernel_cache": "{}{}".format(place, "" if writable else " (read-only)"),
             "kernel_sources": cache.source_stamp(),
         }
 

@@ -162,3 +162,8 @@ def assembly(kernel: str, size: int) -> str:
 def test_code_is_a_loop_not_an_unrolled_tile(kernel):
     """A codelet is emitted once, however many rows and columns a tile has."""
     assert assembly(kernel, 16).count("\n") < 3 * assembly(kernel, 8).count("\n")
+
+
+def test_weights_that_would_fill_the_memory_are_refused():
+    problem = ConvProblem.parse("ic2048ih64oc2048kh23ph11")
+    assert "MB" in fft.applicable(problem, current())

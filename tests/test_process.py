@@ -37,7 +37,9 @@ def right(y):
     return reference.relative_error(y, reference.conv2d(x, w, None, problem)) < 1e-4
 
 def say(**values):
-    print(json.dumps({"folder": str(folder()), "compiled": Statistics.compiled, "loaded": Statistics.loaded, **values}))
+    place, writable = folder()
+    counts = {"compiled": Statistics.compiled, "loaded": Statistics.loaded}
+    print(json.dumps({"folder": str(place), "writable": writable, **counts, **values}))
 """
 ONE_CALL = (
     PRELUDE
@@ -109,8 +111,25 @@ def test_compiling_at_once_and_damage(environ, tmp_path):
 def test_cache_that_cannot_be_written(environ, tmp_path):
     (tmp_path / "file").write_text("in the way")
     told = run(ONE_CALL, environ, CPUCONV_CACHE_DIR=str(tmp_path / "file" / "cache"))
-    assert told["right"] and told["folder"] == "None" and told["compiled"] >= 2
+    assert told["right"] and not told["writable"] and told["compiled"] >= 2
     assert told["stderr"].count("CpuconvWarning: kernels are not cached on disk") == 1
+
+
+READ_ONLY = """
+import tempfile
+
+def refuse(*arguments, **settings):
+    raise PermissionError("read-only")
+
+tempfile.TemporaryFile = refuse
+"""
+
+
+def test_kernels_of_a_read_only_folder_are_used(environ, tmp_path):
+    variables = {"CPUCONV_CACHE_DIR": str(tmp_path)}
+    assert run(ONE_CALL, environ, **variables)["compiled"] >= 2
+    told = run(READ_ONLY + ONE_CALL, environ, **variables)
+    assert told["right"] and not told["writable"] and told["compiled"] == 0
 
 
 FORK = (

@@ -161,3 +161,13 @@ def test_empty_batch(layout):
     assert "0" in str(cpuconv.explain((0, 20, 8, 12), W.shape, padding=1))
     auto = cpuconv.plan((0, 20, 8, 12), W, in_layout="auto", out_layout="auto")
     assert auto.in_layout in layouts.NAMES
+
+
+def test_remembered_plans_are_bounded(made, monkeypatch):
+    monkeypatch.setattr(api, "_MOST_REMEMBERED", len(api._remembered) + 2)
+    w = read_only(W)
+    for activation in ("relu", "tanh", "silu", "gelu"):
+        conv(w=w, activation=activation)
+        assert len(api._remembered) <= api._MOST_REMEMBERED
+    conv(w=w, activation="gelu")
+    assert len(made) == 4  # the latest is still there

@@ -80,6 +80,11 @@ class Vector:
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
         return self.builder.shuffle_vector(a, b, mask)
 
+    def keep(self, a: Any, count: int) -> Any:
+        """The first `count` lanes of a, zero in the others."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])
+        return self.builder.select(mask, a, self.constant(0.0))
+
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:
         suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + "f32"

@@ -77,12 +77,15 @@ def _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_colu
     group = panel // args.panels
     vector = min((panel - group * args.panels) * args.tile_vectors, args.vectors - args.tile_vectors)
     channel = group * args.vectors + vector
+    gemm = args.gemm
+    if (panel + 1) % args.panels == 0:
+        gemm = args.gemm_last
     x += group * args.x_group
     y += channel * args.y_vector
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
         call_gemm_strip(
-            args.gemm,
+            gemm,
             x + row * args.x_line,
             args.x_line,
             args.table,
@@ -101,8 +104,8 @@ def _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_colu
 
 
 @kernel(
-    "gemm tile_vectors tile_height x y w bias bias_vector residual table segments panel_bytes panels vectors groups "
-    "chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks "
+    "gemm gemm_last tile_vectors tile_height x y w bias bias_vector residual table segments panel_bytes panels vectors "
+    "groups chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks "
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w"
 )

@@ -30,6 +30,7 @@ class GemmTile:
     xs: int  # from a pixel of x to the next in its tile row
     ys: int  # the same in y
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
+    valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
@@ -117,6 +118,8 @@ def _store_tile(
                 if tile.epilogue:
                     extra = vec.load(vec.offset(target, residual)) if tile.residual else None
                     value = finish(vec, value, biases[j], extra, tile.activation)
+                if tile.valid and j == tile.v - 1:
+                    value = vec.keep(value, tile.valid)
                 vec.store(value, target)
 
 

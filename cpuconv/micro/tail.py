@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import Vector
 from cpuconv.micro.intrinsics import emitter
 from cpuconv.runtime.kernel import kernel
@@ -24,8 +22,7 @@ class TailTile:
 def _mask_vector(tile: TailTile, vec: Vector, address: Any) -> None:
     """Zero the lanes from `valid` on of the vector at `address`."""
     address = vec.pointer(address)
-    keep = ir.Constant(ir.VectorType(ir.IntType(1), tile.lanes), [int(lane < tile.valid) for lane in range(tile.lanes)])
-    vec.store(vec.builder.select(keep, vec.load(address), vec.constant(0.0)), address)
+    vec.store(vec.keep(vec.load(address), tile.valid), address)
 
 
 @kernel("y image batch pixels")

@@ -51,8 +51,8 @@ def source_stamp() -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def folder() -> Path | None:
-    """Where this stamp's kernels are kept; None where nothing can be written (with one warning)."""
+def folder() -> tuple[Path, bool]:
+    """Where this stamp's kernels are kept, and whether new ones can be written there (one warning if not)."""
     stamp = hashlib.sha256(
         "\n".join((source_stamp(), repr(target()), numba.__version__, llvmlite.__version__)).encode()
     ).hexdigest()[:16]
@@ -60,10 +60,10 @@ def folder() -> Path | None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
-            return place
+            return place, True
     except OSError as error:
         warnings.warn(f"kernels are not cached on disk: {error}", CpuconvWarning, stacklevel=2)
-        return None
+        return place, False
 
 
 def load_object(code: bytes, symbol: str) -> int:
@@ -78,16 +78,16 @@ def load_object(code: bytes, symbol: str) -> int:
 
 def load_or_compile(name: str, identity: str, compile_: Callable[[], tuple[bytes, str, int]]) -> int:
     """Address of the kernel `name` specialised as `identity`; `compile_` gives (object code, symbol, address)."""
-    place = folder()
-    if place is None:
-        Statistics.compiled += 1
-        return compile_()[2]
+    place, writable = folder()
     digest = hashlib.sha256(f"{name}\n{identity}".encode()).hexdigest()[:20]
     path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
     with _lock:
         address = _load(path)
         if address is not None:
             return address
+        if not writable:
+            Statistics.compiled += 1
+            return compile_()[2]
         from filelock import FileLock, Timeout  # costs 0.15 s to import, needed only to compile
 
         guard = FileLock(f"{path}.lock")

@@ -78,6 +78,7 @@ class Step:
     tile: Any
     args: Args
     parallel: bool = True
+    clears_tail: bool = False  # writes zeros to the output's lanes that are no channels
 
     def compile(self) -> int:
         """The kernel's address; it and the micro-kernels it calls are compiled or loaded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,7 @@ def convolve_step(
     tile = ConvolveTile(lanes, RowTile(lanes, kind if band == BLOCKED_BAND else BLOCKED), band)
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
+        "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes)),
         "tile_vectors": shape.v,
         "tile_height": shape.rows,
         "x": x.ref,
@@ -214,7 +215,7 @@ def convolve_step(
         "reach": reach_h,
         **view_args("x", x.strides),
     }
-    return Step(convolve, tile, args)
+    return Step(convolve, tile, args, clears_tail=True)
 
 
 def _share(problem: ConvProblem, blocks: int, tiles: int, panels: int) -> tuple[int, int]:

@@ -40,6 +40,7 @@ _MOST_TILES = 3  # tile sizes worth trying
 _L2_SHARES = (0.7, 1.4, 3.0)  # transforms of a block: the weights are many, and larger blocks read them less often
 _PACKED_AT_ONCE = 16  # output channels whose spectrum is held in float64
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
+_MOST_WEIGHTS = 512 << 20  # bytes of transformed weights: they grow with the tile, not with the kernel
 _WORTH_TAPS = 25  # fewer taps than this, and only one candidate is tried
 
 
@@ -69,6 +70,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"there are {problem.groups} groups"
     if max(problem.effective_kernel) >= max(SIZES):
         return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
+    if not _tiles(problem):
+        return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
 
 
@@ -90,7 +93,13 @@ def _tiles(problem: ConvProblem) -> list[tuple[int, int]]:
         products = plane_count(*size) * problem.c * problem.k
         return products * (tiles + _WEIGHTS_READ) + tiles * (forward * problem.c + backward * problem.k)
 
-    found = [(rows, cols) for rows in SIZES for cols in SIZES if min(outputs(problem, rows, cols)) >= 1]
+    most_planes = _MOST_WEIGHTS // (4 * problem.c * problem.k)
+    found = [
+        (rows, cols)
+        for rows in SIZES
+        for cols in SIZES
+        if min(outputs(problem, rows, cols)) >= 1 and plane_count(rows, cols) <= most_planes
+    ]
     distinct = {frozenset(size): size for size in sorted(found, key=work, reverse=True)}
     return sorted(distinct.values(), key=work)[:_MOST_TILES]
 

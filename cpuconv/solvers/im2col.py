@@ -207,7 +207,9 @@ def bind(
         "r_image": added.n,
         **view_args("r", added),
     }
-    return [Step(im2col, Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows), args)]
+    return [
+        Step(im2col, Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows), args, clears_tail=True)
+    ]
 
 
 def _is_plain(problem: ConvProblem) -> bool:

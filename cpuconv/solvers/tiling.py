@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cpuconv.isa.table import Isa
-from cpuconv.solvers.base import divide
+from cpuconv.solvers.base import FLOAT, divide
 
 MOST_ROWS = 7
 _LATENCY = 4  # cycles of an FMA
+_L2_RATE = 32.0  # bytes a cycle
+_L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pixels
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
+_LOADS_BESIDE = 0.1  # share of the loads that FMAs do not hide: larger tiles first
 _EFFICIENCY = (0.8, 0.94, 0.97, 1.0)  # of a tile with 1, 2, … weight vectors, as measured beside the slots below
 
 
@@ -29,12 +32,15 @@ def fits(isa: Isa, v: int, n: int) -> bool:
 
 
 def cycles(isa: Isa, tile: Tile, reduction: int) -> float:
-    """Modelled cycles of one tile over `reduction` scalars: FMA slots, load slots or latency, whichever binds."""
+    """Modelled cycles of one tile over `reduction` scalars: whichever of FMA slots, load slots, latency and weights
+    binds. A panel of weights that does not stay in L1 streams from L2 for every tile."""
     n = tile.rows * tile.cols
-    step = max(tile.v * n / isa.fma_rate, (tile.v + n) / isa.load_rate, _LATENCY)
-    return (
-        step * reduction / _EFFICIENCY[min(tile.v, len(_EFFICIENCY)) - 1] + tile.v * n * isa.store_cost + _LOOP_OVERHEAD
-    )
+    loads = (tile.v + n) / isa.load_rate
+    weights = tile.v * isa.lanes * FLOAT
+    stream = weights / _L2_RATE if weights * reduction > _L1_WEIGHTS else 0.0
+    step = max(tile.v * n / isa.fma_rate, loads, _LATENCY, stream) + _LOADS_BESIDE * (loads + stream)
+    efficiency = _EFFICIENCY[min(tile.v, len(_EFFICIENCY)) - 1]
+    return step * reduction / efficiency + tile.v * n * isa.store_cost + _LOOP_OVERHEAD
 
 
 def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, reduction: int) -> float:
