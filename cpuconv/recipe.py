@@ -17,7 +17,7 @@ from cpuconv.solvers.base import FLOAT, Args, Operand, Ref, Space, Step, contigu
 from cpuconv.solvers.reordering import reorder_step
 from layouts import Strides
 
-_SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains (bench/overhead.py)
+_SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from cpuconv.isa.table import Isa
 from cpuconv.solvers.base import FLOAT, divide
 
 MOST_ROWS = 7
+_COUNTS = 2  # numbers of pixels with one number of weight vectors
 _LATENCY = 4  # cycles of an FMA
 _L2_RATE = 32.0  # bytes a cycle
 _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pixels
@@ -50,7 +51,7 @@ def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, re
 
 
 def tiles(isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int) -> Iterator[Tile]:
-    """The `most` best tiles for a plane, best first: at most two a number of weight vectors."""
+    """The `most` best tiles for a plane, best first: a few numbers of weight vectors, and of pixels with each."""
     found = [
         Tile(v, rows, cols)
         for v in range(1, min(vectors, len(isa.pixels)) + 1)
@@ -59,9 +60,10 @@ def tiles(isa: Isa, vectors: int, height: int, width: int, reduction: int, most:
         if fits(isa, v, rows * cols)
     ]
     found.sort(key=lambda tile: (plane_cycles(isa, tile, vectors, height, width, reduction), tile.rows, -tile.v))
-    seen: dict[int, int] = {}
+    seen: dict[int, set[int]] = {}
     for tile in found:
-        if most and seen.get(tile.v, 0) < 2:
-            seen[tile.v] = seen.get(tile.v, 0) + 1
+        counts = seen.setdefault(tile.v, set())
+        if most and len(counts) < _COUNTS and tile.rows * tile.cols not in counts:
+            counts.add(tile.rows * tile.cols)
             most -= 1
             yield tile
