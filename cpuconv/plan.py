@@ -161,16 +161,19 @@ class Plan:
             residual = as_float32_view(residual, "residual")
             check_activation_array(residual, self.problem, "residual")
         x_strides = None if x.strides == self._dense[0] else x.strides
+        given = isinstance(out, np.ndarray)
         if out is None:
             out = aligned(self._y_shape)
-        elif not (
-            type(out) is np.ndarray
-            and out.shape == self._y_shape
+        elif not given:
+            check_out(out, self._y_shape)
+        y_address = address(out)
+        if given and not (
+            out.shape == self._y_shape
             and out.dtype is _F32
             and out.flags.carray
             and residual is None
             and x_strides is None
-            and (address(out) - x_address >= self._x_bytes or x_address - address(out) >= out.nbytes)
+            and (y_address - x_address >= self._x_bytes or x_address - y_address >= out.nbytes)
         ):  # not plainly right: look closer
             check_out(out, self._y_shape, (x, residual))
         if not out.size:
@@ -186,7 +189,7 @@ class Plan:
             context = self._new_context(x_strides, residual_strides)
         if bias is not None:
             context.bias[: self.problem.k] = bias
-        context.run(x_address, address(out), 0 if residual is None else address(residual))
+        context.run(x_address, y_address, 0 if residual is None else address(residual))
         free.append(context)
         return out
 
