@@ -63,6 +63,14 @@ class Vector:
         """Float at address + 4·i = lanes[i]."""
         self.builder.store(value, self.builder.bitcast(address, self.type.as_pointer())).align = align
 
+    def prefetch(self, address: Any, write: bool = False) -> None:
+        """Ask for the cache line at `address`; any address is harmless."""
+        kind = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
+        name, module = "llvm.prefetch.p0i8", self.builder.module
+        function = module.globals.get(name) or ir.Function(module, kind, name)
+        read, all_levels, data = I32(int(write)), I32(3), I32(1)
+        self.builder.call(function, [address, read, all_levels, data])
+
     def broadcast(self, address: Any) -> Any:
         """Every lane = float at address."""
         return self.splat(self.builder.load(self.builder.bitcast(address, F32.as_pointer())))

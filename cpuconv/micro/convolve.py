@@ -6,7 +6,8 @@ of the block pass. Tiles have one exact size: the last of a row, of a column and
 predecessor instead of being padded.
 
 A band is the input rows of one block with their padding, copied to the worker's workspace: blocked (any layout in,
-channel blocks out) or planar (channel rows). The copy stays in L2, and inner loops never see a border.
+channel blocks out) or planar (channel rows). The copy stays in L2, and inner loops never see a border. Where the input
+is blocked already, only the columns under the tiles at a border are copied, and the tiles between read it in place.
 """
 
 from __future__ import annotations
@@ -30,15 +31,40 @@ class ConvolveTile:
 
 
 @inline
-def _pack_band(tile, args, image, first_row, rows, worker):
-    """Input rows first_row … first_row+rows-1 (padding included) of all channels to the worker's band."""
-    target = args.band + worker * args.band_step
+def _pack_part(tile, args, source, channel, to, from_, until):
+    """Columns from_ … until-1 of a band row at `to`, from the image row at `source`; padding is zero."""
     blocked = tile.band == 1
     step = tile.lanes if blocked else 1
     pixel = 4 * step
-    line = args.band_width * pixel
+    first = min(max(from_, args.pad_left), until)
+    last = max(first, min(until, args.pad_left + args.inside))
+    start = to + first * pixel
+    if blocked:
+        zero_pixels(tile, to + from_ * pixel, first - from_)
+        zero_pixels(tile, to + last * pixel, until - last)
+        source += (first - args.pad_left) * args.x_w
+        valid = min(step, args.channels - channel)
+        pack_row(
+            tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, last - first
+        )
+    else:
+        zero_line(tile, to + from_ * pixel, first - from_)
+        zero_line(tile, to + last * pixel, until - last)
+        source += channel_offset(channel, args.x_block, args.x_cb, args.x_c) + (first - args.pad_left) * args.x_w
+        copy_line(tile, source, args.x_w, start, last - first)
+
+
+@inline
+def _pack_band(tile, args, image, first_row, rows, left, right, worker):
+    """Input rows first_row … first_row+rows-1 (padding included) of all channels to the worker's band.
+
+    Of each row, columns 0 … left-1 and right … band_width-1.
+    """
+    target = args.band + worker * args.band_step
+    blocked = tile.band == 1
+    step = tile.lanes if blocked else 1
+    line = args.band_width * 4 * step
     for block in range((args.channels + step - 1) // step):
-        channel = block * step
         for row in range(rows):
             to = target + block * args.band_plane + row * line
             source_row = first_row + row
@@ -49,46 +75,32 @@ def _pack_band(tile, args, image, first_row, rows, worker):
                     zero_line(tile, to, args.band_width)
                 continue
             source = args.x + image * args.x_image + source_row * args.x_h
-            start = to + args.pad_left * pixel
-            tail = args.band_width - args.pad_left - args.inside
-            if blocked:
-                zero_pixels(tile, to, args.pad_left)
-                valid = min(step, args.channels - channel)
-                pack_row(
-                    tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, args.inside
-                )
-                zero_pixels(tile, start + args.inside * pixel, tail)
-            else:
-                zero_line(tile, to, args.pad_left)
-                copy_line(
-                    tile,
-                    source + channel_offset(channel, args.x_block, args.x_cb, args.x_c),
-                    args.x_w,
-                    start,
-                    args.inside,
-                )
-                zero_line(tile, start + args.inside * pixel, tail)
+            _pack_part(tile, args, source, block * step, to, 0, left)
+            if left < args.band_width:
+                _pack_part(tile, args, source, block * step, to, right, args.band_width)
     return target
 
 
 @inline
-def _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_column_tiles):
+def _sweep(args, x, x_line, table, x_group, y, panel, row_tiles, next_row_tiles, column_tiles, next_column_tiles):
     """One weight panel over the tiles of a block; `x` and `y` are the addresses of output pixel (0, 0)."""
+    if column_tiles >= next_column_tiles:
+        return
     group = panel // args.panels
     vector = min((panel - group * args.panels) * args.tile_vectors, args.vectors - args.tile_vectors)
     channel = group * args.vectors + vector
     gemm = args.gemm
     if (panel + 1) % args.panels == 0:
         gemm = args.gemm_last
-    x += group * args.x_group
+    x += group * x_group
     y += channel * args.y_vector
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
         call_gemm_strip(
             gemm,
-            x + row * args.x_line,
-            args.x_line,
-            args.table,
+            x + row * x_line,
+            x_line,
+            table,
             args.segments,
             0,
             args.w + panel * args.panel_bytes,
@@ -107,13 +119,15 @@ def _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_colu
     "gemm gemm_last tile_vectors tile_height x y w bias bias_vector residual table segments panel_bytes panels vectors "
     "groups chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks "
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
-    "stride_h reach x_block x_cb x_c x_h x_w"
+    "stride_h reach x_block x_cb x_c x_h x_w "
+    "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start"
 )
 def convolve(tile, worker, workers, args):
     """y = epilogue(convolution of x and w), blocked output; see the module."""
     units = args.batch * args.row_blocks * args.column_blocks * args.chunks
     all_panels = args.panels * args.groups
     packed = -1
+    inner = False
     x = args.x
     for unit in range(units * worker // workers, units * (worker + 1) // workers):
         chunk = unit % args.chunks
@@ -131,9 +145,40 @@ def convolve(tile, worker, workers, args):
             first = min(row_tiles * args.tile_height, args.height - args.tile_height)
             last = min(next_row_tiles * args.tile_height, args.height)
             rows = (last - first - 1) * args.stride_h + args.reach
-            x = _pack_band(tile, args, image, first * args.stride_h - args.pad_top, rows, worker) - first * args.x_line
+            first_row = first * args.stride_h - args.pad_top
+            inner = args.inner_tiles < args.inner_tiles_end and first_row >= 0 and first_row + rows <= args.in_height
+            left = args.inner_left if inner else args.band_width
+            x = _pack_band(tile, args, image, first_row, rows, left, args.inner_right, worker) - first * args.x_line
         column_tiles = args.column_tiles * column_block // args.column_blocks
         next_column_tiles = args.column_tiles * (column_block + 1) // args.column_blocks
+        cut = args.inner_tiles if inner else column_tiles
+        next_cut = args.inner_tiles_end if inner else column_tiles
+        y = args.y + image * args.y_image
         for panel in range(all_panels * chunk // args.chunks, all_panels * (chunk + 1) // args.chunks):
-            y = args.y + image * args.y_image
-            _sweep(args, x, y, panel, row_tiles, next_row_tiles, column_tiles, next_column_tiles)
+            _sweep(args, x, args.x_line, args.table, args.x_group, y, panel, row_tiles, next_row_tiles, column_tiles, cut)
+            _sweep(
+                args,
+                args.x + image * args.x_image + args.inner_start,
+                args.inner_line,
+                args.inner_table,
+                args.inner_group,
+                y,
+                panel,
+                row_tiles,
+                next_row_tiles,
+                cut,
+                next_cut,
+            )
+            _sweep(
+                args,
+                x,
+                args.x_line,
+                args.table,
+                args.x_group,
+                y,
+                panel,
+                row_tiles,
+                next_row_tiles,
+                next_cut,
+                next_column_tiles,
+            )

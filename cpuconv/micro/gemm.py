@@ -4,6 +4,10 @@ The reduction is a list of segments. Segment i reads `unroll` scalars per pixel 
 next `unroll` × v weight vectors, which are packed in the order they are read. One body therefore serves pointwise
 and direct convolution in blocked layouts (a segment is a channel block at one kernel tap), planar input (a segment
 is a kernel row) and the products of Winograd and FFT.
+
+While a segment is summed, the pixels of the next one are prefetched (at the end of a tile, those that the tile to the
+right starts with), and on request the weights: caches do so by themselves for one stream of lines, not for `cols` of
+them that change with every segment (figures in docs/decisions/0005-prefetch.md).
 """
 
 from __future__ import annotations
@@ -18,6 +22,10 @@ from cpuconv.micro.epilogue import finish
 from cpuconv.runtime.microkernel import MicroKernel
 
 
+AHEAD = 2048  # bytes of weights between use and prefetch
+_LINE = 64  # bytes of a cache line
+
+
 @dataclass(frozen=True)
 class GemmTile:
     """Parameters of a GEMM tile; strides in floats."""
@@ -30,6 +38,7 @@ class GemmTile:
     xs: int  # from a pixel of x to the next in its tile row
     ys: int  # the same in y
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
+    prefetch: bool = False  # weights too: they do not stay in L1
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
@@ -79,8 +88,14 @@ def emit_tile(
 
     x_now = vec.offset(x, builder.load(builder.gep(table, [index])))
     starts = [x_now, *(vec.offset(x_now, offset) for offset in row_offsets)]
+    following = builder.add(index, I64(1))
+    ahead = _lines_ahead(tile, vec, x, table, following, segments, row_offsets)
     current = [list(pixel) for pixel in sums]
     for k in range(tile.unroll):
+        for line in ahead[len(ahead) * k // tile.unroll : len(ahead) * (k + 1) // tile.unroll]:
+            vec.prefetch(line)
+        for j in range(tile.v if tile.prefetch else 0):
+            vec.prefetch(vec.offset(w_now, (k * tile.v + j) * size + AHEAD))
         weights = [vec.load(vec.offset(w_now, (k * tile.v + j) * size), align=size) for j in range(tile.v)]
         for position, (row, col) in enumerate(pixels):
             scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
@@ -88,7 +103,6 @@ def emit_tile(
                 current[position][j] = vec.fma(scalar, weights[j], current[position][j])
         if tile.ks == 0:
             starts = [vec.offset(start, kstep) for start in starts]
-    following = builder.add(index, I64(1))
     index.add_incoming(following, loop)
     w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.v * size), loop)
     for phis, values in zip(sums, current, strict=True):
@@ -98,6 +112,22 @@ def emit_tile(
 
     builder.position_at_end(done)
     _store_tile(tile, vec, pixels, current, y, yrow, yvec, bias, residual)
+
+
+def _lines_ahead(
+    tile: GemmTile, vec: Vector, x: Any, table: Any, following: Any, segments: Any, row_offsets: list[Any]
+) -> list[Any]:
+    """Addresses of the cache lines of segment `following`; past the last, of the next tile's first segment."""
+    if tile.ks == 0:
+        return []
+    builder = vec.builder
+    inside = builder.icmp_signed("<", following, segments)
+    entry = builder.load(builder.gep(table, [builder.select(inside, following, I64(0))]))
+    step = builder.select(inside, I64(0), I64(4 * tile.cols * tile.xs))
+    start = vec.offset(x, builder.add(entry, step))
+    last = 4 * ((tile.cols - 1) * tile.xs + (tile.unroll - 1) * tile.ks)
+    offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
+    return [vec.offset(row, offset) for row in (start, *(vec.offset(start, o) for o in row_offsets)) for offset in offsets]
 
 
 def _store_tile(

@@ -53,8 +53,12 @@ def winograd_in(
     vec, size = Vector(builder, tile.lanes), len(tile.matrix)
     x, v = vec.pointer(x), vec.pointer(v)
 
+    def place(i: int, j: int) -> Any:
+        return vec.offset(x, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
+
     def load(i: int, j: int) -> Any:
-        return vec.load(vec.offset(x, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j)))))
+        vec.prefetch(place(i, j + size - 2))  # the tile to the right: tiles overlap by two columns or more
+        return vec.load(place(i, j))
 
     def store(i: int, j: int, value: Any) -> None:
         vec.store(value, vec.offset(v, builder.mul(plane, I64(i * size + j))), align=4 * vec.lanes)
@@ -84,10 +88,13 @@ def winograd_out(
     bias = vec.load(vec.pointer(bias))
 
     def load(i: int, j: int) -> Any:
-        return vec.load(vec.offset(m, builder.mul(plane, I64(i * size + j))), align=4 * vec.lanes)
+        product = vec.offset(m, builder.mul(plane, I64(i * size + j)))
+        vec.prefetch(vec.offset(product, 4 * vec.lanes))  # the next tile's
+        return vec.load(product, align=4 * vec.lanes)
 
     def store(i: int, j: int, value: Any) -> None:
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
+        vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.matrix)))), write=True)  # the tile to the right
         extra = vec.load(vec.offset(target, residual)) if tile.residual else None
         vec.store(finish(vec, value, bias, extra, tile.activation), target)
 

@@ -28,7 +28,7 @@ from cpuconv.solvers.base import (
     view_args,
 )
 from cpuconv.solvers.machine import Machine
-from cpuconv.solvers.tiling import Tile, plane_cycles
+from cpuconv.solvers.tiling import Tile, plane_cycles, streams
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -166,6 +166,7 @@ def convolve_step(
         xs=stride_w if planar else lanes * stride_w,
         ys=lanes,
         ks=dilation_w if planar else 1,
+        prefetch=streams(isa, shape.v, sizes.reduction),
         residual=residual is not None,
         activation=problem.activation,
     )
@@ -215,7 +216,35 @@ def convolve_step(
         "reach": reach_h,
         **view_args("x", x.strides),
     }
+    args |= _in_place(problem, shape, isa, x, band_width, band)
     return Step(convolve, tile, args, clears_tail=True)
+
+
+def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_width: int, band: int) -> Args:
+    """The tile columns that need no band, and how they read the input; none unless it is blocked."""
+    pixel = FLOAT * isa.lanes
+    stride = problem.stride[1]
+    reach_w = reach(problem)[1]
+    pad_top, _, pad_left, _ = problem.pads
+    tiles = divide(problem.ow, shape.cols)
+    starts = [min(tile * shape.cols, problem.ow - shape.cols) * stride for tile in range(tiles)]  # in the band
+    span = (shape.cols - 1) * stride + reach_w
+    inner = [
+        tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + problem.w
+    ]
+    if band != BLOCKED_BAND or not is_blocked(x.strides, isa) or not inner:
+        inner = [0, -1]
+    first, end = inner[0], inner[-1] + 1
+    return {
+        "inner_tiles": first,
+        "inner_tiles_end": end,
+        "inner_left": starts[first - 1] + span if first else 0,
+        "inner_right": starts[end] if end < tiles else band_width,
+        "inner_line": x.strides.h * problem.stride[0],
+        "inner_table": _table(problem, x.strides.cb, x.strides.h, pixel, divide(problem.cg, isa.lanes), planar=False),
+        "inner_group": problem.cg // isa.lanes * x.strides.cb,
+        "inner_start": -pad_top * x.strides.h - pad_left * pixel,
+    }
 
 
 def _share(problem: ConvProblem, blocks: int, tiles: int, panels: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from cpuconv.problem import ConvProblem
 from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
 from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.reordering import plane, row_tile
-from cpuconv.solvers.tiling import Tile, plane_cycles, tiles
+from cpuconv.solvers.tiling import Tile, plane_cycles, streams, tiles
 from layouts import Strides
 
 NAME = "im2col"
@@ -150,6 +150,7 @@ def bind(
         xs=1,
         ys=lanes,
         ks=0,
+        prefetch=streams(isa, params.v, padded),
         residual=residual is not None,
         activation=problem.activation,
     )

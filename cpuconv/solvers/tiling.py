@@ -32,13 +32,17 @@ def fits(isa: Isa, v: int, n: int) -> bool:
     return v <= len(isa.pixels) and n <= isa.pixels[v - 1]
 
 
+def streams(isa: Isa, v: int, reduction: int) -> bool:
+    """Whether a panel of weights does not stay in L1 beside the pixels, so that every tile reads it from L2."""
+    return v * isa.lanes * FLOAT * reduction > _L1_WEIGHTS
+
+
 def cycles(isa: Isa, tile: Tile, reduction: int) -> float:
     """Modelled cycles of one tile over `reduction` scalars: whichever of FMA slots, load slots, latency and weights
     binds. A panel of weights that does not stay in L1 streams from L2 for every tile."""
     n = tile.rows * tile.cols
     loads = (tile.v + n) / isa.load_rate
-    weights = tile.v * isa.lanes * FLOAT
-    stream = weights / _L2_RATE if weights * reduction > _L1_WEIGHTS else 0.0
+    stream = tile.v * isa.lanes * FLOAT / _L2_RATE if streams(isa, tile.v, reduction) else 0.0
     step = max(tile.v * n / isa.fma_rate, loads, _LATENCY, stream) + _LOADS_BESIDE * (loads + stream)
     efficiency = _EFFICIENCY[min(tile.v, len(_EFFICIENCY)) - 1]
     return step * reduction / efficiency + tile.v * n * isa.store_cost + _LOOP_OVERHEAD
