@@ -30,12 +30,12 @@ class Isa:
 
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, (31, 13, 8, 6), 2, 2, 1, "zmm"),
-    Isa("avx2", 8, 16, False, (9, 6, 4, 2), 2, 2, 1, "ymm"),
-    Isa("sse", 4, 16, False, (9, 6, 4, 2), 2, 2, 1, "xmm"),
+    Isa("avx512", 16, 32, True, (30, 13, 8, 6), 2, 2, 1, "zmm"),
+    Isa("avx2", 8, 16, False, (8, 6, 3, 2), 2, 2, 1, "ymm"),
+    Isa("sse", 4, 16, False, (8, 6, 3, 2), 2, 2, 1, "xmm"),
     Isa("neon", 4, 32, False, (16, 8, 5, 4), 2, 2, 1, "v0.4s"),
 )
-GENERIC = Isa("generic", 4, 16, False, (9, 6, 4, 2), 1, 1, 1, "")
+GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), 1, 1, 1, "")
 
 MICROARCHITECTURES: dict[str, dict[str, float]] = {  # where a CPU differs from its instruction set's row
     "znver4": {"fma_rate": 1, "load_rate": 1, "store_cost": 2},

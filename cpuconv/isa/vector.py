@@ -15,6 +15,7 @@ from llvmlite import ir
 F32 = ir.FloatType()
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
+L1, L2 = 3, 2  # caches, as LLVM counts locality
 
 
 def single(value: float) -> float:
@@ -63,13 +64,12 @@ class Vector:
         """Float at address + 4·i = lanes[i]."""
         self.builder.store(value, self.builder.bitcast(address, self.type.as_pointer())).align = align
 
-    def prefetch(self, address: Any, write: bool = False) -> None:
-        """Ask for the cache line at `address`; any address is harmless."""
+    def prefetch(self, address: Any, level: int = L1, write: bool = False) -> None:
+        """Ask for the cache line at `address` in L1 or L2, for reading or writing; any address is harmless."""
         kind = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
         name, module = "llvm.prefetch.p0i8", self.builder.module
         function = module.globals.get(name) or ir.Function(module, kind, name)
-        read, all_levels, data = I32(int(write)), I32(3), I32(1)
-        self.builder.call(function, [address, read, all_levels, data])
+        self.builder.call(function, [address, I32(int(write)), I32(level), I32(1)])
 
     def broadcast(self, address: Any) -> Any:
         """Every lane = float at address."""

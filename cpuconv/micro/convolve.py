@@ -44,9 +44,7 @@ def _pack_part(tile, args, source, channel, to, from_, until):
         zero_pixels(tile, to + last * pixel, until - last)
         source += (first - args.pad_left) * args.x_w
         valid = min(step, args.channels - channel)
-        pack_row(
-            tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, last - first
-        )
+        pack_row(tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, last - first)
     else:
         zero_line(tile, to + from_ * pixel, first - from_)
         zero_line(tile, to + last * pixel, until - last)
@@ -82,33 +80,43 @@ def _pack_band(tile, args, image, first_row, rows, left, right, worker):
 
 
 @inline
-def _sweep(args, x, x_line, table, x_group, y, panel, row_tiles, next_row_tiles, column_tiles, next_column_tiles):
-    """One weight panel over the tiles of a block; `x` and `y` are the addresses of output pixel (0, 0)."""
+def _sweep(
+    args, x, x_line, table, x_group, y, parked, panel, part, row_tiles, next_row_tiles, column_tiles, next_column_tiles
+):
+    """One part of a weight panel over the tiles of a block; `x` and `y` are the addresses of output pixel (0, 0)."""
     if column_tiles >= next_column_tiles:
         return
+    segment = args.segments * part // args.parts
+    segments = args.segments * (part + 1) // args.parts - segment
+    w = args.w + panel * args.panel_bytes + segment * args.segment_bytes
     group = panel // args.panels
     vector = min((panel - group * args.panels) * args.tile_vectors, args.vectors - args.tile_vectors)
     channel = group * args.vectors + vector
-    gemm = args.gemm
-    if (panel + 1) % args.panels == 0:
-        gemm = args.gemm_last
+    if part < args.parts - 1:
+        gemm = args.gemm_middle if part > 0 else args.gemm_first
+    else:
+        gemm = args.gemm_last if (panel + 1) % args.panels == 0 else args.gemm
     x += group * x_group
     y += channel * args.y_vector
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
+        turn = (row_tile - row_tiles) * args.column_tiles
         call_gemm_strip(
             gemm,
             x + row * x_line,
             x_line,
-            table,
-            args.segments,
+            table + segment * 8,
+            segments,
             0,
-            args.w + panel * args.panel_bytes,
+            w,
             y + row * args.y_line,
             args.y_line,
             args.y_vector,
             args.bias + channel * args.bias_vector,
             args.residual - args.y,
+            parked + turn * args.parked_tile,
+            w + segments * args.segment_bytes,
+            turn,
             column_tiles,
             next_column_tiles,
             args.width,
@@ -120,7 +128,8 @@ def _sweep(args, x, x_line, table, x_group, y, panel, row_tiles, next_row_tiles,
     "groups chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks "
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w "
-    "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start"
+    "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
+    "parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
 )
 def convolve(tile, worker, workers, args):
     """y = epilogue(convolution of x and w), blocked output; see the module."""
@@ -129,6 +138,7 @@ def convolve(tile, worker, workers, args):
     packed = -1
     inner = False
     x = args.x
+    parked = args.parked + worker * args.parked_step
     for unit in range(units * worker // workers, units * (worker + 1) // workers):
         chunk = unit % args.chunks
         place = unit // args.chunks
@@ -154,31 +164,24 @@ def convolve(tile, worker, workers, args):
         cut = args.inner_tiles if inner else column_tiles
         next_cut = args.inner_tiles_end if inner else column_tiles
         y = args.y + image * args.y_image
+        inner_x = args.x + image * args.x_image + args.inner_start
         for panel in range(all_panels * chunk // args.chunks, all_panels * (chunk + 1) // args.chunks):
-            _sweep(args, x, args.x_line, args.table, args.x_group, y, panel, row_tiles, next_row_tiles, column_tiles, cut)
-            _sweep(
-                args,
-                args.x + image * args.x_image + args.inner_start,
-                args.inner_line,
-                args.inner_table,
-                args.inner_group,
-                y,
-                panel,
-                row_tiles,
-                next_row_tiles,
-                cut,
-                next_cut,
-            )
-            _sweep(
-                args,
-                x,
-                args.x_line,
-                args.table,
-                args.x_group,
-                y,
-                panel,
-                row_tiles,
-                next_row_tiles,
-                next_cut,
-                next_column_tiles,
-            )
+            for part in range(args.parts):
+                for third in range(3):  # in place between two bands, or all from the band
+                    from_ = column_tiles if third == 0 else cut if third == 1 else next_cut
+                    until = cut if third == 0 else next_cut if third == 1 else next_column_tiles
+                    _sweep(
+                        args,
+                        inner_x if third == 1 else x,
+                        args.inner_line if third == 1 else args.x_line,
+                        args.inner_table if third == 1 else args.table,
+                        args.inner_group if third == 1 else args.x_group,
+                        y,
+                        parked,
+                        panel,
+                        part,
+                        row_tiles,
+                        next_row_tiles,
+                        from_,
+                        until,
+                    )

@@ -5,24 +5,27 @@ next `unroll` × v weight vectors, which are packed in the order they are read. 
 and direct convolution in blocked layouts (a segment is a channel block at one kernel tap), planar input (a segment
 is a kernel row) and the products of Winograd and FFT.
 
+Where a panel of weights does not stay in L1, the reduction can be cut into parts: a part's segments are summed for all
+tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
+
 While a segment is summed, the pixels of the next one are prefetched (at the end of a tile, those that the tile to the
-right starts with), and on request the weights: caches do so by themselves for one stream of lines, not for `cols` of
-them that change with every segment (figures in docs/decisions/0005-prefetch.md).
+right starts with), and on request weights (`stream`, `fetch`): caches do so by themselves for one stream of lines, not
+for `cols` of them that change with every segment (figures in docs/decisions/0005-prefetch.md).
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.isa.vector import I64, Vector
+from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.micro.epilogue import finish
 from cpuconv.runtime.microkernel import MicroKernel
 
-
-AHEAD = 2048  # bytes of weights between use and prefetch
+_AHEAD = 2048  # bytes of weights between prefetch and use
 _LINE = 64  # bytes of a cache line
 
 
@@ -38,7 +41,10 @@ class GemmTile:
     xs: int  # from a pixel of x to the next in its tile row
     ys: int  # the same in y
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
-    prefetch: bool = False  # weights too: they do not stay in L1
+    stream: bool = False  # prefetch weights into L1, just ahead of their use
+    fetch: bool = False  # prefetch into L2 the weights that are used next, each tile a share
+    resume: bool = False  # sums start from those of the part before
+    suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
@@ -59,18 +65,24 @@ def emit_tile(
     yvec: Any,
     bias: Any,
     residual: Any,
+    parked: Any,
+    upcoming: Any,
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
     Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
-    `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual.
+    `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual;
+    `parked`: the tile's sums between parts; `upcoming`: what to fetch.
     """
     builder = vec.builder
     size = 4 * vec.lanes
     pixels = [(row, col) for row in range(tile.rows) for col in range(tile.cols)]
-    x, w, y = vec.pointer(x), vec.pointer(w), vec.pointer(y)
+    x, w, y, parked, upcoming = (vec.pointer(address) for address in (x, w, y, parked, upcoming))
     row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
     table = builder.inttoptr(table, I64.as_pointer())
+
+    places = [vec.offset(parked, size * i) for i in range(tile.v * len(pixels))]
+    initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
 
     entry = builder.block
     loop = builder.append_basic_block("segment")
@@ -81,10 +93,11 @@ def emit_tile(
     index.add_incoming(I64(0), entry)
     w_now = builder.phi(w.type)
     w_now.add_incoming(w, entry)
+    fetch_now = builder.phi(w.type)
+    fetch_now.add_incoming(upcoming, entry)
     sums = [[builder.phi(vec.type) for _ in range(tile.v)] for _ in pixels]
-    for pixel in sums:
-        for phi in pixel:
-            phi.add_incoming(vec.constant(0.0), entry)
+    for phi, value in zip(itertools.chain(*sums), initial, strict=True):
+        phi.add_incoming(value, entry)
 
     x_now = vec.offset(x, builder.load(builder.gep(table, [index])))
     starts = [x_now, *(vec.offset(x_now, offset) for offset in row_offsets)]
@@ -92,10 +105,13 @@ def emit_tile(
     ahead = _lines_ahead(tile, vec, x, table, following, segments, row_offsets)
     current = [list(pixel) for pixel in sums]
     for k in range(tile.unroll):
-        for line in ahead[len(ahead) * k // tile.unroll : len(ahead) * (k + 1) // tile.unroll]:
-            vec.prefetch(line)
-        for j in range(tile.v if tile.prefetch else 0):
-            vec.prefetch(vec.offset(w_now, (k * tile.v + j) * size + AHEAD))
+        wanted = [(line, L1) for line in ahead[k :: tile.unroll]]
+        if tile.stream:
+            wanted += [(vec.offset(w_now, (k * tile.v + j) * size + _AHEAD), L1) for j in range(tile.v)]
+        if tile.fetch:
+            wanted.append((vec.offset(fetch_now, k * size), L2))
+        for address, level in wanted:
+            vec.prefetch(address, level)
         weights = [vec.load(vec.offset(w_now, (k * tile.v + j) * size), align=size) for j in range(tile.v)]
         for position, (row, col) in enumerate(pixels):
             scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
@@ -105,13 +121,18 @@ def emit_tile(
             starts = [vec.offset(start, kstep) for start in starts]
     index.add_incoming(following, loop)
     w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.v * size), loop)
+    fetch_now.add_incoming(vec.offset(fetch_now, tile.unroll * size), loop)
     for phis, values in zip(sums, current, strict=True):
         for phi, value in zip(phis, values, strict=True):
             phi.add_incoming(value, loop)
     builder.cbranch(builder.icmp_signed("<", following, segments), loop, done)
 
     builder.position_at_end(done)
-    _store_tile(tile, vec, pixels, current, y, yrow, yvec, bias, residual)
+    if tile.suspend:
+        for value, place in zip(itertools.chain(*current), places, strict=True):
+            vec.store(value, place)
+    else:
+        _store_tile(tile, vec, pixels, current, y, yrow, yvec, bias, residual)
 
 
 def _lines_ahead(
@@ -127,7 +148,9 @@ def _lines_ahead(
     start = vec.offset(x, builder.add(entry, step))
     last = 4 * ((tile.cols - 1) * tile.xs + (tile.unroll - 1) * tile.ks)
     offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
-    return [vec.offset(row, offset) for row in (start, *(vec.offset(start, o) for o in row_offsets)) for offset in offsets]
+    return [
+        vec.offset(row, offset) for row in (start, *(vec.offset(start, o) for o in row_offsets)) for offset in offsets
+    ]
 
 
 def _store_tile(
@@ -168,15 +191,20 @@ def gemm_strip(
     yvec: Any,
     bias: Any,
     residual: Any,
+    parked: Any,
+    upcoming: Any,
+    turn: Any,
     first: Any,
     last: Any,
     width: Any,
 ) -> None:
     """`emit_tile` for tiles first … last-1 of a row `width` pixels wide; the last of the row overlaps its predecessor.
 
-    `x` and `y` are the addresses of pixel 0; first < last, and width is at least a tile's.
+    `x` and `y` are the addresses of pixel 0, `parked` that of the sums of tile 0; first < last, and width is at least
+    a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
     """
     vec = Vector(builder, tile.lanes)
+    share = builder.mul(segments, I64(4 * tile.lanes * tile.unroll))
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")
@@ -189,7 +217,10 @@ def gemm_strip(
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
     x_now = builder.add(x, builder.mul(start, I64(4 * tile.xs)))
     y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
-    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual)
+    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.v * tile.rows * tile.cols)))
+    mine = builder.urem(builder.add(index, turn), I64(tile.v))
+    fetch = builder.add(upcoming, builder.mul(mine, share))
+    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual, parked_now, fetch)
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)

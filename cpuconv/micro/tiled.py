@@ -102,6 +102,8 @@ def _multiply(tile, args, v, m, panel, next_panel, count):
     for product in range(args.products):
         for p in range(panel, next_panel):
             vector = min(p * args.tile_vectors, args.vectors - args.tile_vectors) - first
+            w = args.w + (product * args.panels + p) * args.panel_bytes
+            following = 1 if p + 1 < next_panel else args.panels - (next_panel - panel) + 1  # panel of weights
             call_gemm_strip(
                 args.gemm,
                 v + product * args.v_plane,
@@ -109,11 +111,14 @@ def _multiply(tile, args, v, m, panel, next_panel, count):
                 args.table,
                 args.segments,
                 0,
-                args.w + (product * args.panels + p) * args.panel_bytes,
+                w,
                 m + product * args.m_plane + vector * args.most * pixel,
                 0,
                 args.most * pixel,
                 0,
+                0,
+                0,
+                w + following * args.panel_bytes,
                 0,
                 0,
                 columns,

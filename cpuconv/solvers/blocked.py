@@ -32,6 +32,8 @@ from cpuconv.solvers.tiling import Tile, plane_cycles, streams
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
+_PART_SHARE = 0.2  # of L2, for the part of a weight panel that passes over the tiles of a block
+_TILES_TO_FETCH = 8  # a weight vector: with more tiles, the next weights come early enough by themselves
 _GATHER = 2.0  # cycles to move one float that has no neighbours to move with
 _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
 
@@ -157,6 +159,11 @@ def convolve_step(
     group_blocks = problem.cg if planar else problem.cg // lanes
     table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
     pad_left = min(problem.pads[2], band_width)
+    panel_bytes = sizes.reduction * shape.v * lanes * FLOAT
+    tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
+    parts = panel_parts(panel_bytes, table.size, tile_rows * tile_columns)
+    parked_tile = shape.v * shape.rows * shape.cols * lanes * FLOAT
+    parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
     gemm = GemmTile(
         lanes=lanes,
         v=shape.v,
@@ -166,7 +173,9 @@ def convolve_step(
         xs=stride_w if planar else lanes * stride_w,
         ys=lanes,
         ks=dilation_w if planar else 1,
-        prefetch=streams(isa, shape.v, sizes.reduction),
+        stream=streams(isa, shape.v, sizes.reduction),
+        fetch=tile_rows * tile_columns <= _TILES_TO_FETCH * shape.v,
+        resume=parts > 1,
         residual=residual is not None,
         activation=problem.activation,
     )
@@ -185,7 +194,14 @@ def convolve_step(
         "residual": residual.ref if residual else y.ref,
         "table": table,
         "segments": table.size,
-        "panel_bytes": sizes.reduction * shape.v * lanes * FLOAT,
+        "panel_bytes": panel_bytes,
+        "parts": parts,
+        "segment_bytes": panel_bytes // table.size,
+        "gemm_first": MicroRef(gemm_strip, replace(gemm, suspend=True, resume=False)) if parts > 1 else 0,
+        "gemm_middle": MicroRef(gemm_strip, replace(gemm, suspend=True)) if parts > 2 else 0,
+        "parked": space.reserve(parked_step * problem.threads) if parts > 1 else 0,
+        "parked_step": parked_step,
+        "parked_tile": parked_tile if parts > 1 else 0,
         "panels": panels,
         "vectors": sizes.vectors,
         "groups": problem.groups,
@@ -229,9 +245,7 @@ def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_wid
     tiles = divide(problem.ow, shape.cols)
     starts = [min(tile * shape.cols, problem.ow - shape.cols) * stride for tile in range(tiles)]  # in the band
     span = (shape.cols - 1) * stride + reach_w
-    inner = [
-        tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + problem.w
-    ]
+    inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + problem.w]
     if band != BLOCKED_BAND or not is_blocked(x.strides, isa) or not inner:
         inner = [0, -1]
     first, end = inner[0], inner[-1] + 1
@@ -245,6 +259,13 @@ def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_wid
         "inner_group": problem.cg // isa.lanes * x.strides.cb,
         "inner_start": -pad_top * x.strides.h - pad_left * pixel,
     }
+
+
+def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
+    """Parts of a weight panel that each stay in L2 while `tiles` tiles pass; one for a single tile."""
+    from cpuconv.solvers.machine import machine
+
+    return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
 
 
 def _share(problem: ConvProblem, blocks: int, tiles: int, panels: int) -> tuple[int, int]:

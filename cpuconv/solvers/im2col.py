@@ -150,7 +150,7 @@ def bind(
         xs=1,
         ys=lanes,
         ks=0,
-        prefetch=streams(isa, params.v, padded),
+        stream=streams(isa, params.v, padded),
         residual=residual is not None,
         activation=problem.activation,
     )

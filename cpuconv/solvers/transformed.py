@@ -114,7 +114,18 @@ def step(
     table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
     v_step, m_step = planes * v_plane + pixel, planes * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
-    gemm = GemmTile(lanes, params.v, rows=1, cols=params.n, unroll=lanes, xs=lanes, ys=lanes, prefetch=True, epilogue=False)
+    gemm = GemmTile(
+        lanes,
+        params.v,
+        rows=1,
+        cols=params.n,
+        unroll=lanes,
+        xs=lanes,
+        ys=lanes,
+        stream=True,
+        fetch=True,
+        epilogue=False,
+    )
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
         "tile_vectors": params.v,
