@@ -15,8 +15,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from bench import oracle, peers
+from bench import oracle, peers, roofs
 from bench.peers.base import Form, Peer, version
+from bench.roofs import Roofs
 from cpuconv.problem import ConvProblem
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
@@ -33,8 +34,10 @@ class Prepared:
     """What an engine made of a problem: one entry per form."""
 
     form: str
-    detail: str
     error: float
+    plain: bool = True
+    algorithm: str = ""
+    detail: str = ""
 
 
 class Engine:
@@ -82,6 +85,10 @@ class Engine:
     def time(self, form: str, seconds: float) -> list[float]:
         """Run one form for about so many seconds; the time of each run in seconds."""
         return self.ask("time", form, seconds)
+
+    def roofs(self) -> Roofs:
+        """Measure the machine's roofs with the engine's threads, within a few seconds."""
+        return self.ask("roofs")
 
     def ask(self, *request: object) -> object:
         """Send a request and wait for its answer.
@@ -173,12 +180,17 @@ class Session:
         for form in self.peer.prepare(problem, x, w, bias, self.threads):
             form.run()
             self.forms[form.name] = form
-            prepared.append(Prepared(form.name, form.detail, oracle.error(np.asarray(form.output()), reference)))
+            error = oracle.error(np.asarray(form.output()), reference)
+            prepared.append(Prepared(form.name, error, form.plain, form.algorithm, form.detail))
         return prepared
 
     def time(self, form: str, seconds: float) -> list[float]:
         """Run a form for about so many seconds and time each run."""
         return sample(self.forms[form].run, seconds)
+
+    def roofs(self) -> Roofs:
+        """The machine's roofs, measured in this process."""
+        return roofs.measure(self.threads)
 
 
 def sample(run: Callable[[], object], seconds: float) -> list[float]:

@@ -1,13 +1,16 @@
-"""What was measured on each line, and the arithmetic on it: medians, ratios, geometric means."""
+"""What was measured on each line, and the arithmetic on it: medians, ratios, geometric means, shares of the roofs."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from bench import roofs
 from bench.peers import OURS
+from bench.roofs import Roofs
 from bench.shapes import Line
 
 
@@ -16,6 +19,7 @@ class Timing:
     """One form of one engine on one line; `rounds` holds the times of single runs in seconds, a list per round."""
 
     form: str
+    algorithm: str = ""
     detail: str = ""
     error: float = 0.0
     rounds: list[list[float]] = field(default_factory=list)
@@ -48,17 +52,44 @@ class Ratio:
 
 
 @dataclass
-class LineResult:
-    """A line of the benchmark: the forms of each engine (by its key), and why something is left out."""
+class Measurement:
+    """A line in one run: the forms of each engine (by its key), why something is left out, and the run's roofs."""
 
-    line: Line
     forms: dict[str, list[Timing]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    roofs: Roofs | None = None
 
     def of(self, engine: str) -> Timing | None:
         """The engine's best form by median, or None if it has no figure here."""
         timed = [timing for timing in self.forms.get(engine, ()) if timing.rounds]
         return min(timed, key=lambda timing: timing.median, default=None)
+
+    def ratio(self, engines: Sequence[str]) -> Ratio | None:
+        """Ours against the best of some engines; above 1, ours is faster."""
+        ours, theirs = self.of(OURS), [timing for key in engines if key != OURS and (timing := self.of(key))]
+        if ours is None or not theirs:
+            return None
+        rival = min(theirs, key=lambda timing: timing.median)
+        by_round = [them / us for us, them in zip(ours.medians, rival.medians, strict=False)]
+        return Ratio(statistics.median(by_round), min(timing.best for timing in theirs) / ours.best)
+
+
+@dataclass
+class LineResult:
+    """A line of the benchmark in every run; its figures are medians over the runs."""
+
+    line: Line
+    runs: list[Measurement] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """Why something is left out, each reason once."""
+        return list(dict.fromkeys(itertools.chain.from_iterable(run.notes for run in self.runs)))
+
+    def of(self, engine: str) -> Timing | None:
+        """The engine's best form in the run of its median time (the faster of two); None without a figure."""
+        timed = sorted((timing for run in self.runs if (timing := run.of(engine))), key=lambda timing: timing.median)
+        return timed[(len(timed) - 1) // 2] if timed else None
 
     def rival(self, engines: Iterable[str]) -> str | None:
         """The fastest of some engines by median, ours aside; None if none has a figure."""
@@ -66,19 +97,25 @@ class LineResult:
         return min(timed, key=lambda engine: timed[engine].median, default=None)
 
     def ratio(self, engines: Sequence[str]) -> Ratio | None:
-        """Ours against the best of some engines; above 1, ours is faster."""
-        ours, rival = self.of(OURS), self.rival(engines)
-        if ours is None or rival is None:
-            return None
-        theirs = self.of(rival)
-        by_round = [them / us for us, them in zip(ours.medians, theirs.medians, strict=False)]
-        fastest = min(timing.best for engine in engines if engine != OURS and (timing := self.of(engine)))
-        return Ratio(statistics.median(by_round), fastest / ours.best)
+        """Ours against the best of some engines: the median of the runs' ratios."""
+        return _average([ratio for run in self.runs if (ratio := run.ratio(engines))], statistics.median)
 
     def gflops(self, engine: str) -> float | None:
         """GFLOP/s of the engine's best form at its median, counting the direct sum's operations."""
         timing = self.of(engine)
         return self.line.problem.flops / timing.median / 1e9 if timing else None
+
+    def shares(self) -> dict[str, float]:
+        """How much of each roof ours reaches, by the roof's name, the largest first: it binds. Empty without ours."""
+        found: dict[str, list[float]] = {}
+        for run in self.runs:
+            ours = run.of(OURS)
+            if ours is not None and ours.algorithm and run.roofs is not None:
+                reached = roofs.shares(self.line.problem, ours.algorithm, run.roofs, ours.median)
+                for name, share in reached.items():
+                    found.setdefault(name, []).append(share)
+        medians = {name: statistics.median(values) for name, values in found.items()}
+        return dict(sorted(medians.items(), key=lambda item: -item[1]))
 
 
 def geomean(values: Iterable[float]) -> float:
@@ -88,8 +125,14 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def mean_ratio(results: Iterable[LineResult], engines: Sequence[str]) -> Ratio | None:
-    """The geometric means of the ratios over lines that have one."""
-    ratios = [ratio for result in results if (ratio := result.ratio(engines))]
+    """The geometric mean of the ratios over the lines that have one: the median of the runs' means."""
+    by_run = itertools.zip_longest(*(result.runs for result in results))
+    ratios = ([ratio for one in run if one and (ratio := one.ratio(engines))] for run in by_run)
+    return _average([_average(run, geomean) for run in ratios if run], statistics.median)
+
+
+def _average(ratios: Sequence[Ratio], mean: Callable[[Iterable[float]], float]) -> Ratio | None:
+    """Both parts of some ratios averaged alike; None of nothing."""
     if not ratios:
         return None
-    return Ratio(geomean(ratio.median for ratio in ratios), geomean(ratio.best for ratio in ratios))
+    return Ratio(mean([ratio.median for ratio in ratios]), mean([ratio.best for ratio in ratios]))

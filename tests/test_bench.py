@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -13,75 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_fakes import LINE, PEER, ROOFS, SMALL, FakeEngine, FakePeer, measurement, result_of, run_of
+from rich.console import Console
 
-from bench import compare, overhead, report, shapes
-from bench.engine import Engine, EngineError, Prepared, Session, sample
+from bench import compare, overhead, race, report, shapes
+from bench.engine import Engine, EngineError, Session, sample
 from bench.oracle import arrays, convolve, error
 from bench.peers import OURS
-from bench.peers.base import Form, symmetric_pads
-from bench.results import LineResult, Ratio, Timing, geomean, mean_ratio
+from bench.peers.base import symmetric_pads
+from bench.results import LineResult, Measurement, Ratio, geomean, mean_ratio
+from bench.settings import Settings, layout_names
 from cpuconv.problem import ConvProblem
 from cpuconv.reference import conv2d
 
 ROOT = Path(__file__).resolve().parents[1]
-FAKE = "test_bench:FakePeer"
-SMALL = ConvProblem(1, 4, 6, 6, 8, 3, 3, pads=(1, 1, 1, 1))
-
-
-class FakePeer:
-    """A peer that answers with the float64 sum, or fails as it is told."""
-
-    name, package = "Fake", "numpy"
-
-    def __init__(self, missing: str | None = None) -> None:
-        self.missing = missing
-
-    def available(self) -> str | None:
-        return self.missing
-
-    def prepare(self, problem, x, w, bias, threads):
-        y = convolve(problem, x, w, bias)
-        print("chatter on stdout")
-        if problem.n == 2:
-            raise ValueError("one image only")
-        if problem.n == 3:
-            os._exit(7)
-        if problem.n == 4:
-            time.sleep(60)
-        return [Form("right", lambda: None, lambda: y), Form("wrong", lambda: None, lambda: y + 1.0)]
-
-
-class FakeEngine:
-    """An engine in this process: the seconds of each form, by name; an exception instead is raised."""
-
-    version = "1"
-
-    def __init__(self, key: str, forms: dict, error: float = 1e-7) -> None:
-        self.key, self.name, self.forms, self.error = key, key.title(), forms, error
-        self.asked: Counter[str] = Counter()
-
-    def revive(self) -> None:
-        pass
-
-    def prepare(self, problem):
-        return [Prepared(form, "", self.error) for form in self.forms]
-
-    def time(self, form: str, seconds: float) -> list[float]:
-        self.asked[form] += 1
-        value = self.forms[form]
-        if isinstance(value, Exception):
-            raise value
-        return [value, 2 * value, 3 * value]
-
-
-def result_of(label: str = "a:1", **times: list[list[float]]) -> LineResult:
-    line = shapes.Line(SMALL, label, "3x3 s1")
-    return LineResult(line, {key: [Timing("plain", rounds=rounds)] for key, rounds in times.items()})
-
-
-def run_of(*keys: str) -> report.Run:
-    names = {key: key.title() for key in keys}
-    return report.Run(names, dict.fromkeys(keys, "1.0"), 1, 2, 0.1, "cached", "auto")
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
@@ -99,6 +43,13 @@ def test_canonical_has_45_lines_each_in_a_family():
 def test_lines_are_chosen_by_name_or_by_problem():
     assert [line.label for line in shapes.load(pattern="dw384$")] == ["mobilenetv2:dw384", "convnext:dw384"]
     assert {line.problem.r for line in shapes.load(pattern="kh11")} == {11}
+
+
+def test_a_batch_replaces_that_of_every_line():
+    lines, eight = shapes.load(pattern="vgg16"), shapes.load(pattern="vgg16", batch=8)
+    assert {line.problem.n for line in eight} == {8} and len(eight) == len(lines) == 6
+    assert all(b.problem.flops == 8 * a.problem.flops for a, b in zip(lines, eight, strict=True))
+    assert [line.label for line in lines] == [line.label for line in eight]
 
 
 def test_lines_with_an_activation_are_refused(tmp_path):
@@ -158,18 +109,34 @@ def test_ratio_takes_the_fastest_rival_and_leaves_ours_out():
 def test_geometric_mean_of_lines_that_have_a_ratio():
     results = [result_of(cpuconv=[[1.0]], torch=[[t]]) for t in (1.0, 4.0)] + [result_of(torch=[[1.0]])]
     assert mean_ratio(results, ["torch"]) == Ratio(pytest.approx(2.0), pytest.approx(2.0))
-    assert mean_ratio(results, ["mnn"]) is None
+    assert mean_ratio(results, ["mnn"]) is None and mean_ratio([], ["torch"]) is None
     assert geomean([2.0, 8.0]) == pytest.approx(4.0) and math.isnan(geomean([]))
+
+
+def test_figures_of_several_runs_are_medians_of_the_runs():
+    results = [LineResult(LINE, [measurement(cpuconv=[[1.0]], torch=[[t]]) for t in times])
+               for times in ((1.0, 2.0, 9.0), (4.0, 8.0, 1.0))]  # fmt: skip
+    assert [result.ratio(["torch"]).median for result in results] == [2.0, 4.0]
+    assert [result.of("torch").median for result in results] == [2.0, 4.0]
+    assert mean_ratio(results, ["torch"]).median == pytest.approx(3.0)  # of the means 2, 4 and 3
+    assert mean_ratio(results, ["torch"]).median != pytest.approx(math.sqrt(2.0 * 4.0))
+
+
+def test_a_line_that_one_run_lost_keeps_the_figures_of_the_others():
+    lost = Measurement(notes=["Torch failed: boom"])
+    result = LineResult(LINE, [measurement(cpuconv=[[1.0]], torch=[[3.0]]), lost, lost])
+    assert result.ratio(["torch"]).median == 3.0 and result.rival(["torch"]) == "torch"
+    assert result.notes == ["Torch failed: boom"]
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------
 
 
-def measured(*engines: FakeEngine, rounds: int = 3) -> LineResult:
-    result, steps = LineResult(shapes.Line(SMALL, "a:1", "3x3 s1")), []
-    compare.measure(result, engines, rounds, 0.01, lambda: steps.append(1))
-    assert len(steps) == rounds
-    return result
+def measured(*engines: FakeEngine, **settings: object) -> LineResult:
+    result, steps, asked = Measurement(), [], Settings(**{"rounds": 3, **settings})
+    race.measure(result, LINE, engines, asked, lambda: steps.append(1))
+    assert len(steps) == asked.rounds
+    return LineResult(LINE, [result])
 
 
 def test_every_engine_is_asked_each_round_and_hopeless_forms_once():
@@ -178,6 +145,14 @@ def test_every_engine_is_asked_each_round_and_hopeless_forms_once():
     assert engine.asked == {"nchw": 1, "blocked": 3, "close": 3}
     assert result.of("torch").form == "blocked" and result.ratio(["torch"]).median == 2.0
     assert result.notes == []
+
+
+def test_on_plain_terms_only_plain_forms_are_asked():
+    peer = FakeEngine("mnn", {"nchw": 1.5, "blocked": 1.0})
+    plain = measured(FakeEngine(OURS, {"NCHW": 1.0}), peer, layouts=layout_names("nchw"))
+    assert peer.asked == {"nchw": 3} and plain.ratio(["mnn"]).median == 1.5
+    either = measured(FakeEngine(OURS, {"auto": 1.0}), peer)
+    assert either.of("mnn").form == "blocked" and either.ratio(["mnn"]).median == 1.0
 
 
 def test_a_failing_engine_loses_the_line_and_only_that():
@@ -206,11 +181,12 @@ def test_a_session_checks_outputs_and_forgets_the_problem_before():
     session = Session(FakePeer(), threads=1)
     right, wrong = session.prepare(SMALL)
     assert (right.form, wrong.form) == ("right", "wrong") and right.error == 0.0 and wrong.error > 1e-3
+    assert (right.plain, right.algorithm, right.detail) == (False, "sum", "float64") and wrong.plain
     assert len(session.time("right", 0.001)) >= 3
 
 
 def test_an_engine_process_answers_fails_dies_and_comes_back():
-    engine = Engine(FAKE, 1, timeout=60.0)
+    engine = Engine(PEER, 1, timeout=60.0)
     try:
         assert engine.name == "Fake" and engine.version == np.__version__
         assert [p.form for p in engine.prepare(SMALL)] == ["right", "wrong"]
@@ -230,12 +206,12 @@ def test_an_engine_process_answers_fails_dies_and_comes_back():
 
 def test_a_missing_engine_says_why():
     with pytest.raises(EngineError, match="fake is not installed"):
-        Engine(FAKE, 1, {"missing": "fake is not installed"}, timeout=60.0)
+        Engine(PEER, 1, {"missing": "fake is not installed"}, timeout=60.0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_an_idle_engine_is_stopped():
-    engine = Engine(FAKE, 1, timeout=60.0)
+    engine = Engine(PEER, 1, timeout=60.0)
     try:
         engine.prepare(SMALL)
         stat, until = Path(f"/proc/{engine._process.pid}/stat"), time.monotonic() + 10.0
@@ -244,6 +220,57 @@ def test_an_idle_engine_is_stopped():
         assert state == "T"
     finally:
         engine.close()
+
+
+# --- runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """The engines that a race starts, in order; ours is twice as fast as the other."""
+    started = []
+
+    def start(key: str, threads: int, options: object, timeout: float) -> FakeEngine:
+        if key == "mnn":
+            raise EngineError("MNN is not installed")
+        started.append(FakeEngine(key, {"auto": 1.0 if key == OURS else 2.0}))
+        return started[-1]
+
+    monkeypatch.setattr(race, "Engine", start)
+    return started
+
+
+def ran(count: int, runs: int) -> race.Race:
+    lines = [shapes.Line(SMALL, f"a:{number}", "3x3 s1") for number in range(count)]
+    made = race.Race(lines, Settings(rounds=2, runs=runs, peers=("torch", "mnn")), Console(quiet=True))
+    made.go()
+    assert not made.interrupted or count > 1
+    return made
+
+
+def test_each_run_has_engines_of_its_own(engines):
+    made = ran(2, runs=3)
+    assert [engine.key for engine in engines] == [OURS, "torch"] * 3 and all(engine.closed for engine in engines)
+    assert [len(result.runs) for result in made.results] == [3, 3] and list(made.run.names) == [OURS, "torch"]
+    assert made.results[0].ratio(["torch"]).median == 2.0
+    assert {one.roofs for result in made.results for one in result.runs} == {ROOFS}
+
+
+@pytest.mark.parametrize("interrupted, kept", [(1, [1, 1]), (5, [1, 1]), (9, [2, 2])])
+def test_an_interrupted_race_keeps_whole_runs_or_what_there_is_of_the_first(engines, monkeypatch, interrupted, kept):
+    asked, real = [], FakeEngine.time
+
+    def time_or_stop(self, form, seconds):
+        if self.key == OURS:
+            asked.append(form)
+            if len(asked) == interrupted + 2:  # two rounds a line: in the second line of a run
+                raise KeyboardInterrupt
+        return real(self, form, seconds)
+
+    monkeypatch.setattr(FakeEngine, "time", time_or_stop)
+    made = ran(2, runs=3)
+    assert made.interrupted and all(engine.closed for engine in engines)
+    assert [len(result.runs) for result in made.results] == kept
 
 
 # --- reports -----------------------------------------------------------------------------------------------------
@@ -260,13 +287,22 @@ def test_groups_of_peers():
     assert list(run_of(OURS, "torch").groups) == ["Torch"] and run_of("torch", "mnn").groups == {}
 
 
+def test_groups_on_plain_terms_and_groups_asked_for():
+    keys = (OURS, "torch", "onnxruntime", "openvino", "ncnn", "mnn")
+    plain = run_of(*keys, layouts=layout_names("nchw")).groups
+    assert list(plain)[:2] == ["best of Onnxruntime, Openvino, Ncnn, Mnn", "best of all"] and len(plain) == 7
+    assert plain["best of all"] == keys[1:]
+    asked = run_of(*keys, groups=("all-five", "main-three")).groups
+    assert list(asked)[:2] == ["best of all", "best of Torch, Onnxruntime, Openvino"]
+
+
 def test_report_has_every_line_and_names_the_slow_ones():
     results = [
         result_of("a:fast", cpuconv=[[1.0], [1.0]], torch=[[2.0], [2.0]]),
         result_of("a:slow", cpuconv=[[2.0], [2.0]], torch=[[1.0], [1.0]]),
         result_of("a:lost", torch=[[1.0], [1.0]]),
     ]
-    results[2].notes.append("Cpuconv failed: boom")
+    results[2].runs[0].notes.append("Cpuconv failed: boom")
     run = run_of(OURS, "torch")
     text = report.markdown(results, run)
     assert "| a:fast " in text and "2.00 (2.00)" in text and "| all " in text
@@ -275,34 +311,49 @@ def test_report_has_every_line_and_names_the_slow_ones():
     data = json.loads(json.dumps(report.to_dict(results, run)))
     assert data["geomean"]["Torch"] == {"median": pytest.approx(1.0), "best": pytest.approx(1.0)}
     assert data["lines"][0]["engines"]["torch"]["round_medians"] == [2.0, 2.0]
-    assert data["lines"][2]["ratios"] == {}
+    assert data["lines"][2]["ratios"] == {} and data["lines"][2]["best_peer"] is None
+    assert data["lines"][1]["best_peer"] == {"name": "Torch", "ratio": 0.5}
 
 
-def test_readme_update_replaces_what_is_between_the_markers(tmp_path):
+def test_report_tells_the_roof_that_binds():
+    ours = {"algorithm": "direct(v=1,rows=1,cols=6,block=6)", "roofs": ROOFS}
+    flops = SMALL.flops * 1e-11  # seconds at the peak
+    results = [result_of("a:half", cpuconv=[[2 * flops]], torch=[[4 * flops]], **ours),
+               result_of("a:above", cpuconv=[[flops / 2]], torch=[[flops]], **ours)]  # fmt: skip
+    data = report.to_dict(results, run_of(OURS, "torch"))
+    rows = [[cell.strip() for cell in row.split("|")] for row in report.roofs_table(data).splitlines()]
+    assert rows[2][1:9] == ["a:half", "`direct(v=1,rows=1,cols=6,block=6)`", "", "0.000", "FMA", "50%", "2.00", ""]
+    assert rows[0][-2] == "÷ Torch" and rows[3][6] == "200%"
+    text = report.roofs_text(data)
+    assert "FMA 100 GFLOP/s, L2 50 GB/s, memory 10 GB/s" in text and "busy while they were measured: a:above" in text
+    assert text in report.markdown(results, run_of(OURS, "torch"))
+    assert json.loads(json.dumps(data))["roofs"] == [ROOFS.to_dict()]
+
+
+def test_what_is_between_the_markers_is_replaced(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.update_readme(readme, "\nnew\n\n")
-    assert readme.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    assert report.replaced(readme, "\nnew\n\n") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
 
 
 @pytest.mark.parametrize("text", ["", report.BEGIN, report.END + report.BEGIN, 2 * (report.BEGIN + report.END)])
-def test_readme_without_its_markers_is_left_alone(tmp_path, text):
+def test_a_page_without_its_markers_is_refused(tmp_path, text):
     readme = tmp_path / "README.md"
     readme.write_text(text)
     with pytest.raises(ValueError, match="must hold"):
-        report.update_readme(readme, "new")
-    assert readme.read_text() == text
+        report.replaced(readme, "new")
 
 
-def test_the_readme_has_its_markers():
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
+def test_pages_have_their_markers(page):
+    text = (ROOT / page).read_text()
     assert text.count(report.BEGIN) == text.count(report.END) == 1
 
 
 # --- command lines -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", ["compare.py", "overhead.py"])
+@pytest.mark.parametrize("script", ["compare.py", "kernels.py", "overhead.py"])
 def test_scripts_run_by_path(script, tmp_path):
     command = [sys.executable, str(ROOT / "bench" / script), "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -312,6 +363,34 @@ def test_scripts_run_by_path(script, tmp_path):
 def test_unknown_peer_is_named():
     with pytest.raises(SystemExit, match="not bogus"):
         compare.main(["--peers", "bogus", "--lines", "dw384"])
+
+
+@pytest.mark.parametrize("option", ["--threads", "--batch", "--runs", "--rounds"])
+def test_counts_are_whole_numbers_from_1(option, capsys):
+    with pytest.raises(SystemExit):
+        compare.main([option, "0"])
+    assert "must be a whole number from 1, not '0'" in capsys.readouterr().err
+
+
+def test_unknown_group_is_named():
+    with pytest.raises(SystemExit, match="'--groups' must be of main-three, all-five, reordering-four, not four"):
+        compare.main(["--groups", "four", "--lines", "dw384"])
+
+
+def test_compare_prints_the_report_and_writes_it(engines, tmp_path, capsys):
+    files = [tmp_path / "out.json", tmp_path / "out.md"]
+    options = ["--lines", "dw384$", "--runs", "2", "--rounds", "2", "--batch", "2", "--peers", "torch", "--targets"]
+    assert compare.main([*options, "--details", "--json", str(files[0]), "--markdown", str(files[1])]) == 0
+    printed, data, text = capsys.readouterr().out, json.loads(files[0].read_text()), files[1].read_text()
+    assert (data["runs"], data["batch"], data["title"]) == (2, 2, "1 thread, layouts auto, batch 2")
+    assert [line["problem"].split("ic")[0] for line in data["lines"]] == ["g384mb2", "g384mb2"]
+    assert data["geomean"]["Torch"]["median"] == pytest.approx(2.0)
+    for part in ("mobilenetv2:dw384", "depthwise", "1.20 or 85% of the binding roof", "2.00 (2.00)"):
+        assert part in printed and part in text
+
+
+def test_compare_without_a_line_fails(engines):
+    assert compare.main(["--lines", "no such line"]) == 1
 
 
 def test_microseconds_of_a_call():

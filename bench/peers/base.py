@@ -17,13 +17,16 @@ from cpuconv.problem import ConvProblem
 class Form:
     """One way in which an engine runs a problem, everything prepared.
 
-    `run` is one execution and is what is timed; `output` gives the last result as NCHW. `keep` is whatever must
-    live as long as the form, such as an array whose memory the engine only borrows.
+    `run` is one execution and is what is timed; `output` gives the last result as NCHW. `plain`: it reads NCHW and
+    leaves NCHW. `algorithm` is what runs, where the engine tells. `keep` is whatever must live as long as the form,
+    such as an array whose memory the engine only borrows.
     """
 
     name: str
     run: Callable[[], object]
     output: Callable[[], np.ndarray]
+    plain: bool = True
+    algorithm: str = ""
     detail: str = ""
     keep: object = None
 

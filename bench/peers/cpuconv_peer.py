@@ -55,5 +55,6 @@ class CpuconvPeer:
         def output() -> np.ndarray:
             return cpuconv.reorder(y, plan.out_layout, "NCHW", channels=problem.k)
 
-        detail = f"{plan.algorithm}, {plan.in_layout} to {plan.out_layout}"
-        return Form(layout, lambda: plan(source, out=y), output, detail)
+        plain = plan.in_layout == plan.out_layout == "NCHW"
+        detail = f"{plan.in_layout} to {plan.out_layout}"
+        return Form(layout, lambda: plan(source, out=y), output, plain, plan.algorithm, detail)

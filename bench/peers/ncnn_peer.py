@@ -91,4 +91,4 @@ def _form(net, name: str, images: list, keep_packing: int) -> Form:
     def output() -> np.ndarray:
         return np.stack([np.array(ncnn.convert_packing(y, 1, net.opt)) for y in last])
 
-    return Form(name, run, output)
+    return Form(name, run, output, plain=not keep_packing)

@@ -49,7 +49,7 @@ def _functional(problem: ConvProblem, name: str, x, w, bias, memory_format=None)
         padded = torch.nn.functional.pad(x, (left, right, top, bottom))
         last["y"] = conv(padded, w, bias, problem.stride, 0, problem.dilation, problem.groups)
 
-    return Form(name, run if pads else run_padded, lambda: last["y"].contiguous().numpy())
+    return Form(name, run if pads else run_padded, lambda: last["y"].contiguous().numpy(), plain=memory_format is None)
 
 
 def _mkldnn(problem: ConvProblem, pads: tuple[int, int], x, w, bias) -> list[Form]:
@@ -73,6 +73,6 @@ def _mkldnn(problem: ConvProblem, pads: tuple[int, int], x, w, bias) -> list[For
         def run() -> None:
             last["y"] = torch.mkldnn_convolution(source, packed, bias, pads, p.stride, p.dilation, p.groups)
 
-        return Form(name, run, lambda: last["y"].to_dense().contiguous().numpy())
+        return Form(name, run, lambda: last["y"].to_dense().contiguous().numpy(), plain=False)
 
     return [form(name, source) for name, source in inputs.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cpuconv import sources
@@ -41,8 +41,10 @@ class Line:
     family: str
 
 
-def load(path: str | Path = CANONICAL, pattern: str = "") -> list[Line]:
+def load(path: str | Path = CANONICAL, pattern: str = "", batch: int | None = None) -> list[Line]:
     """The lines of a file of benchdnn strings whose label or problem string matches a regular expression.
+
+    `batch` replaces the batch of every line.
 
     Raises:
         ValueError: if a line has an activation or a residual, which the peers are not asked for.
@@ -51,6 +53,8 @@ def load(path: str | Path = CANONICAL, pattern: str = "") -> list[Line]:
     for problem, label, _, _ in sources.load(str(path)):
         if problem.activation is not None or problem.residual:
             raise ValueError(f"Argument 'path' must name lines of plain convolutions, not {problem.key}.")
+        if batch is not None:
+            problem = replace(problem, n=batch)
         line = Line(problem, label or problem.key.split()[0], family(problem))
         if re.search(pattern, line.label) or re.search(pattern, problem.key):
             lines.append(line)

@@ -1,0 +1,147 @@
+"""The inner loops by themselves, one thread, beside the FMA peak of the same run: `python -m bench.kernels --help`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/kernels.py` works too
+
+from rich.console import Console
+from rich.progress import track
+from tabulate import tabulate
+
+from autotune.device import fingerprint
+from bench.files import write_whole
+from bench.loops import Loop, depthwise_loops, gemm_loops, peak_loop, time_all, winograd_loops
+from bench.settings import machine_name, words
+from cpuconv.isa import Isa, current
+
+Makers = Iterator[tuple[str, Callable[[], list[Loop]]]]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is said of a loop: names in JSON, headers, and the text of each."""
+
+    names: tuple[str, ...]
+    headers: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Loops that share a table: a row a tile, and its figures for each case."""
+
+    title: str
+    loops: Callable[[Isa], Makers]
+    figures: Figures
+
+
+SPEED = Figures(("gflops", "peak_share"), ("GFLOP/s", "of peak"), ("{:.1f}", "{:.0%}"))
+CYCLES = Figures(("ns", "cycles", "cycles_a_vector"), ("ns", "cycles", "a vector"), ("{:.1f}", "{:.0f}", "{:.2f}"))
+FAMILIES: dict[str, Family] = {
+    "gemm": Family("GEMM tiles: weight vectors x pixels; operands in L1, weights streaming from L2", gemm_loops, SPEED),
+    "winograd": Family("Winograd transforms: a tile of one channel block", winograd_loops, CYCLES),
+    "depthwise": Family("Depthwise tiles: kernel, stride, rows x columns of outputs", depthwise_loops, SPEED),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Time the loops and print a table a family; 0 on success, 1 if no tile has the names asked for."""
+    args = parser().parse_args(argv)
+    console = Console(stderr=True)
+    isa = current()
+    makers = [
+        (family, make)
+        for family in words(args.families, FAMILIES, "--families")
+        for name, make in FAMILIES[family].loops(isa)
+        if not args.tiles or name in args.tiles
+    ]
+    if not makers:
+        console.print(f"No tile is named {' or '.join(args.tiles)}.", highlight=False)
+        return 1
+    peak = peak_loop(isa)
+    made = [(family, loop) for family, make in track(makers, "compiling", console=console) for loop in make()]
+    loops = [peak, *(loop for _, loop in made)]
+    time_all(loops, args.rounds, args.seconds_per_sample, lambda rounds: track(rounds, "timing", console=console))
+    data = to_dict(isa, peak, made)
+    print(json.dumps(data, indent=1) if args.json else report(data, "simple"))
+    if args.markdown:
+        write_whole({args.markdown: report(data, "pipe")})
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.kernels", description=__doc__)
+    p.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (%(default)s)")
+    p.add_argument("--tiles", nargs="+", default=(), metavar="NAME", help="only these tiles, such as 4x6 or 'F(4,3)'")
+    p.add_argument("--rounds", type=int, default=41, help="times that each loop is run; the fastest counts (41)")
+    p.add_argument("--seconds-per-sample", type=float, default=5e-4, help="time of each run (0.0005)")
+    p.add_argument("--json", action="store_true", help="print JSON")
+    p.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
+    return p
+
+
+def to_dict(isa: Isa, peak: Loop, made: Sequence[tuple[str, Loop]]) -> dict[str, Any]:
+    """Everything as plain data. Cycles are those of the clock that the FMA peak shows."""
+    gflops = peak.flops / peak.seconds * 1e-9
+    ghz = gflops / (2 * isa.lanes * isa.fma_rate)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cpu": machine_name(),
+        "device": fingerprint().key,
+        "isa": isa.name,
+        "peak_gflops": gflops,
+        "ghz": ghz,
+        "loops": [{"family": family, **_record(loop, gflops, ghz)} for family, loop in made],
+    }
+
+
+def _record(loop: Loop, peak: float, ghz: float) -> dict[str, Any]:
+    """One loop: of a tile, its nanoseconds and cycles; its speed, if it is one of FMAs; cycles of a vector moved."""
+    cycles = loop.seconds * 1e9 * ghz
+    record: dict[str, Any] = {"tile": loop.tile, "case": loop.case, "ns": loop.seconds * 1e9, "cycles": cycles}
+    if loop.flops:
+        gflops = loop.flops / loop.seconds * 1e-9
+        record |= {"gflops": gflops, "peak_share": gflops / peak}
+    if loop.vectors:
+        record |= {"vectors": loop.vectors, "cycles_a_vector": cycles / loop.vectors}
+    return record
+
+
+def report(data: dict[str, Any], style: str) -> str:
+    """The tables, and the peak that the shares are of."""
+    parts = [
+        f"{data['cpu']}, {data['isa']}, one thread: FMA peak {data['peak_gflops']:.1f} GFLOP/s, which is a clock of "
+        f"{data['ghz']:.2f} GHz."
+    ]
+    for name, family in FAMILIES.items():
+        records = [record for record in data["loops"] if record["family"] == name]
+        if records:
+            parts += [f"{family.title}.", _table(records, family.figures, style)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(records: Sequence[dict[str, Any]], figures: Figures, style: str) -> str:
+    cases = list(dict.fromkeys(record["case"] for record in records))
+    rows: dict[str, dict[str, list[str]]] = {}
+    for record in records:
+        texts = [text.format(record[name]) for name, text in zip(figures.names, figures.texts, strict=True)]
+        rows.setdefault(record["tile"], {})[record["case"]] = texts
+    missing = ["–"] * len(figures.names)
+    body = [[tile, *(text for case in cases for text in row.get(case, missing))] for tile, row in rows.items()]
+    headers = ["tile", *(f"{case}: {header}" for case in cases for header in figures.headers)]
+    right = ("left", *["right"] * (len(headers) - 1))
+    return tabulate(body, headers, tablefmt=style, disable_numparse=True, colalign=right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The library's micro-kernels bound to data of known place, and timed by themselves."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from cpuconv.isa import Isa
+from cpuconv.micro.gemm import GemmTile, gemm_strip
+from cpuconv.micro.lanes import lane_strip
+from cpuconv.micro.probe import fma_peak
+from cpuconv.micro.winograd import WinogradTransform, winograd_in, winograd_out
+from cpuconv.probes import fma_tile
+from cpuconv.problem import FLOAT_BYTES, ConvProblem
+from cpuconv.runtime import Program
+from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.solvers import blocked, lanewise, winograd
+from cpuconv.solvers.base import Operand, Ref, Space, aligned, contiguous
+from cpuconv.solvers.machine import machine
+from cpuconv.solvers.tiling import fits
+
+L1_SHARE, L2_SHARE = 0.75, 0.5  # of the cache, for what a tile reads again and again
+_STRIP = 16  # tiles a call, all in one place
+_TURNS = 10_000  # of the FMA chains a call: launching it must not count
+DEPTHWISE = ((3, 1), (3, 2), (5, 1), (7, 1))  # kernel, stride
+_PLANE = 56  # pixels of the plane that depthwise tiles are made for
+_DEPTHWISE_TILES = 3  # a kernel
+
+
+@dataclass
+class Loop:
+    """Something to repeat: `run(times)`. A repetition makes so many `flops` and moves so many `vectors` in `tiles`.
+
+    `case` tells loops of one tile apart: where its operands lie. `seconds`: of one tile, the fastest so far.
+    """
+
+    tile: str
+    case: str
+    run: Callable[[int], object]
+    tiles: int = 1
+    flops: int = 0
+    vectors: int = 0
+    seconds: float = math.inf
+    _times: int = 1
+
+    def sample(self, least: float) -> None:
+        """Run for `least` seconds or more, the repetitions found by doubling, and keep the fastest."""
+        while True:
+            start = time.perf_counter()
+            self.run(self._times)
+            passed = time.perf_counter() - start
+            if passed >= least:
+                self.seconds = min(self.seconds, passed / self._times / self.tiles)
+                return
+            self._times *= 2
+
+
+def time_all(loops: Sequence[Loop], rounds: int, least: float, progress: Callable[[range], Iterable[int]]) -> None:
+    """Sample every loop in turn, so many rounds: a change of the clock meets all of them."""
+    for _ in progress(range(rounds)):
+        for loop in loops:
+            loop.sample(least)
+
+
+def peak_loop(isa: Isa) -> Loop:
+    """Chains of FMAs in registers: what the units give at most."""
+    tile = fma_tile(isa)
+    seeds, sums = _data(tile.chains + 2, isa.lanes), _data(isa.lanes)
+    seeds[tile.chains] = 0.5  # x → x/2 + summand stays small
+    words = {"turns": _TURNS, "seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": 0}
+    program = Program([(fma_peak.entry(tile), fma_peak.pack(words), False)], 1)
+
+    def run(times: int, keep: object = (seeds, sums)) -> None:
+        for _ in range(times):
+            program.run()
+
+    return Loop("FMA", "registers", run, flops=2 * isa.lanes * tile.chains * tile.unroll * _TURNS)
+
+
+def gemm_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
+    """Every GEMM tile of the instruction set's row, named `v`x`pixels`, its loops made when asked for."""
+    for v, most in enumerate(isa.pixels, 1):
+        for n in range(1, most + 1):
+            if fits(isa, v, n):
+                yield f"{v}x{n}", functools.partial(_gemm, isa, v, n)
+
+
+def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
+    """Weights and pixels in L1; and a panel of weights that streams from L2 past the pixels of one segment."""
+    lanes = isa.lanes
+    tile = GemmTile(lanes, v, rows=1, cols=n, unroll=lanes, xs=lanes, ys=lanes, epilogue=False)
+    weight, pixels = v * lanes * FLOAT_BYTES, n * FLOAT_BYTES  # bytes of a scalar of the reduction
+    depths = {"L1": L1_SHARE * machine().l1 / (weight + pixels), "L2": L2_SHARE * machine().l2 / weight}
+    made = []
+    for case, scalars in depths.items():
+        segments = max(1, int(scalars) // lanes)
+        x, w, y = _data(segments, n, lanes), _data(segments, lanes, v, lanes), _data(v, n, lanes)
+        table = np.arange(segments, dtype=np.int64) * (pixels * lanes if case == "L1" else 0)
+        words = {"x": x, "table": table, "segments": segments, "w": w, "y": y, "yvec": n * lanes * FLOAT_BYTES}
+        words |= {"last": _STRIP, "width": n} | dict.fromkeys(("xrow", "kstep", "yrow", "bias", "residual", "first"), 0)
+        run = _bound(gemm_strip, tile, words)
+        made.append(Loop(f"{v}x{n}", case, run, _STRIP, flops=2 * v * lanes * n * segments * lanes))
+    return made
+
+
+def winograd_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
+    """The transforms of a tile of one channel block for 3x3 kernels, named as in F(4,3)."""
+    for a in sorted(winograd.POINTS):
+        yield f"F({a - 2},3)", functools.partial(_winograd, isa, a - 2)
+
+
+def _winograd(isa: Isa, m: int) -> list[Loop]:
+    """Forward and back, tile and planes in L1."""
+    at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd.matrices(m, 3))
+    a, pixel = len(bt), isa.lanes * FLOAT_BYTES
+    spatial, planes, bias = _data(a, a, isa.lanes), _data(a * a, isa.lanes), _data(isa.lanes)
+    shared = {"pixel": pixel, "plane": pixel, "scratch": 0}
+    forward = shared | {"x": spatial, "line": a * pixel, "v": planes}
+    back = shared | {"m": planes, "y": spatial, "line": m * pixel, "bias": bias, "residual": 0}
+    return [
+        Loop(f"F({m},3)", case, _bound(kernel, WinogradTransform(isa.lanes, matrix), words), vectors=vectors)
+        for case, kernel, matrix, words, vectors in (
+            ("in", winograd_in, bt, forward, 2 * a * a),
+            ("out", winograd_out, at, back, a * a + m * m),
+        )
+    ]
+
+
+def depthwise_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
+    """The best tiles by the model for a few depthwise kernels, named kernel, stride, rows x columns."""
+    layout = blocked.layout(isa)
+    for r, stride in DEPTHWISE:
+        problem = ConvProblem(
+            1, isa.lanes, _PLANE, _PLANE, isa.lanes, r, r, (stride, stride), (r // 2,) * 4,
+            groups=isa.lanes, in_layout=layout, out_layout=layout,
+        )  # fmt: skip
+        for shape in lanewise.shapes(problem, isa, mix=1, most=_DEPTHWISE_TILES):
+            name = f"{r}x{r} s{stride} {shape.rows}x{shape.cols}" + (" held" if shape.held else "")
+            yield name, functools.partial(_depthwise, isa, problem, shape, name)
+
+
+def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str) -> list[Loop]:
+    """A tile of the inside of a plane, its window in L1."""
+    views = (
+        Operand(Ref(name), contiguous(problem.in_layout, each))
+        for name, each in (("x", problem.in_shape), ("y", problem.out_shape))
+    )
+    tile = lanewise.step(problem, shape, isa, Space(), *views, None).args["inner"].tile
+    high, wide = lanewise.window(problem, shape.rows, shape.cols)
+    pixel, outputs = isa.lanes * FLOAT_BYTES, shape.rows * shape.cols
+    words = {
+        "x": _data(high, wide, isa.lanes),
+        "xline": wide * pixel,
+        "height": high,
+        "zeros": _data(wide, isa.lanes),
+        "kernel_rows": problem.r,
+        "w": _data(problem.r, problem.s, isa.lanes),
+        "y": _data(shape.rows, shape.cols, isa.lanes),
+        "yline": shape.cols * pixel,
+        "bias": _data(isa.lanes),
+        "last": _STRIP,
+    } | dict.fromkeys(("row", "residual", "first", "low", "high"), 0)
+    flops = 2 * isa.lanes * outputs * problem.r * problem.s
+    return [Loop(name, "L1", _bound(lane_strip, tile, words), _STRIP, flops)]
+
+
+def _data(*shape: int) -> np.ndarray:
+    """Unit normal numbers that start on a cache line."""
+    array = aligned(shape)
+    array[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return array
+
+
+def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -> Callable[[int], object]:
+    """run(times) of a micro-kernel on named words; an array's word is its address."""
+    values = [words[name] for name in kernel.words]
+    packed = tuple(each.ctypes.data if isinstance(each, np.ndarray) else each for each in values)
+    repeat, entry = _repeat(kernel), kernel.entry(tile)
+    repeat(1, entry, packed)  # compiles
+
+    def run(times: int, keep: object = values) -> None:
+        repeat(times, entry, packed)
+
+    return run
+
+
+@functools.cache
+def _repeat(kernel: MicroKernel) -> Callable[..., None]:
+    """A compiled loop of calls. Not kept on disk: the cache knows the library's sources only."""
+    call = kernel.caller()
+
+    @njit(nogil=True)
+    def repeat(times, address, words):
+        for _ in range(times):
+            call(address, *words)
+
+    return repeat

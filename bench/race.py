@@ -1,0 +1,151 @@
+"""Whole runs over the lines: engines are started, asked in turn on each line, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bench.engine import Engine, EngineError
+from bench.oracle import OUR_TOLERANCE, PEER_TOLERANCE
+from bench.peers import OURS
+from bench.results import LineResult, Measurement, Timing, mean_ratio
+from bench.roofs import Roofs
+from bench.settings import Run, Settings
+from bench.shapes import Line
+
+HOPELESS = 2.0  # a form this many times slower than its engine's best in the first round is not timed again
+
+
+class Race:
+    """A comparison of the engines on some lines: `go` fills `results` and `run`."""
+
+    def __init__(self, lines: Sequence[Line], settings: Settings, console: Console) -> None:
+        self.lines, self.settings, self.console = lines, settings, console
+        self.results: list[LineResult] = []
+        self.run = Run({}, {}, settings)
+        self.interrupted = False
+
+    def go(self) -> None:
+        """All runs, with a progress bar. Ctrl-C ends them: whole runs stay, or what there is of the first."""
+        self.results = [LineResult(line) for line in self.lines]
+        steps = len(self.lines) * self.settings.rounds
+        found: list[Measurement] = []
+        try:
+            with _progress(self.console) as bar:
+                task = bar.add_task("", total=steps * self.settings.runs, note="")
+                for index in range(self.settings.runs):
+                    found = []
+                    bar.update(task, completed=index * steps)
+                    self._one_run(found, index == 0, lambda **state: bar.update(task, **state))
+                    self._keep(found)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            if not any(result.runs for result in self.results):
+                self._keep(found)
+        self.results = [result for result in self.results if any(run.forms or run.notes for run in result.runs)]
+
+    def _keep(self, found: Sequence[Measurement]) -> None:
+        for result, measurement in zip(self.results, found, strict=False):
+            result.runs.append(measurement)
+
+    def _one_run(self, found: list[Measurement], first: bool, show: Callable[..., None]) -> None:
+        with _started(self.settings, self.console.print if first else lambda *_, **__: None) as engines:
+            if first:
+                names, versions = ({engine.key: getattr(engine, part) for engine in engines} for part in _TOLD)
+                self.run = Run(names, versions, self.settings)
+            before = self._roofs(engines)
+            for line in self.lines:
+                show(description=line.label)
+                found.append(Measurement(roofs=before))
+                measure(found[-1], line, engines, self.settings, lambda: show(advance=1))
+                ratio = mean_ratio(map(LineResult, self.lines, ([one] for one in found)), tuple(self.run.names))
+                show(note=f"× best peer {ratio.median:.2f}" if ratio else "")
+            after = self._roofs(engines)
+            for measurement in found:
+                measurement.roofs = before.best(after) if before and after else before
+
+    def _roofs(self, engines: Sequence[Engine]) -> Roofs | None:
+        """Measured in our engine's process while the others are stopped; None without ours."""
+        ours = next((engine for engine in engines if engine.key == OURS), None)
+        try:
+            return ours and ours.roofs()
+        except EngineError as error:
+            self.console.print(f"No roofs: {error}.", highlight=False)
+            return None
+
+
+_TOLD = ("name", "version")
+
+
+@contextlib.contextmanager
+def _started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engine]]:
+    """The engines that are installed, ours first; a missing one gets a word."""
+    options = {OURS: {"layouts": settings.layouts, "strategy": settings.strategy}}
+    engines: list[Engine] = []
+    try:
+        for key in (OURS, *(key for key in settings.peers if key != OURS)):
+            try:
+                engines.append(Engine(key, settings.threads, options.get(key), settings.timeout))
+            except EngineError as error:
+                say(f"Skipping {key}: {error}.", highlight=False)
+        yield engines
+    finally:
+        for engine in engines:
+            engine.close()
+
+
+def measure(
+    result: Measurement, line: Line, engines: Sequence[Engine], settings: Settings, step: Callable[[], object]
+) -> None:
+    """Time every engine on one line, in turn, filling `result`; a failing engine leaves a note and loses the line."""
+    for engine in engines:
+        with _noting(result, engine):
+            engine.revive()
+            admitted = [form for form in engine.prepare(line.problem) if form.plain or not settings.plain]
+            limit = OUR_TOLERANCE if engine.key == OURS else PEER_TOLERANCE
+            right = [form for form in admitted if form.error <= limit]
+            result.notes += [
+                f"{engine.name}'s {form.form} is wrong by {form.error:.1e} {form.algorithm}".rstrip()
+                for form in admitted
+                if form.error > limit
+            ]
+            result.forms[engine.key] = [Timing(f.form, f.algorithm, f.detail, f.error) for f in right]
+    for turn in range(settings.rounds):
+        shift = turn % max(1, len(engines))  # no engine always follows the same one
+        for engine in (*engines[shift:], *engines[:shift]):
+            with _noting(result, engine):
+                for timing in _worth_timing(result.forms.get(engine.key, []), turn):
+                    timing.rounds.append(engine.time(timing.form, settings.seconds))
+        step()
+
+
+def _worth_timing(forms: list[Timing], turn: int) -> list[Timing]:
+    if turn == 0:
+        return forms
+    limit = HOPELESS * min((form.median for form in forms if form.rounds), default=0.0)
+    return [form for form in forms if len(form.rounds) == turn and form.median <= limit]
+
+
+class _noting:
+    """Turns an engine's failure into a note, and takes its figures off the line."""
+
+    def __init__(self, result: Measurement, engine: Engine) -> None:
+        self.result, self.engine = result, engine
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, EngineError):
+            return False
+        self.result.forms.pop(self.engine.key, None)
+        self.result.notes.append(f"{self.engine.name} failed: {error}")
+        return True
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, TextColumn("{task.fields[note]}"), console=console)

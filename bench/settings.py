@@ -1,0 +1,118 @@
+"""What a comparison is asked for, who takes part, and the groups of engines that ours is compared with."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.device import fingerprint
+from bench.peers import OURS, PEERS
+
+ALL = "all-five"
+GROUPS: dict[str, tuple[str, ...]] = {  # each gets a column: ours against the best of the group
+    "main-three": ("torch", "onnxruntime", "openvino"),
+    ALL: tuple(key for key in PEERS if key != OURS),
+    "reordering-four": ("onnxruntime", "openvino", "ncnn", "mnn"),  # what reorders NCHW around its own layout
+}
+PLAIN = "NCHW"
+_NAMES = {"nchw": PLAIN, "nhwc": "NHWC"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the figures come about.
+
+    `layouts` are those of cpuconv; `groups` are keys of `GROUPS` (none: the usual ones); `batch` replaces that of
+    every line. Times are in seconds: `seconds` is spent at each asking.
+    """
+
+    threads: int = 1
+    rounds: int = 5
+    seconds: float = 0.2
+    runs: int = 1
+    layouts: tuple[str, ...] = ("auto",)
+    strategy: str = "cached"
+    peers: tuple[str, ...] = GROUPS[ALL]
+    groups: tuple[str, ...] = ()
+    batch: int | None = None
+    timeout: float = 600.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether input and output are NCHW: then peers, too, are taken in such forms only."""
+        return set(self.layouts) == {PLAIN}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The groups that get a column."""
+        return self.groups or (("reordering-four" if self.plain else "main-three"), ALL)
+
+    @property
+    def title(self) -> str:
+        """ "2 threads, layouts auto, batch 8": what tells one table from another."""
+        parts = [f"{self.threads} thread{'s' * (self.threads > 1)}", f"layouts {','.join(self.layouts)}"]
+        return ", ".join(parts if self.batch is None else [*parts, f"batch {self.batch}"])
+
+
+@dataclass(frozen=True)
+class Run:
+    """Who took part in a comparison: `names` and `versions` by engine key, ours first; and what it was asked for."""
+
+    names: Mapping[str, str]
+    versions: Mapping[str, str]
+    settings: Settings
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The keys of the others."""
+        return tuple(key for key in self.names if key != OURS)
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Column title to the engines compared with: the groups asked for, then each peer; none without ours."""
+        if OURS not in self.names:
+            return {}
+        found: dict[str, tuple[str, ...]] = {}
+        for name in self.settings.columns:
+            group = tuple(key for key in self.peers if key in GROUPS[name])
+            title = "best of all" if name == ALL else "best of " + ", ".join(self.names[key] for key in group)
+            if len(group) > 1 and group not in found.values():
+                found[title] = group
+        return found | {self.names[key]: (key,) for key in self.peers}
+
+    @property
+    def caption(self) -> str:
+        """One paragraph: the machine, the engines, the method."""
+        asked = self.settings
+        engines = ", ".join(f"{name} {self.versions[key]}" for key, name in self.names.items())
+        forms = "form that takes and gives NCHW" if asked.plain else "form"
+        text = (
+            f"{machine_name()}, {asked.title}, fp32; {engines}. GFLOP/s of the direct sum at the median of "
+            f"{asked.rounds} rounds of {asked.seconds:g} s, each engine in its own process and best {forms}, asked in "
+            f"turn; strategy {asked.strategy}. Ratios: peer's time over ours, median of the rounds' ratios, in "
+            "brackets that of the fastest runs."
+        )
+        return text if asked.runs == 1 else f"{text} Every figure is the median of {asked.runs} whole runs."
+
+
+def machine_name() -> str:
+    """The processor's name as the system tells it."""
+    return fingerprint().model or platform.machine()
+
+
+def words(text: str, valid: object, option: str) -> tuple[str, ...]:
+    """The comma-separated words of an option, in order.
+
+    Raises:
+        SystemExit: if one is not in `valid`.
+    """
+    found = tuple(word for word in text.split(",") if word)
+    if unknown := sorted(set(found) - set(valid)):
+        raise SystemExit(f"Argument '{option}' must be of {', '.join(valid)}, not {', '.join(unknown)}.")
+    return found
+
+
+def layout_names(text: str) -> tuple[str, ...]:
+    """The comma-separated layouts of an option, in their own spelling."""
+    return tuple(_NAMES.get(name.lower(), name) for name in text.split(","))

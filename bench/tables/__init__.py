@@ -1,0 +1,118 @@
+"""The device tables: what this folder keeps of a machine, made by `python -m bench.tables`.
+
+A device has a `.json` with everything measured and a `.md` to read. The page of the documentation shows the tables of
+every device here between its markers; the notes beside them are written by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import report
+from bench.peers import OURS
+from bench.race import Race
+from bench.settings import Settings
+from bench.shapes import Line
+
+FOLDER = Path(__file__).parent
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+NOTED_BELOW = 1.05  # a line of a smaller ratio to the best peer is to have a note
+Data = dict[str, Any]
+
+
+class Incomplete(Exception):
+    """A table that cannot be made whole, and why; `interrupted` if the user ended it."""
+
+    def __init__(self, why: str, interrupted: bool = False) -> None:
+        super().__init__(why)
+        self.interrupted = interrupted
+
+
+def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
+    """Tune the lines in a process of their own, which shows its progress; what the store knows is passed over.
+
+    Raises:
+        Incomplete: if the tuner is interrupted or some line has no result.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "lines.txt"
+        file.write_text("".join(f'{line.problem.shape_key}n"{line.label}"\n' for line in lines), encoding="utf-8")
+        options = ["--threads", str(asked.threads), "--layouts", asked.layouts[0], "--effort", effort]
+        command = [sys.executable, "-m", "autotune", "warmup", str(file), *options]
+        code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+    if code:
+        raise Incomplete(f"the warmup ended with code {code}", interrupted=code == 130)
+
+
+def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[Data, str]:
+    """One table as data and as Markdown.
+
+    Raises:
+        Incomplete: if it was interrupted or cpuconv has no figure on some line.
+    """
+    race = Race(lines, asked, console)
+    race.go()
+    if race.interrupted:
+        raise Incomplete("interrupted", interrupted=True)
+    found = {result.line.label for result in race.results if result.of(OURS) and len(result.runs) == asked.runs}
+    if missing := [line.label for line in lines if line.label not in found]:
+        raise Incomplete(f"cpuconv has no figure on {', '.join(missing)}")
+    return report.to_dict(race.results, race.run), report.markdown(race.results, race.run, with_targets=True)
+
+
+def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path) -> dict[Path, str]:
+    """The texts of a device's two files and of the page that shows them, by path."""
+    tables, texts = zip(*made, strict=True)
+    name = tables[0]["cpu"]
+    data = {"cpu": name, "tables": list(tables)}
+    parts = (f"## {table['title']}\n\n{text}" for table, text in zip(tables, texts, strict=True))
+    base = folder / slug(name)
+    known = kept(folder) | {base.name: data}
+    return {
+        base.with_name(f"{base.name}.json"): json.dumps(data, indent=1) + "\n",
+        base.with_name(f"{base.name}.md"): "\n".join((f"# {name}\n", *parts)),
+        page: report.replaced(page, block(known)),
+    }
+
+
+def kept(folder: Path) -> dict[str, Data]:
+    """The devices of a folder, by the name of their files."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def block(devices: Mapping[str, Data]) -> str:
+    """What stands between the page's markers."""
+    parts = []
+    for _, device in sorted(devices.items()):
+        parts.append(f"### {device['cpu']}")
+        for table in device["tables"]:
+            low = ", ".join(_low(table)) or "none"
+            parts += [f"#### {table['title']}", report.roofs_text(table), report.roofs_table(table)]
+            parts.append(f"Below {NOTED_BELOW} against the best peer: {low}.")
+    return "\n\n".join(part for part in parts if part) or "No device has been measured yet."
+
+
+def unexplained(devices: Mapping[str, Data], page: str) -> list[str]:
+    """Lines of a small ratio that the hand-written part of the page does not name."""
+    notes = page.partition(report.BEGIN)[0] + page.partition(report.END)[2]
+    tables = itertools.chain.from_iterable(device["tables"] for device in devices.values())
+    return sorted({label for table in tables for label in _low(table) if label not in notes})
+
+
+def slug(name: str) -> str:
+    """A device's name as a file name: words of letters and digits, joined by hyphens."""
+    return "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", "", name.lower()))) or "device"
+
+
+def _low(table: Data) -> list[str]:
+    return [line["label"] for line in table["lines"] if line["best_peer"] and line["best_peer"]["ratio"] < NOTED_BELOW]

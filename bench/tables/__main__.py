@@ -1,0 +1,81 @@
+"""Tune, compare and keep the tables of this device: `python -m bench.tables --help`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.measure import EFFORTS
+from bench import compare, report, shapes, tables
+from bench.files import write_whole
+from bench.settings import PLAIN, Settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make every table, then write all files; 0 when done, 1 if a table is not whole, 130 when interrupted.
+
+    Nothing is written but at the end.
+    """
+    args = parser().parse_args(argv)
+    console = Console(stderr=True, highlight=False)
+    try:
+        if args.render:
+            write_whole({args.page: report.replaced(args.page, tables.block(tables.kept(args.folder)))})
+        else:
+            write_whole(tables.files(_make(args, console), args.folder, args.page))
+    except (KeyboardInterrupt, tables.Incomplete) as why:
+        console.print(f"Nothing is written: {why or 'interrupted'}.")
+        return compare.INTERRUPTED if getattr(why, "interrupted", True) else 1
+    if low := tables.unexplained(tables.kept(args.folder), args.page.read_text(encoding="utf-8")):
+        console.print(f"{args.page} has no note on: {', '.join(low)}.")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.tables", description=__doc__)
+    p.add_argument("--threads", type=_numbers, default=(1, 2), help="a table for each count (1,2)")
+    p.add_argument("--nchw", action="store_true", help="also tables with NCHW in and out")
+    p.add_argument("--batch", type=_numbers, default=(), help="also tables with so many images, such as 8")
+    compare.add_measuring(p)
+    p.set_defaults(runs=3)
+    p.add_argument("--effort", choices=EFFORTS, default="normal", help="of the warmup (normal)")
+    p.add_argument("--no-warmup", action="store_true", help="take what the store knows")
+    p.add_argument("--render", action="store_true", help="measure nothing: write the page again from the tables kept")
+    p.add_argument("--folder", type=Path, default=tables.FOLDER, help="where tables are kept (%(default)s)")
+    p.add_argument("--page", type=Path, default=tables.PAGE, help="the page that shows them (%(default)s)")
+    return p
+
+
+def wanted(args: argparse.Namespace) -> list[Settings]:
+    """The tables asked for, thread counts first."""
+    variants = [{}, *([{"layouts": (PLAIN,)}] if args.nchw else []), *({"batch": batch} for batch in args.batch)]
+    base = compare.settings(args)
+    return [dataclasses.replace(base, threads=threads, **more) for threads in args.threads for more in variants]
+
+
+def _make(args: argparse.Namespace, console: Console) -> list[tuple[tables.Data, str]]:
+    made = []
+    asked = wanted(args)
+    for number, each in enumerate(asked, 1):
+        console.print(f"Table {number} of {len(asked)}: {each.title}")
+        lines = shapes.load(args.shapes, batch=each.batch)
+        if not args.no_warmup:
+            tables.warm(lines, each, args.effort)
+        made.append(tables.measured(lines, each, console))
+    return made
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(compare.positive(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C: write nothing, leave no process
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The speed that the project holds itself to, as data, and which of it a comparison reaches.
+
+Ratios are medians against the best of all peers of the run on each line. What a line belongs to is decided from its
+problem alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.results import LineResult, mean_ratio
+from bench.roofs import FMA
+from bench.settings import Run
+from bench.shapes import family
+from cpuconv.problem import ConvProblem
+
+Least = tuple[float, float]  # with one thread, and with more
+Belongs = Callable[[ConvProblem], bool]
+BINDING = "the binding roof"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Geometric means over all lines: against the best peer or, with `each`, against every peer alone."""
+
+    name: str
+    ratio: Least
+    each: bool = False
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Every line that belongs reaches the ratio or, where given, that share of a roof."""
+
+    name: str
+    belongs: Belongs
+    ratio: Least
+    share: Least | None = None
+    roof: str = FMA
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a target asks for, what is reached, and the lines or peers that fall short."""
+
+    name: str
+    wanted: str
+    reached: str
+    short: tuple[str, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether nothing falls short."""
+        return not self.short
+
+
+def of(*names: str, more: Belongs = lambda problem: True) -> Belongs:
+    """Problems of some of the families of `bench.shapes`, with a further condition."""
+    return lambda problem: family(problem) in names and more(problem)
+
+
+def _plane(least: int, most: float, channels: int = 1) -> Belongs:
+    """Output planes whose shorter side is from `least` to `most`, and at least so many channels in and out."""
+    return lambda p: least <= min(p.oh, p.ow) <= most and min(p.c, p.k) >= channels
+
+
+ANY = float("inf")
+TARGETS: tuple[Mean | Lines, ...] = (
+    Mean("geometric mean, best peer", (1.15, 1.15)),
+    Mean("geometric mean, each peer", (1.5, 1.5), each=True),
+    Lines("every line", lambda p: True, (0.95, 0.92)),
+    Lines("3x3 s1, planes from 28, C and K from 64", of("3x3 s1", more=_plane(28, ANY, 64)), (1.20, 1.20)),
+    Lines("3x3 s1, planes about 14", of("3x3 s1", more=_plane(11, 27)), (1.10, 1.10)),
+    Lines("3x3 s1, planes about 7", of("3x3 s1", more=_plane(1, 10)), (1.05, 1.05)),
+    Lines("5x5 and up, 1x7, 7x1", of("5x5 and up", "1x7, 7x1"), (1.03, 1.03)),
+    Lines("dilated", of("dilated"), (1.3, 1.3)),
+    Lines("grouped", of("grouped"), (1.3, 1.3)),
+    Lines("1x1", of("1x1", "1x1 strided"), (1.03, 1.03), (0.94, 0.90)),
+    Lines("first layer", of("first layer"), (1.03, 1.03), (0.94, 0.90)),
+    Lines("3x3 s2", of("strided", more=lambda p: (p.r, p.s, p.stride) == (3, 3, (2, 2))), (1.03, 1.03), (0.94, 0.90)),
+    Lines("depthwise", of("depthwise"), (1.20, 1.20), (0.85, 0.85), BINDING),
+)
+
+
+def check(results: Sequence[LineResult], run: Run) -> list[Verdict]:
+    """A verdict on each target that something in these results is subject to."""
+    return [verdict for target in TARGETS for verdict in _CHECKS[type(target)](target, results, run)]
+
+
+def _check_mean(target: Mean, results: Sequence[LineResult], run: Run) -> Iterator[Verdict]:
+    least = _least(target.ratio, run)
+    groups = {run.names[key]: (key,) for key in run.peers} if target.each else {"": run.peers}
+    means = {name: ratio.median for name, group in groups.items() if (ratio := mean_ratio(results, group))}
+    if means:
+        lowest = min(means, key=lambda name: means[name])
+        short = tuple(f"{name} {mean:.2f}".strip() for name, mean in means.items() if mean < least)
+        yield Verdict(target.name, f"{least:.2f}", f"{means[lowest]:.2f} {lowest}".strip(), short)
+
+
+def _check_lines(target: Lines, results: Sequence[LineResult], run: Run) -> Iterator[Verdict]:
+    subject = [(result, _share(result, target)) for result in results if target.belongs(result.line.problem)]
+    if not subject or not run.peers:
+        return
+    ratios = {result.line.label: ratio.median for result, _ in subject if (ratio := result.ratio(run.peers))}
+    least, share = _least(target.ratio, run), _least(target.share, run)
+    wanted = f"{least:.2f}" if share is None else f"{least:.2f} or {share:.0%} of {target.roof}"
+    short = []
+    for result, reached in subject:
+        ratio = ratios.get(result.line.label)
+        if ratio is None:
+            short.append(f"{result.line.label} not measured")
+        elif ratio < least and (share is None or reached < share):
+            short.append(f"{result.line.label} {ratio:.2f}" + (f", {reached:.0%}" if share is not None else ""))
+    lowest = min(ratios, key=lambda label: ratios[label], default="")
+    yield Verdict(target.name, wanted, f"{ratios[lowest]:.2f} {lowest}" if lowest else "–", tuple(short))
+
+
+_CHECKS = {Mean: _check_mean, Lines: _check_lines}
+
+
+def _share(result: LineResult, target: Lines) -> float:
+    shares = result.shares()
+    return max(shares.values(), default=0.0) if target.roof == BINDING else shares.get(target.roof, 0.0)
+
+
+def _least(least: Least | None, run: Run) -> float | None:
+    return least and least[run.settings.threads > 1]
