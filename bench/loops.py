@@ -95,16 +95,17 @@ def gemm_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
 def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
     """Weights and pixels in L1; and a panel of weights that streams from L2 past the pixels of one segment."""
     lanes = isa.lanes
-    tile = GemmTile(lanes, v, rows=1, cols=n, unroll=lanes, xs=lanes, ys=lanes, epilogue=False)
     weight, pixels = v * lanes * FLOAT_BYTES, n * FLOAT_BYTES  # bytes of a scalar of the reduction
     depths = {"L1": L1_SHARE * machine().l1 / (weight + pixels), "L2": L2_SHARE * machine().l2 / weight}
     made = []
     for case, scalars in depths.items():
+        tile = GemmTile(lanes, v, 1, n, unroll=lanes, xs=lanes, ys=lanes, stream=case == "L2", epilogue=False)
         segments = max(1, int(scalars) // lanes)
         x, w, y = _data(segments, n, lanes), _data(segments, lanes, v, lanes), _data(v, n, lanes)
         table = np.arange(segments, dtype=np.int64) * (pixels * lanes if case == "L1" else 0)
         words = {"x": x, "table": table, "segments": segments, "w": w, "y": y, "yvec": n * lanes * FLOAT_BYTES}
-        words |= {"last": _STRIP, "width": n} | dict.fromkeys(("xrow", "kstep", "yrow", "bias", "residual", "first"), 0)
+        words |= {"last": _STRIP, "width": n}
+        words = dict.fromkeys(gemm_strip.words, 0) | words
         run = _bound(gemm_strip, tile, words)
         made.append(Loop(f"{v}x{n}", case, run, _STRIP, flops=2 * v * lanes * n * segments * lanes))
     return made
