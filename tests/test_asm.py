@@ -50,6 +50,15 @@ def test_streaming_gemm_loop(v, rows, cols):
         assert "\n".join(body).count("prefetcht") == (v + 1) * tile.unroll + -(-cols * 4 * ISA.lanes // 64)
 
 
+@pytest.mark.parametrize("unroll, stride", [(3, 1), (3, 2), (7, 2), (11, 4), (4, 4)])
+@pytest.mark.parametrize("v, rows, cols", FULL)
+def test_planar_gemm_loop(v, rows, cols, unroll, stride):
+    tile = GemmTile(ISA.lanes, v, rows, cols, unroll=unroll, xs=stride, ys=ISA.lanes)
+    body = hot_loop(gemm_strip.assembly(tile))
+    assert count_fma(body) == v * cols * unroll
+    assert len(vector_spills(body)) <= MOST_STREAM_SPILLS * count_fma(body)
+
+
 def lane_tiles(line: str, mix: int) -> list[LaneTile]:
     """The inner tiles of the solver's shapes for a problem in channel blocks."""
     layout = blocked.layout(ISA)

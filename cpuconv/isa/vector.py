@@ -53,6 +53,11 @@ class Vector:
         """An i64 address as i8*."""
         return self.builder.inttoptr(address, ir.IntType(8).as_pointer())
 
+    def opaque(self, address: Any) -> Any:
+        """The same address, unknown to the optimiser: what is loaded from it is not kept for a load elsewhere."""
+        kind = ir.FunctionType(address.type, [address.type])
+        return self.builder.asm(kind, "", "=r,0", [address], side_effect=False)
+
     # memory
     def load(self, address: Any, align: int = 4) -> Any:
         """lanes[i] = float at address + 4·i."""

@@ -119,6 +119,8 @@ def emit_tile(
                 current[position][j] = vec.fma(scalar, weights[j], current[position][j])
         if tile.ks == 0:
             starts = [vec.offset(start, kstep) for start in starts]
+        elif tile.xs <= (tile.unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
+            starts = [vec.opaque(start) for start in starts]
     index.add_incoming(following, loop)
     w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.v * size), loop)
     fetch_now.add_incoming(vec.offset(fetch_now, tile.unroll * size), loop)
