@@ -17,11 +17,16 @@ from cpuconv.solvers.tiling import Tile, cycles, tiles
 
 Size = tuple[int, int]  # rows and columns
 
-_L2_SHARES = (0.35, 0.7, 1.4)  # transforms of a block: candidates in shares of L2
+_L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates in shares of L2
 _L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share of L3
 _FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
 _CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
 _TILES = 2  # GEMM tiles a block size
+_CROSSINGS = 4  # times a transformed vector passes between L2 and L3, if it does
+_STREAMED = 1.5  # how much faster than scattered lines weights come from L3, each block anew
+_FITS = 0.5  # share of L2 that transforms and products take without leaving it
+_MISS = 2.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
+_CALL = 20  # cycles of the driver for a transform
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
 
@@ -211,19 +216,23 @@ def cost(
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
     channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
-    reduction = channel_blocks * isa.lanes
+    reduction, pixel = channel_blocks * isa.lanes, isa.lanes * FLOAT
     block = min(params.block, total)
     blocks = divide(total, block)
     gemm = Tile(params.v, 1, params.n)
     multiply = blocks * planes * divide(vectors, params.v) * divide(block, params.n) * cycles(isa, gemm, reduction)
+    moves = planes * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
     transform = total * (
-        channel_blocks * (operations[0] / isa.fma_rate + 2 * planes * (1 / isa.load_rate + isa.store_cost))
-        + vectors * (operations[1] / isa.fma_rate + 2 * planes * (1 / isa.load_rate + isa.store_cost))
+        channel_blocks * (operations[0] / isa.fma_rate + moves + _CALL)
+        + vectors * (operations[1] / isa.fma_rate + moves + planes * _MISS + _CALL)
     )
-    weight_bytes = planes * reduction * vectors * isa.lanes * FLOAT
-    buffers = planes * block * (channel_blocks + params.chunk * params.v) * isa.lanes * FLOAT
-    traffic = blocks * weight_bytes / machine.rate(weight_bytes)
-    traffic += total / block * 3 * buffers / machine.rate(buffers)
+    weight_bytes = planes * reduction * vectors * pixel
+    transforms, products = planes * block * channel_blocks * pixel, planes * block * params.chunk * params.v * pixel
+    again = 0 if weight_bytes + transforms + products <= machine.l2 else blocks - 1
+    traffic = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * machine.l3_rate)
+    missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + products))
+    moved = total * planes * (channel_blocks + vectors) * pixel
+    traffic += missed * _CROSSINGS * moved / machine.rate(transforms + products)
     activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
     per_second = machine.frequency * max(1, problem.threads)
     floor = problem.groups * total * planes * vectors * reduction / isa.fma_rate
