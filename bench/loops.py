@@ -114,7 +114,8 @@ def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
 def winograd_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
     """The transforms of a tile of one channel block for 3x3 kernels, named as in F(4,3)."""
     for a in sorted(winograd.POINTS):
-        yield f"F({a - 2},3)", functools.partial(_winograd, isa, a - 2)
+        if 3 < a <= winograd.LARGEST[True]:
+            yield f"F({a - 2},3)", functools.partial(_winograd, isa, a - 2)
 
 
 def _winograd(isa: Isa, m: int) -> list[Loop]:
@@ -126,7 +127,7 @@ def _winograd(isa: Isa, m: int) -> list[Loop]:
     forward = shared | {"x": spatial, "line": a * pixel, "v": planes}
     back = shared | {"m": planes, "y": spatial, "line": m * pixel, "bias": bias, "residual": 0}
     return [
-        Loop(f"F({m},3)", case, _bound(kernel, WinogradTransform(isa.lanes, matrix), words), vectors=vectors)
+        Loop(f"F({m},3)", case, _bound(kernel, WinogradTransform(isa.lanes, matrix, matrix), words), vectors=vectors)
         for case, kernel, matrix, words, vectors in (
             ("in", winograd_in, bt, forward, 2 * a * a),
             ("out", winograd_out, at, back, a * a + m * m),

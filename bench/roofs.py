@@ -84,13 +84,14 @@ def from_probe(found: Mapping[str, float], caches: Mapping[str, int], threads: i
     return Roofs(found["fma_gflops"], ghz * isa.lanes * FLOAT_BYTES / isa.store_cost, tuple(levels))
 
 
-def _transformed(problem: ConvProblem, planes: int, m: tuple[int, int]) -> Work:
-    floats = planes * problem.c * problem.k
-    return Work(floats * transformed.tile_grid(problem, m)[2], floats)
+def _transformed(problem: ConvProblem, planes: int, m: tuple[int, int], step: tuple[int, int] = (1, 1)) -> Work:
+    floats = planes * problem.cg * problem.k
+    return Work(floats * transformed.tile_grid(problem, m, step)[2], floats)
 
 
 def _winograd(problem: ConvProblem, params: winograd.Params) -> Work:
-    return _transformed(problem, (params.m + problem.r - 1) ** 2, (params.m, params.m))
+    m = params.rows, params.cols
+    return _transformed(problem, math.prod(winograd.outer(problem, m)), m, problem.dilation)
 
 
 def _fft(problem: ConvProblem, params: fft.Params) -> Work:

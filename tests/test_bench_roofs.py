@@ -57,7 +57,7 @@ def test_direct_algorithms_do_the_sums_own_work():
 
 def test_winograd_and_fft_count_their_products():
     problem = ConvProblem(1, 32, 30, 27, 48, 3, 3)  # 28 x 25 outputs: 7 x 7 tiles of four
-    found = roofs.work(problem, "winograd(m=4,v=2,n=6,block=16,chunk=1)")
+    found = roofs.work(problem, "winograd(rows=4,cols=4,v=2,n=6,block=16,chunk=1)")
     assert found == Work(36 * 49 * 32 * 48, 36 * 32 * 48)
     # 8x8 inputs a tile give 6x6 outputs: 5 x 5 tiles; 4 real components and 60 more, half of them, of three products.
     found = roofs.work(problem, "fft(rows=8,cols=8,v=2,n=6,block=16,chunk=1)")

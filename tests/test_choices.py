@@ -45,7 +45,7 @@ def test_accuracy_binds_named_algorithms():
     with pytest.raises(ArgumentError, match="'accuracy' must be one that winograd meets, not 'exact'"):
         cpuconv.plan(X.shape, W, padding=1, algorithm="winograd", accuracy="exact")
     full = cpuconv.plan(X.shape, W, padding=1, algorithm="winograd", strategy="heuristic").algorithm
-    with pytest.raises(ArgumentError, match=r"'accuracy' must be one that winograd\(m=.* meets, not 'exact'"):
+    with pytest.raises(ArgumentError, match=r"'accuracy' must be one that winograd\(rows=.* meets, not 'exact'"):
         cpuconv.plan(X.shape, W, padding=1, algorithm=full, accuracy="exact")
     assert cpuconv.plan(X.shape, W, padding=1, algorithm=full).algorithm == full
 

@@ -28,7 +28,13 @@ SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAM
 BLOCKED = layouts.blocked(current().lanes).name
 
 TILES = pytest.mark.parametrize(
-    "a, r", [(a, r) for r in winograd.KERNELS for a in sorted(winograd.POINTS) if a - r + 1 >= 2]
+    "a, r, s",
+    [
+        (a, r, s)
+        for r, s in ((3, 3), (5, 5), (2, 2), (1, 7), (3, 1), (1, 2), (5, 1))
+        for a in winograd.POINTS
+        if max(r, s) < a <= winograd.LARGEST[min(r, s) > 1]
+    ],
 )
 
 ODD = [1, 3, 15, 16, 17, 31, 33, 47, 64, 70]
@@ -145,11 +151,9 @@ def problems(draw: Any, solver: str) -> ConvProblem:
     """What the solver is likely to claim."""
     draw_one: Callable[[Any], Any] = lambda values: draw(st.sampled_from(values))  # noqa: E731
     step = st.integers(1, 3)
-    r, s = (1, 1) if solver == "pointwise" else (draw_one([3, 3, 5]),) * 2 if solver == "winograd" else (
-        draw_one([1, 2, 3, 5]), draw_one([1, 3, 4, 7])
-    )  # fmt: skip
+    r, s = (1, 1) if solver == "pointwise" else (draw_one([1, 2, 3, 5]), draw_one([1, 3, 4, 7]))
     stride = (1, 1) if solver in ("winograd", "fft") else (draw(step), draw(step))
-    dilation = (1, 1) if solver == "winograd" or (r, s) == (1, 1) else (draw(step), draw(step))
+    dilation = (1, 1) if (r, s) == (1, 1) else (draw(step), draw(step))
     pads = (0, 0, 0, 0) if solver == "pointwise" else tuple(draw(st.integers(0, 3)) for _ in range(4))
     c, k, groups = draw_one(ODD), draw_one(ODD), 1
     if solver == "depthwise":
@@ -157,9 +161,13 @@ def problems(draw: Any, solver: str) -> ConvProblem:
     elif solver == "grouped":
         groups = draw_one([2, 4, 5, 9])
         c = k = groups * draw_one([2, 4])
-    elif solver not in ("winograd", "fft") and draw(st.booleans()):
+    elif solver != "fft" and draw(st.booleans()):
         groups = draw_one([2, 3])
-        sizes = [current().lanes, 2 * current().lanes] if solver in ("direct", "pointwise") else [1, 3, current().lanes]
+        sizes = (
+            [current().lanes, 2 * current().lanes]
+            if solver in ("direct", "pointwise", "winograd")
+            else [1, 3, current().lanes]
+        )
         c = groups * draw_one(sizes)
         k = groups * draw_one([current().lanes] if solver == "first_layer" else sizes)
     h, w = draw_one(PLANES), draw_one(PLANES)
@@ -196,17 +204,28 @@ def test_twice_bit_for_bit(solver, threads):
 
 
 @TILES
-def test_winograd_tiles(a, r):
-    m = a - r + 1
-    for oh, ow in ((m, m), (m + 1, 2 * m - 1), (2 * m, 3 * m + 1)):
-        problem = ConvProblem(2, 19, oh, ow, 35, r, r, pads=(r // 2,) * 4, activation="relu", residual=True)
-        names = [name for name in map(str, candidates(winograd, problem)) if f"m={m}," in name]
-        assert names
-        oracle.check(problem, names[0])
-        oracle.check(replace(problem, activation=None, residual=False, threads=oracle.THREADS), names[-1])
+def test_winograd_tiles(a, r, s, monkeypatch):
+    """Each tile size at the edges, and its accuracy on many channels."""
+    monkeypatch.setattr(winograd, "_MOST_TILES", 99)
+    m, n = (a - r + 1 if r > 1 else 1), (a - s + 1 if s > 1 else 1)
+
+    def names(problem):
+        return [
+            str(Candidate(winograd, params))
+            for params in winograd.candidates(problem, current())
+            if (params.rows, params.cols) == (m, n)
+        ]
+
+    for oh, ow in ((m, n), (m + 1, 2 * n - 1), (2 * m, 3 * n + 1)):
+        pads = (r // 2, r - 1 - r // 2, s // 2, s - 1 - s // 2)
+        problem = ConvProblem(2, 19, oh, ow, 35, r, s, pads=pads, activation="relu", residual=True)
+        oracle.check(problem, names(problem)[0])
+        oracle.check(replace(problem, activation=None, residual=False, threads=oracle.THREADS), names(problem)[-1])
+    deep = ConvProblem(1, 512, 2 * m + r - 1, 3 * n + s - 1, 64, r, s)
+    oracle.check(deep, names(deep)[0])
 
 
-@TILES
+@pytest.mark.parametrize("a, r", [(a, r) for r in (1, 2, 3, 5, 7) for a in winograd.POINTS if a > r or a == r == 1])
 def test_winograd_matrices(a, r):
     """Aᵀ[(G·g·Gᵀ) ⊙ (Bᵀ·d·B)]A is the direct correlation, in float64 without the kernels."""
     m = a - r + 1
@@ -215,7 +234,19 @@ def test_winograd_matrices(a, r):
     d, taps = rng.standard_normal((a, a)), rng.standard_normal((r, r))
     y = at @ ((g @ taps @ g.T) * (bt @ d @ bt.T)) @ at.T
     direct = [[(d[i : i + r, j : j + r] * taps).sum() for j in range(m)] for i in range(m)]
-    np.testing.assert_allclose(y, direct, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(y, direct, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("plane", [(1, 1), (5, 4), (7, 16), (13, 9)])
+@pytest.mark.parametrize("dilation", [(2, 3), (1, 6), (12, 4)])
+def test_winograd_phases(plane, dilation):
+    """Planes smaller than the dilation, phases of two sizes, groups, batches."""
+    lanes = current().lanes
+    pads = (dilation[0], dilation[0], dilation[1], dilation[1])
+    problem = ConvProblem(2, 2 * lanes, *plane, 4 * lanes, 3, 3, (1, 1), pads, dilation, 2, residual=True)
+    for name in several(winograd, problem):
+        oracle.check(problem, name)
+        oracle.check(replace(problem, groups=1, k=lanes + 1, threads=oracle.THREADS), winograd.NAME)
 
 
 def candidates(solver: ModuleType, problem: ConvProblem) -> list[Candidate]:

@@ -1,4 +1,4 @@
-"""Winograd's transforms as straight-line code on vectors of channels: M·tile·Mᵀ, columns first, then rows."""
+"""Winograd's transforms as straight-line code on vectors of channels: M·tile·Nᵀ, columns first, then rows."""
 
 from __future__ import annotations
 
@@ -15,33 +15,21 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class WinogradTransform:
-    """The matrix of one transform, and the epilogue of the inverse one."""
+    """The matrices of one transform, down the columns and across the rows, and the epilogue of the inverse one."""
 
     lanes: int
-    matrix: Matrix
+    down: Matrix
+    across: Matrix
     residual: bool = False
     activation: tuple[Any, ...] | None = None
 
 
 def _two_sided(tile: WinogradTransform, vec: Vector, load: Any, store: Any) -> None:
-    """store(i, j, (M·tile·Mᵀ)[i, j]) for the tile given by load(i, j)."""
-    rows, columns = len(tile.matrix), len(tile.matrix[0])
-    builder = vec.builder
-    with builder.goto_entry_block():
-        space = builder.alloca(vec.type, size=rows * columns)
-        space.align = 4 * vec.lanes
-
-    def slot(i: int, j: int) -> ir.Value:
-        return builder.gep(space, [I64(i * columns + j)])
-
-    for j in range(columns):
-        for i, value in enumerate(apply(vec, tile.matrix, [load(i, j) for i in range(columns)])):
-            builder.store(value, slot(i, j)).align = 4 * vec.lanes
-    for i in range(rows):
-        values = [builder.load(slot(i, j)) for j in range(columns)]
-        for value in values:
-            value.align = 4 * vec.lanes
-        for j, value in enumerate(apply(vec, tile.matrix, values)):
+    """store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j)."""
+    high, wide = len(tile.down[0]), len(tile.across[0])
+    columns = [apply(vec, tile.down, [load(i, j) for i in range(high)]) for j in range(wide)]
+    for i in range(len(tile.down)):
+        for j, value in enumerate(apply(vec, tile.across, [column[i] for column in columns])):
             store(i, j, value)
 
 
@@ -49,8 +37,8 @@ def _two_sided(tile: WinogradTransform, vec: Vector, load: Any, store: Any) -> N
 def winograd_in(
     tile: WinogradTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
 ) -> None:
-    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j] for the a×a input tile at x; byte strides."""
-    vec, size = Vector(builder, tile.lanes), len(tile.matrix)
+    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, for the input tile at x; byte strides."""
+    vec, size = Vector(builder, tile.lanes), len(tile.across)
     x, v = vec.pointer(x), vec.pointer(v)
 
     def place(i: int, j: int) -> Any:
@@ -83,7 +71,7 @@ def winograd_out(
 
     `residual` is the distance from y to the residual.
     """
-    vec, size = Vector(builder, tile.lanes), len(tile.matrix[0])
+    vec, size = Vector(builder, tile.lanes), len(tile.across[0])
     m, y = vec.pointer(m), vec.pointer(y)
     bias = vec.load(vec.pointer(bias))
 
@@ -94,7 +82,7 @@ def winograd_out(
 
     def store(i: int, j: int, value: Any) -> None:
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
-        vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.matrix)))), write=True)  # the tile to the right
+        vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
         extra = vec.load(vec.offset(target, residual)) if tile.residual else None
         vec.store(finish(vec, value, bias, extra, tile.activation), target)
 

@@ -17,27 +17,53 @@ from cpuconv.solvers.tiling import Tile, cycles, tiles
 
 Size = tuple[int, int]  # rows and columns
 
-_L2_SHARES = (0.35, 0.7, 1.4)  # transforms of a block: candidates in shares of L2
+_L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates in shares of L2
 _L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share of L3
 _FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
 _CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
 _TILES = 2  # GEMM tiles a block size
+_CROSSINGS = 4  # times a transformed vector passes between L2 and L3, if it does
+_STREAMED = 1.5  # how much faster than scattered lines weights come from L3, each block anew
+_FITS = 0.5  # share of L2 that transforms and products take without leaving it
+_MISS = 2.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
+_CALL = 20  # cycles of the driver for a transform
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
 
-def tile_grid(problem: ConvProblem, m: Size) -> tuple[int, int, int]:
-    """Rows and columns of tiles of a plane, and tiles in all, for output tiles of size `m`."""
-    rows, columns = divide(problem.oh, m[0]), divide(problem.ow, m[1])
+def _cuts(size: int, tile: int, step: int) -> list[tuple[int, int]]:
+    """(start, outputs) of the tiles of one axis: `step` phases, each a dense axis of every `step`-th output."""
+    cuts = []
+    for phase in range(min(step, size)):
+        outputs = divide(size - phase, step)
+        cuts += [(phase + first * step, min(tile, outputs - first)) for first in range(0, outputs, tile)]
+    return cuts
+
+
+def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
+    """Row, column, rows and columns of each tile of a plane, for output tiles of size `m`: (tiles, 4)."""
+    rows, columns = _cuts(problem.oh, m[0], dilation[0]), _cuts(problem.ow, m[1], dilation[1])
+    return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
+
+
+def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[int, int, int]:
+    """Rows and columns of tiles of a plane, and tiles of all images, for output tiles of size `m`."""
+    rows, columns = len(_cuts(problem.oh, m[0], dilation[0])), len(_cuts(problem.ow, m[1], dilation[1]))
     return rows, columns, max(1, problem.n) * rows * columns
 
 
 def sizes(
-    problem: ConvProblem, isa: Isa, machine: Machine, m: Size, planes: int, shares: Sequence[float] = _L2_SHARES
+    problem: ConvProblem,
+    isa: Isa,
+    machine: Machine,
+    m: Size,
+    planes: int,
+    shares: Sequence[float] = _L2_SHARES,
+    dilation: Size = (1, 1),
 ) -> Iterator[tuple[int, int, int, int]]:
     """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2."""
-    channels = divide(problem.c, isa.lanes) * isa.lanes
-    vectors = divide(problem.k, isa.lanes)
-    total = tile_grid(problem, m)[2]
+    channels = divide(problem.cg, isa.lanes) * isa.lanes
+    vectors = divide(problem.kg, isa.lanes)
+    total = tile_grid(problem, m, dilation)[2]
     per_tile = planes * channels * FLOAT
     blocks = [min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile))) for share in shares]
     if total * per_tile <= _L3_SHARE * machine.l3:
@@ -57,16 +83,17 @@ def sizes(
 
 
 def pack(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray) -> np.ndarray:
-    """Weights (planes, K, C) as [plane][panel][channel][v][lanes of K], tails zero."""
-    lanes, count = isa.lanes, len(planes)
-    vectors, channels = divide(problem.k, lanes), divide(problem.c, lanes) * lanes
-    full = np.zeros((count, vectors, lanes, channels), np.float32)
-    full.reshape(count, vectors * lanes, channels)[:, : problem.k, : problem.c] = planes
+    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero."""
+    lanes, count, groups = isa.lanes, len(planes), problem.groups
+    vectors, channels = divide(problem.kg, lanes), divide(problem.cg, lanes) * lanes
+    full = np.zeros((count, groups, vectors * lanes, channels), np.float32)
+    full[:, :, : problem.kg, : problem.cg] = planes.reshape(count, groups, problem.kg, problem.cg)
+    full = full.reshape(count, groups, vectors, lanes, channels)
     panels = divide(vectors, v)
-    packed = aligned((count, panels, channels, v, lanes))
+    packed = aligned((groups, count, panels, channels, v, lanes))
     for panel in range(panels):
         first = min(panel * v, vectors - v)
-        packed[:, panel] = full[:, first : first + v].transpose(0, 3, 1, 2)
+        packed[:, :, panel] = full[:, :, first : first + v].transpose(1, 0, 4, 2, 3)
     return packed
 
 
@@ -75,7 +102,7 @@ def _blocks(problem: ConvProblem, total: int, block: int, columns: int, panels: 
     threads = problem.threads
     most = max(1, total // columns)
     blocks = min(most, divide(total, block))
-    if threads == 1:
+    if problem.groups * blocks % threads == 0:
         return blocks, 1
     finer = divide(blocks, threads) * threads
     if finer <= most:
@@ -97,15 +124,18 @@ def step(
     backward: MicroRef,
     planes: int,
     scratch: int = 0,
+    dilation: Size = (1, 1),
 ) -> Step:
     """The tiled kernel's tile and arguments; `params` has v, n, block and chunk.
 
     `m` is the output tile, `a` the input tile; `scratch` is what the transforms need for themselves, in vectors.
+    `dilation` is the step between a tile's pixels, in and out.
     """
     lanes = isa.lanes
     pixel = FLOAT * lanes
-    rows, columns, total = tile_grid(problem, m)
-    channel_blocks, vectors = divide(problem.c, lanes), divide(problem.k, lanes)
+    tiles = places(problem, m, dilation)
+    total = max(1, problem.n) * len(tiles)
+    channel_blocks, vectors = divide(problem.cg, lanes), divide(problem.kg, lanes)
     panels = divide(vectors, params.v)
     blocks, chunks = _blocks(problem, total, params.block, params.n, panels)
     most = divide(total, blocks)
@@ -145,17 +175,20 @@ def step(
         "products": planes,
         "chunk": params.chunk,
         "chunks": chunks,
-        "tiles": total,
+        "places": tiles,
+        "tiles": len(tiles),
+        "groups": problem.groups,
+        "total": total,
         "blocks": blocks,
         "most": most,
-        "grid_rows": rows,
-        "grid_columns": columns,
         "tile_height": m[0],
         "tile_width": m[1],
         "in_tile_height": a[0],
         "in_tile_width": a[1],
-        "height": problem.oh,
-        "width": problem.ow,
+        "row_step": dilation[0],
+        "column_step": dilation[1],
+        "reach_rows": (a[0] - 1) * dilation[0] + 1,
+        "reach_columns": (a[1] - 1) * dilation[1] + 1,
         "in_height": problem.h,
         "in_width": problem.w,
         "pad_top": problem.pads[0],
@@ -188,25 +221,31 @@ def cost(
     m: Size,
     planes: int,
     operations: tuple[int, int],
+    dilation: Size = (1, 1),
 ) -> Cost:
     """Cycles of products, of transforms (`operations` a tile forward and back, beside loads and stores), of traffic."""
     isa = machine.isa
-    total = tile_grid(problem, m)[2]
-    channel_blocks, vectors = divide(problem.c, isa.lanes), divide(problem.k, isa.lanes)
-    reduction = channel_blocks * isa.lanes
+    total = tile_grid(problem, m, dilation)[2]
+    channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
+    reduction, pixel = channel_blocks * isa.lanes, isa.lanes * FLOAT
     block = min(params.block, total)
     blocks = divide(total, block)
     gemm = Tile(params.v, 1, params.n)
     multiply = blocks * planes * divide(vectors, params.v) * divide(block, params.n) * cycles(isa, gemm, reduction)
+    moves = planes * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
     transform = total * (
-        channel_blocks * (operations[0] / isa.fma_rate + 2 * planes * (1 / isa.load_rate + isa.store_cost))
-        + vectors * (operations[1] / isa.fma_rate + 2 * planes * (1 / isa.load_rate + isa.store_cost))
+        channel_blocks * (operations[0] / isa.fma_rate + moves + _CALL)
+        + vectors * (operations[1] / isa.fma_rate + moves + planes * _MISS + _CALL)
     )
-    weight_bytes = planes * reduction * vectors * isa.lanes * FLOAT
-    buffers = planes * block * (channel_blocks + params.chunk * params.v) * isa.lanes * FLOAT
-    traffic = blocks * weight_bytes / machine.rate(weight_bytes)
-    traffic += total / block * 3 * buffers / machine.rate(buffers)
-    traffic += (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
+    weight_bytes = planes * reduction * vectors * pixel
+    transforms, products = planes * block * channel_blocks * pixel, planes * block * params.chunk * params.v * pixel
+    again = 0 if weight_bytes + transforms + products <= machine.l2 else blocks - 1
+    traffic = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * machine.l3_rate)
+    missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + products))
+    moved = total * planes * (channel_blocks + vectors) * pixel
+    traffic += missed * _CROSSINGS * moved / machine.rate(transforms + products)
+    activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
     per_second = machine.frequency * max(1, problem.threads)
-    floor = total * planes * vectors * reduction / isa.fma_rate
-    return Cost(floor / per_second / 1.6, (multiply + transform + traffic) / per_second)
+    floor = problem.groups * total * planes * vectors * reduction / isa.fma_rate
+    estimate = problem.groups * (multiply + transform + traffic) + activations
+    return Cost(floor / per_second / 1.6, estimate / per_second)
