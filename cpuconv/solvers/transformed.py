@@ -23,9 +23,9 @@ _FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passe
 _CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
 _TILES = 2  # GEMM tiles a block size
 _CROSSINGS = 4  # times a transformed vector passes between L2 and L3, if it does
-_STREAMED = 1.5  # how much faster than scattered lines weights come from L3, each block anew
-_FITS = 0.5  # share of L2 that transforms and products take without leaving it
-_MISS = 2.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
+_STREAMED = 2.5  # how much faster than scattered lines weights come from L3, each block anew
+_FITS = 0.6  # share of L2 that transforms and products take without leaving it
+_MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
 _CALL = 20  # cycles of the driver for a transform
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 

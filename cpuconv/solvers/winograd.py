@@ -41,7 +41,7 @@ POINTS: dict[int, tuple[float, ...]] = {  # by input tile size of an axis; infin
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
 _MOST_KERNEL = 7  # rows or columns of a kernel
 _MOST_TILES = 4  # tile sizes worth trying
-_STALLS = 3  # slots an operation of a transform takes: they wait for each other, and the largest tiles spill
+_STALLS = 2  # slots an operation of a transform takes: they wait for each other, and the largest tiles spill
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
 
 
