@@ -27,7 +27,7 @@ from cpuconv.solvers.base import (
     moved_bytes,
     view_args,
 )
-from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.tiling import Tile, plane_cycles, streams
 from layouts import Strides
 
@@ -90,7 +90,6 @@ def reach(problem: ConvProblem) -> tuple[int, int]:
 
 def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     """Candidate numbers of tile rows a band: what keeps the band in L2."""
-    from cpuconv.solvers.machine import machine
 
     total = divide(problem.oh, tile.rows)
     line = problem.w * divide(problem.c, isa.lanes) * isa.lanes * FLOAT * problem.stride[0] * tile.rows
@@ -263,7 +262,6 @@ def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_wid
 
 def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
     """Parts of a weight panel that each stay in L2 while `tiles` tiles pass; one for a single tile."""
-    from cpuconv.solvers.machine import machine
 
     return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
 
