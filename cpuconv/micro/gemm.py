@@ -26,6 +26,7 @@ from cpuconv.micro.epilogue import finish
 from cpuconv.runtime.microkernel import MicroKernel
 
 _AHEAD = 2048  # bytes of weights between prefetch and use
+_ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
 _LINE = 64  # bytes of a cache line
 
 
@@ -103,9 +104,12 @@ def emit_tile(
     starts = [x_now, *(vec.offset(x_now, offset) for offset in row_offsets)]
     following = builder.add(index, I64(1))
     ahead = _lines_ahead(tile, vec, x, table, following, segments, row_offsets)
+    far = builder.mul(kstep, I64(_ROWS_AHEAD))
     current = [list(pixel) for pixel in sums]
     for k in range(tile.unroll):
         wanted = [(line, L1) for line in ahead[k :: tile.unroll]]
+        if tile.ks == 0:
+            wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
             wanted += [(vec.offset(w_now, (k * tile.v + j) * size + _AHEAD), L1) for j in range(tile.v)]
         if tile.fetch:

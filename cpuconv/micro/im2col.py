@@ -178,7 +178,7 @@ def _unpack_sums(tile, args, y, channel, valid, buffer, first, last):
 
 
 @kernel(
-    "gemm tile_vectors tile_columns x y w bias residual table segments panel_bytes panels vectors groups chunks blocks "
+    "gemm gemm_last tile_vectors tile_columns x y w bias residual table segments panel_bytes panels vectors groups chunks blocks "
     "batch tiles pixels "
     "block_pixels columns columns_step pitch depth depth_padded sums extra sums_step vector_step channels stored "
     "group_kernels group_channels kernel_h kernel_w stride_h stride_w dilation_h dilation_w pad_top pad_left "
@@ -229,7 +229,7 @@ def im2col(tile, worker, workers, args):
                     _pack_residual(tile, args, image, channel + j * lanes, valid, to_extra, first, last)
             w = args.w + (group * args.panels + panel) * args.panel_bytes
             call_gemm_strip(
-                args.gemm,
+                args.gemm_last if panel == args.panels - 1 else args.gemm,
                 columns - first * 4,
                 0,
                 args.table,

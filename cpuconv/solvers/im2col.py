@@ -8,7 +8,7 @@ one block of output pixels are packed, stay in L2 under all weight panels, and g
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -156,6 +156,7 @@ def bind(
     )
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
+        "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes if direct else 0)),
         "tile_vectors": params.v,
         "tile_columns": params.n,
         "x": x.ref,
@@ -185,7 +186,7 @@ def bind(
         "sums_step": sums_step,
         "vector_step": target.cb if direct else vector_step,
         "channels": problem.k,
-        "stored": divide(problem.k, target.block) * target.block,
+        "stored": problem.k if direct else divide(problem.k, target.block) * target.block,
         "group_kernels": problem.kg,
         "group_channels": problem.cg,
         "kernel_h": problem.r,
