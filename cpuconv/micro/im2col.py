@@ -179,10 +179,10 @@ def _unpack_sums(tile, args, y, channel, valid, buffer, first, last):
 
 @kernel(
     "gemm gemm_last tile_vectors tile_columns x y w bias residual table segments panel_bytes panels vectors groups "
-    "chunks blocks batch tiles pixels block_pixels columns columns_step pitch depth depth_padded "
-    "sums extra sums_step vector_step channels stored group_kernels group_channels kernel_h kernel_w stride_h stride_w dilation_h dilation_w pad_top pad_left "
-    "in_height in_width out_width x_span x_image x_block x_cb x_c x_h x_w y_image y_width y_block y_cb y_c y_h y_w "
-    "r_image r_block r_cb r_c r_h r_w"
+    "chunks blocks batch tiles pixels block_pixels columns columns_step pitch depth depth_padded sums extra "
+    "sums_step vector_step channels stored group_kernels group_channels kernel_h kernel_w stride_h stride_w "
+    "dilation_h dilation_w pad_top pad_left in_height in_width out_width x_span x_image x_block x_cb x_c x_h x_w "
+    "y_image y_width y_block y_cb y_c y_h y_w r_image r_block r_cb r_c r_h r_w"
 )
 def im2col(tile, worker, workers, args):
     """y = epilogue(convolution of x and w), any views; see the module."""
