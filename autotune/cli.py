@@ -1,129 +1,67 @@
-"""The command line: warmup, table, show, explain, doctor."""
+"""The command line."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sqlite3
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-from autotune import report
-from autotune.device import allowed_cores, fingerprint
-from autotune.display import display
-from autotune.doctor import as_lines, examine
+from autotune import cli_warmup, cli_wisdom, report
+from autotune.device import fingerprint
+from autotune.doctor import as_lines, examine, figure_text
+from autotune.explain import explain_stored
+from autotune.files import write_whole
+from autotune.lines import Section, best_lines
 from autotune.measure import EFFORTS
-from autotune.store import Row, Store, Use
-from autotune.warmup import Outcome, warmup
+from autotune.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, say
+from autotune.store import Store
+from autotune.text import count_of
+from autotune.wisdom import WisdomError
 from autotune.worker import WorkerError
-from autotune.workload import Problem, SourceError, Workload, discover
+from autotune.workload import SourceError, discover
 
-OK = 0
-FAILED = 1
-USAGE = 2
-INTERRUPTED = 130
-
-EPILOG = f"""exit codes:
-  {OK:3}  done
-  {FAILED:3}  failed: nothing to tune or to show, a problem that no candidate solves, or a store or workload in trouble
-  {USAGE:3}  wrong usage, or a source that cannot be read
-  {INTERRUPTED:3}  interrupted; what was found is kept, and the same command goes on from there
-"""
+ALL = "all"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is cli_warmup.run and not (options.source or options.missed):
+        parser.error("warmup needs a SOURCE, or --missed")
     try:
         return options.command(options)
     except SourceError as error:
-        return _say(str(error), USAGE)
-    except (WorkerError, sqlite3.Error, OSError) as error:
-        return _say(str(error), FAILED)
+        return say(str(error), USAGE)
+    except (WorkerError, WisdomError, sqlite3.Error, OSError) as error:
+        return say(str(error), FAILED)
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
-
-
-def _warmup(options: argparse.Namespace) -> int:
-    spec, workload = discover(options.workload)
-    problems = _load(workload, options.source, options)
-    if not problems:
-        return _say("the sources hold no problem to tune", FAILED)
-    store, outcome, begun = Store(options.store), Outcome(), time.monotonic()
-    try:
-        with display() as listener:
-            warmup(
-                workload,
-                problems,
-                store,
-                options.effort,
-                options.budget,
-                listener,
-                spec=spec,
-                threads=options.threads,
-                layouts=_layouts_text(options),
-                outcome=outcome,
-            )
-    except KeyboardInterrupt:
-        done = len(outcome.tuned) + len(outcome.resumed)
-        return _say(f"interrupted: {done} tuned, {len(outcome.left)} left; the same command goes on", INTERRUPTED)
-    return _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
-
-
-def _tell_outcome(
-    workload: Workload,
-    problems: Sequence[Problem],
-    store: Store,
-    outcome: Outcome,
-    seconds: float,
-    options: argparse.Namespace,
-) -> int:
-    layouts = _layouts_text(options)
-    uses = [Use(p.network, options.threads, layouts, p.label, p.key, p.count, p.flops) for p in problems]
-    lines = report.best_lines(store, fingerprint().key, workload.sources, uses)
-    if options.json:
-        content = {
-            "device": fingerprint().to_dict(),
-            "store": str(store.path),
-            "seconds": seconds,
-            "tuned": list(outcome.tuned),
-            "resumed": outcome.resumed,
-            "failed": outcome.failed,
-            "left": outcome.left,
-            "problems": [line.record() for line in lines],
-        }
-        print(json.dumps(content, indent=2, ensure_ascii=False))
-    else:
-        print(report.render(lines, "plain"), end="")
-    counts = f"{len(outcome.tuned)} tuned in {seconds:.1f} s, {len(outcome.resumed)} tuned before"
-    if outcome.left:
-        counts += f", {len(outcome.left)} left for want of time"
-    if outcome.failed:
-        counts += f", {len(outcome.failed)} that no candidate solves (see 'autotune explain')"
-    _say(counts, OK)
-    return FAILED if outcome.failed or not (outcome.tuned or outcome.resumed) else OK
+        return say("interrupted", INTERRUPTED)
 
 
 def _table(options: argparse.Namespace) -> int:
     _, workload = discover(options.workload)
-    device = fingerprint()
     store = Store(options.store, read_only=True)
-    lines = report.best_lines(store, device.key, workload.sources, store.problems(device.key))
-    lines = [line for line in lines if line.row is not None]
-    if not lines:
-        return _say(f"{store.path} holds nothing for this device; see 'autotune warmup --help'", FAILED)
-    text = report.render(lines, options.format, device=device.to_dict())
+    wanted = fingerprint().key if options.device is None else options.device
+    sections = []
+    for key, fields in store.devices().items():
+        if wanted == ALL or key.startswith(wanted):
+            lines = best_lines(store, key, workload, store.problems(key))
+            sections.append(Section(fields, [line for line in lines if line.row is not None]))
+    sections = [section for section in sections if section.lines]
+    if not sections:
+        which = "this device" if options.device is None else f"a device {wanted!r}"
+        return say(f"{store.path} holds nothing for {which}; see 'autotune warmup --help'", FAILED)
+    text = report.render(sections, options.format)
     if options.output is None:
         print(text, end="")
     else:
-        _write(options.output, text)
+        write_whole(options.output, text)
     return OK
 
 
@@ -157,89 +95,37 @@ def _explain(options: argparse.Namespace) -> int:
     device = fingerprint().key
     store = Store(options.store, read_only=True)
     known = [use for use in store.problems(device) if options.problem in (use.label, use.problem)]
-    found = [(use.problem, use.label, use.flops) for use in known]
-    found = found or [(p.key, p.label, p.flops) for p in _load(workload, [options.problem], options)]
-    reports = []
-    for key, label, flops in dict.fromkeys(found):
-        rows = [row for row in store.rows(device, key) if row.sources == workload.sources]
-        candidates, rejected = workload.candidates(key, list(EFFORTS)[-1])
-        named = {row.candidate for row in rows}
-        untimed = [other for other in (*candidates, *rejected) if other.name not in named]
-        if options.json:
-            reports.append({"label": label, "problem": key, "candidates": _explained(rows, untimed, flops)})
-        else:
-            print(f"{label}  {key}\n\n{report.render_candidates(rows, untimed, flops, 'plain')}\n")
+    found = [(use.problem, use.label, use.flops, use.threads) for use in known]
+    if not found:
+        loaded = load(workload, [options.problem], options)
+        found = [(p.key, p.label, p.flops, options.threads) for p in loaded]
+    told = {}
+    for key, label, flops, threads in dict.fromkeys(found):
+        told[label, key] = explain_stored(store, device, workload, key, flops, threads, list(EFFORTS)[-1])
     if options.json:
+        reports = [{"label": label, **explanation.to_dict()} for (label, _), explanation in told.items()]
         print(json.dumps(reports, indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(f"{label}\n{explanation}" for (label, _), explanation in told.items()))
     return OK
-
-
-def _explained(rows: Sequence[Row], untimed: Sequence[Any], flops: float) -> list[dict[str, Any]]:
-    timed = [row._asdict() | {"gflops": flops / row.median * 1e-9 if row.state == "ok" else None} for row in rows]
-    others = [{"state": "untimed", "candidate": vars(other)["name"], **vars(other)} for other in untimed]
-    # JSON has no NaN: what is unknown is null.
-    return [{key: None if value != value else value for key, value in each.items()} for each in (*timed, *others)]
 
 
 def _doctor(options: argparse.Namespace) -> int:
     try:
         workload = discover(options.workload)[1]
     except SourceError as error:
-        _say(str(error), OK)
+        say(str(error), OK)
         workload = None
-    findings = examine(workload, Store(options.store, read_only=True))
+
+    def told(threads: int, name: str, value: float) -> None:
+        say(f"{count_of(threads, 'thread')}: {': '.join(figure_text(name, value))}", OK)
+
+    findings = examine(workload, Store(options.store, read_only=True), told if options.measure else None)
     if options.json:
         print(json.dumps(findings, indent=2, ensure_ascii=False, default=str))
     else:
         print(tabulate(as_lines(findings, fingerprint()), tablefmt="plain", disable_numparse=True))
     return OK if findings["healthy"] else FAILED
-
-
-def _load(workload: Workload, sources: Sequence[str], options: argparse.Namespace) -> list[Problem]:
-    loaded = (workload.load(source, layouts=options.layouts, threads=options.threads) for source in sources)
-    return [problem for problems in loaded for problem in problems]
-
-
-def _layouts_text(options: argparse.Namespace) -> str:
-    return ",".join(options.layouts)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _say(message: str, code: int) -> int:
-    print(f"autotune: {message}", file=sys.stderr)
-    return code
-
-
-def _layouts(text: str) -> tuple[str, str]:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) not in (1, 2) or not all(parts):
-        raise argparse.ArgumentTypeError(f"must be 'IN,OUT' such as NCHW,NCHW, or auto, not {text!r}")
-    return parts[0], parts[-1]
-
-
-def _positive(kind: type[int] | type[float]) -> Any:
-    def convert(text: str) -> float:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"must be positive, not {text}")
-        return value
-
-    convert.__name__ = kind.__name__  # argparse names it in its errors
-    return convert
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -260,31 +146,13 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--workload", metavar="MODULE:ATTR", help="what to tune (default: the installed one)")
         return made
 
-    def add_problem_options(made: argparse.ArgumentParser) -> None:
-        made.add_argument(
-            "--threads",
-            metavar="N",
-            type=_positive(int),
-            default=allowed_cores(),
-            help="threads that will run the problems (default: the cores allowed, %(default)s)",
-        )
-        made.add_argument(
-            "--layouts",
-            metavar="L,L",
-            type=_layouts,
-            default=("NCHW", "NCHW"),
-            help="layouts of input and output, or auto (default: NCHW,NCHW)",
-        )
+    made = command(
+        "warmup", cli_warmup.run, "time the candidates of every problem in the sources and store the fastest"
+    )
+    cli_warmup.add_options(made)
 
-    made = command("warmup", _warmup, "time the candidates of every problem in the sources and store the fastest")
-    made.add_argument("source", metavar="SOURCE", nargs="+", help="a model file, a file of problems, or one problem")
-    add_problem_options(made)
-    efforts = "; ".join(f"{name}: {e.candidates} candidates, {e.seconds:g} s" for name, e in EFFORTS.items())
-    made.add_argument("--effort", choices=EFFORTS, default="quick", help=f"spent on a problem, at most ({efforts})")
-    made.add_argument("--budget", metavar="SECONDS", type=_positive(float), help="limit on everything")
-    made.add_argument("--json", action="store_true", help="print the result as JSON")
-
-    made = command("table", _table, "print the best of every problem tuned on this device")
+    made = command("table", _table, "print the best of every problem of every network, with totals")
+    made.add_argument("--device", metavar="KEY", help=f"one of 'autotune show', or {ALL} (default: this one)")
     made.add_argument("--format", choices=report.FORMATS, default="github")
     made.add_argument("--output", metavar="FILE", type=Path, help="write to a file, whole or not at all")
 
@@ -296,6 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     add_problem_options(made)
     made.add_argument("--json", action="store_true", help="print as JSON")
 
-    made = command("doctor", _doctor, "say what is known of this machine, and measure its roofs")
+    made = command("doctor", _doctor, "say what is known of this machine and of the store")
+    made.add_argument("--measure", action="store_true", help="measure the roofs, a second or two, and store them")
     made.add_argument("--json", action="store_true", help="print as JSON")
+
+    cli_wisdom.add_commands(command)
     return parser

@@ -29,6 +29,11 @@ def allowed_cores() -> int:
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
 
+def thread_counts(most: int) -> list[int]:
+    """1, 2, 4, … and `most`, the counts worth trying."""
+    return sorted({1 << power for power in range(most.bit_length())} | {most})
+
+
 def _groups(root: Path, membership: Path) -> list[Path]:
     """Folders that may hold a quota: the process's own group and its ancestors, of either version."""
     try:

@@ -10,29 +10,13 @@ import warnings
 from pathlib import Path
 from urllib.parse import quote
 
+from autotune.rows import checksum
+from autotune.schema import MIGRATIONS, SCHEMA, VERSION
+
 APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
 MAGIC = b"SQLite format 3\0"
 BUSY_SECONDS = 30.0
 ATTEMPTS = 3
-
-# Each entry takes the schema one version up; the number applied is the file's user_version.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        """CREATE TABLE trials (
-            device TEXT, problem TEXT, candidate TEXT, sources TEXT, state TEXT, reason TEXT,
-            median REAL, spread REAL, count INTEGER, score REAL, error REAL, error_limit REAL,
-            workspace INTEGER, accuracy TEXT, bound REAL, estimate REAL, created REAL,
-            PRIMARY KEY (device, problem, candidate)) WITHOUT ROWID""",
-        """CREATE TABLE finished (
-            device TEXT, problem TEXT, effort TEXT, sources TEXT, threads INTEGER, created REAL,
-            PRIMARY KEY (device, problem, effort)) WITHOUT ROWID""",
-        """CREATE TABLE uses (
-            network TEXT, threads INTEGER, layouts TEXT, label TEXT, problem TEXT, count INTEGER, flops REAL,
-            position INTEGER, PRIMARY KEY (network, threads, layouts, label, problem)) WITHOUT ROWID""",
-        "CREATE TABLE devices (device TEXT PRIMARY KEY, fields TEXT, roofs TEXT) WITHOUT ROWID",
-    ),
-)
-VERSION = len(MIGRATIONS)
 
 
 class StoreWarning(UserWarning):
@@ -85,6 +69,11 @@ def open_readable(path: Path) -> sqlite3.Connection | None:
     except sqlite3.OperationalError:
         # The write-ahead log of a read-only folder cannot be opened: read the main file alone.
         return _connect(_uri(path, "immutable=1"), writable=False)
+
+
+def journal(connection: sqlite3.Connection) -> str:
+    """How the file is kept whole: "wal" where the file system allows it, else another of SQLite's journal modes."""
+    return connection.execute("PRAGMA journal_mode").fetchone()[0]
 
 
 def recover(path: Path, error: sqlite3.DatabaseError) -> tuple[sqlite3.Connection, str]:
@@ -172,43 +161,68 @@ def _connect(name: str, *, writable: bool = True) -> sqlite3.Connection:
     connection = sqlite3.connect(
         name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
     )
+    connection.text_factory = _text
     try:
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute("PRAGMA cell_size_check=ON")
         version = _version(connection)
         if writable:
             # Not every file system can hold a write-ahead log; the default journal serves there.
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
-            if version < VERSION:
-                _migrate(connection)
         elif version < VERSION:
-            raise Unusable("a store of an older version")
+            connection = _copy_in_memory(connection)
+        if version < VERSION:
+            _migrate(connection)
         return connection
     except sqlite3.DatabaseError as error:
         connection.close()
         if is_corrupt(error):
             raise Unusable(f"damaged or no store ({error})") from error
         raise
+    except UnicodeDecodeError as error:  # SQLite quotes what it found in its own complaint
+        connection.close()
+        raise Unusable("damaged or no store") from error
     except Unusable:
         connection.close()
         raise
 
 
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")  # a damaged row must fail by its checksum, not by its encoding
+
+
+def _copy_in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """What a reader migrates in place of the file, which is not its to change."""
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    copy.text_factory = _text
+    with contextlib.closing(connection):
+        connection.backup(copy)
+    return copy
+
+
 def _version(connection: sqlite3.Connection) -> int:
-    """The schema's version, 0 for an empty file."""
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    """The schema's version, 0 for an empty file.
+
+    A schema must be ours to the letter: views and triggers of a hostile file would run inside our statements.
+    """
+    schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if tables and application != APPLICATION:
+    if schema and application != APPLICATION:
         raise Unusable("another program's database")
     if version > VERSION:
         raise Unusable(f"a store of the newer version {version}")
+    if version < 0 or len(schema) != len(SCHEMA[version]) or set(schema) != SCHEMA[version]:
+        raise Unusable("damaged or no store (its tables are not a store's)")
     return version
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
+        connection.create_function("checksum", -1, checksum, deterministic=True)
         version = _version(connection)  # again: another process may have been first
         for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
             connection.execute(statement)

@@ -2,53 +2,100 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotune.device import Device, fingerprint
+from autotune.device import Device, allowed_cores, fingerprint
 from autotune.paths import cache_folder
+from autotune.roofline import MEASURED
 from autotune.store import Store
+from autotune.text import count_of
 from autotune.worker import describe
 from autotune.workload import Workload
 
-ROOFS = {
-    "fma_gflops": ("FMA peak, one core", "GFLOP/s"),
-    "l1_gbs": ("L1 bandwidth", "GB/s"),
-    "l2_gbs": ("L2 bandwidth", "GB/s"),
-    "l3_gbs": ("L3 bandwidth", "GB/s"),
-    "dram_gbs": ("memory bandwidth", "GB/s"),
-}
+LEVELS = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "dram_gbs": "memory"}
+GFLOPS, GBS = "_gflops", "_gbs"
+
+Told = Callable[[int, str, float], None]
 
 
-def examine(workload: Workload | None, store: Store) -> dict[str, Any]:
-    """Look at device, workload, roofs, cache folder and store; a healthy store remembers the roofs.
+def measure(workload: Workload, store: Store, told: Told = lambda threads, name, value: None) -> dict[str, Any]:
+    """Measure the roofs of one thread and of all cores allowed, about a second each, and store them for this device.
+
+    Arguments:
+        told: called with the threads, the name and the value of each figure as it is found.
 
     Returns:
-        {"device", "workload", "roofs", "cache_folder", "store": {"path", "health"}, "healthy"}, ready for JSON.
+        By the number of threads as text: figures by name, and when they were measured.
+    """
+    roofs: dict[str, dict[str, float]] = {}
+    for threads in sorted({1, allowed_cores()}):
+        figures = roofs[str(threads)] = {}
+        for name, value in workload.probe(threads):
+            figures[name] = value
+            told(threads, name, value)
+        figures[MEASURED] = time.time()
+    device = fingerprint()
+    with Store(store.path) as writable:
+        writable.register(device)
+        writable.set_roofs(device.key, roofs)
+    return roofs
+
+
+def examine(workload: Workload | None, store: Store, told: Told | None = None) -> dict[str, Any]:
+    """Look at device, workload, roofs, cache folder and store.
+
+    Arguments:
+        told: listens while the roofs are measured and stored, if the store is healthy; None: those stored are shown.
+
+    Returns:
+        {"device", "workload", "trouble", "roofs", "cache_folder", "store": {"path", "health"}, "healthy"}, ready for
+        JSON; roofs as `measure` gives them.
     """
     device = fingerprint()
-    told: dict[str, Any] = {}
-    roofs: dict[str, float] = {}
+    workload_told: dict[str, Any] = {}
+    health = store.health()
+    roofs = store.devices().get(device.key, {}).get("roofs", {}) if health == "ok" else {}
     trouble = "no workload is installed" if workload is None else ""
     if workload is not None:
         try:
-            told = {"name": workload.name, "sources": workload.sources, **workload.describe()}
-            roofs = workload.probe(1)
+            workload_told = {"name": workload.name, "sources": sorted(workload.sources), **workload.describe()}
+            if told is not None and health == "ok":
+                roofs = measure(workload, store, told)
         except Exception as error:  # the doctor reports what is broken
             trouble = describe(error)
-    health = store.health()
-    if health == "ok" and roofs:
-        with Store(store.path) as writable:
-            writable.register(device)
-            writable.set_roofs(device.key, roofs)
     return {
         "device": device.to_dict(),
-        "workload": told,
+        "workload": workload_told,
         "trouble": trouble,
         "roofs": roofs,
         "cache_folder": str(cache_folder()),
         "store": {"path": str(store.path), "health": health},
         "healthy": not trouble and health == "ok",
     }
+
+
+def figure_text(name: str, value: float) -> tuple[str, str]:
+    """What a figure of `Workload.probe` is called, and its value with its unit."""
+    if name.endswith(GFLOPS):
+        return f"FMA peak, {name.removesuffix(GFLOPS)}", f"{value:.1f} GFLOP/s"
+    what = "vector stores" if name == "store_gbs" else f"{LEVELS.get(name, name.removesuffix(GBS))} bandwidth"
+    return what, f"{value:.1f} GB/s"
+
+
+def _roof_lines(roofs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines: dict[str, list[str]] = {}
+    for threads, figures in roofs.items():
+        for name, value in figures.items():
+            if name == MEASURED:
+                what, text = "roofs measured", time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+            else:
+                what, text = figure_text(name, value)
+            lines.setdefault(what, []).append(f"{text} ({count_of(int(threads), 'thread')})")
+    return [(what, ", ".join(texts)) for what, texts in lines.items()] or [
+        ("roofs", "not measured; 'autotune doctor --measure' does it")
+    ]
 
 
 def as_lines(findings: dict[str, Any], device: Device) -> list[tuple[str, str]]:
@@ -65,9 +112,7 @@ def as_lines(findings: dict[str, Any], device: Device) -> list[tuple[str, str]]:
         ("versions", f"NumPy {device.numpy}, Numba {device.numba}, LLVM {device.llvm}"),
     ]
     lines += [(f"workload {name}", str(value)) for name, value in findings["workload"].items()]
-    for name, value in findings["roofs"].items():
-        title, unit = ROOFS.get(name, (name, ""))
-        lines.append((title, f"{value:.1f} {unit}".strip()))
+    lines += _roof_lines(findings["roofs"])
     lines += [
         ("cache folder", findings["cache_folder"]),
         ("store", findings["store"]["path"]),

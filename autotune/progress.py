@@ -66,6 +66,11 @@ class Pace:
         self._compile = (time.monotonic() - self._compile_since) / (self.compiled - self._batch_first)
         self.tell("compile")
 
+    def skip(self) -> None:
+        """Another process has done one."""
+        self.problems -= 1
+        self.tasks -= self._candidates
+
     def did_time(self, label: str, gflops: float, seconds: float) -> None:
         self.done += 1
         self._timed += seconds

@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autotune.device import fingerprint
-from autotune.measure import EFFORTS, JUDGED, Effort, Entrant, Race, calibrate, is_faster, median_and_spread, race
+from autotune.measure import EFFORTS, JUDGED, SAME, Effort, Entrant, Race, calibrate, is_faster, median_and_spread, race
+from autotune.measure import Run as Loop
 from autotune.store import Row, Store
-from autotune.worker import describe
-from autotune.workload import ADMITS, Candidate, Workload
+from autotune.worker import compile_here, describe
+from autotune.workload import ADMITS, REGIMES, Candidate, Verdict, Workload, check
 
-HEAT = 12  # candidates bound to data at once: each holds its own inputs and packed weights
+WARM, COLD = REGIMES
+HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
 CONFIRM_SHARE = 0.25  # of a problem's seconds, kept for the winner's second race
 CONFIRM_ROUNDS = 8
 ACCURACY = "standard"  # what the winner is confirmed for: what a caller asks for who asks for nothing
 
-Compiled = Mapping[str, str]  # name of a candidate: "" or why it did not compile
+Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
 Watch = Callable[[float], None]  # told the best seconds so far
 
 
@@ -32,48 +34,56 @@ class Findings:
     samples: dict[str, list[float]] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
-    errors: dict[str, tuple[float, float]] = field(default_factory=dict)
-    rejected: dict[str, str] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
     known: dict[str, _Timed] = field(default_factory=dict)
 
+    def reject(self, name: str, reason: str) -> None:
+        self.verdicts[name] = self.verdicts.get(name, Verdict())._replace(reason=reason)
 
-def choose(workload: Workload, key: str, store: Store, effort: str) -> list[Candidate]:
+
+def choose(workload: Workload, key: str, store: Store, effort: str, regime: str = WARM) -> list[Candidate]:
     """The candidates worth compiling: the most promising of those that no stored time rules out."""
     candidates, _ = workload.candidates(key, effort)
-    known = [
-        _Timed(row.accuracy, row.workspace, row.median)
-        for row in store.rows(fingerprint().key, key)
-        if row.state == "ok" and row.sources == workload.sources
-    ]
-    return _promising([candidate for candidate in candidates if _ruled_out(candidate, known) is None], effort)
+    known = [_Timed(row.accuracy, row.workspace, row.median) for row in timed_rows(workload, key, store, regime)]
+    seeds = {name: place for place, name in enumerate(store.seeds(key, regime))}
+    # The model's choice stays first, as ties go to it.
+    ordered = candidates[:1] + sorted(candidates[1:], key=lambda candidate: seeds.get(candidate.name, len(seeds)))
+    return _promising([candidate for candidate in ordered if _ruled_out(candidate, known) is None], effort)
+
+
+def timed_rows(workload: Workload, key: str, store: Store, regime: str = WARM) -> list[Row]:
+    """The stored times of candidates that are as they were then, best first."""
+    rows = store.rows(fingerprint().key, key, regime=regime)
+    return [row for row in rows if row.state == "ok" and row.sources in workload.sources]
 
 
 def tune(
     workload: Workload,
     key: str,
     candidates: list[Candidate],
-    compiled: Compiled,
+    tried: Tried,
     store: Store,
     *,
     effort: Effort,
+    regime: str = WARM,
     deadline: float | None = None,
     watch: Watch = lambda seconds: None,
 ) -> Row | None:
     """Time the compiled candidates of a problem in this process and store what was found.
 
     Arguments:
-        candidates: best estimate first; the first is the model's choice, which ties go to.
-        compiled: "" or a reason for each that was compiled; others are left alone.
+        candidates: the model's choice first, which ties go to.
+        tried: what came of those that were compiled; others are left alone.
         deadline: of `time.monotonic()`, past which no further candidate is begun.
 
     Returns:
         The best row, or None if every candidate was rejected.
     """
-    findings = Findings(rejected={name: reason for name, reason in compiled.items() if reason})
-    ready = [candidate for candidate in candidates if compiled.get(candidate.name) == ""]
-    _Search(workload, key, effort, deadline, watch, findings).run(ready)
-    rows = _rows(workload, key, candidates, findings)
-    store.put(rows + _carried(rows, store.rows(fingerprint().key, key)))
+    findings = Findings(verdicts=dict(tried))
+    ready = [each for each in candidates if each.name in tried and not tried[each.name].reason]
+    _Search(workload, key, effort, regime, deadline, watch, findings).run(ready)
+    rows = [row._replace(regime=regime) for row in _rows(workload, key, candidates, findings)]
+    store.put(rows + _carried(rows, timed_rows(workload, key, store, regime)))
     timed = [row for row in rows if row.state == "ok"]
     return min(timed, key=lambda row: (row.score, row.estimate), default=None)
 
@@ -102,18 +112,9 @@ def profile(
         and (accuracies is None or candidate.accuracy in accuracies)
     ]
     chosen = _promising(admitted, effort)
-    compiled = {candidate.name: compile_here(workload, key, candidate.name) for candidate in chosen}
+    tried = {candidate.name: compile_here(workload, key, candidate.name) for candidate in chosen}
     store.register(fingerprint())
-    return tune(workload, key, chosen, compiled, store, effort=EFFORTS[effort])
-
-
-def compile_here(workload: Workload, key: str, name: str) -> str:
-    """ "" or why a candidate does not compile in this process."""
-    try:
-        workload.compile(key, name)
-    except Exception as error:
-        return f"compile: {describe(error)}"
-    return ""
+    return tune(workload, key, chosen, tried, store, effort=EFFORTS[effort])
 
 
 class _Timed(NamedTuple):
@@ -123,10 +124,11 @@ class _Timed(NamedTuple):
 
 
 def _ruled_out(candidate: Candidate, known: Iterable[_Timed]) -> _Timed | None:
-    """What was measured faster than the candidate can be, and serves every caller that the candidate could serve."""
+    """What serves every caller that the candidate could serve, and was measured faster than it can be but for nothing
+    worth having."""
     for timed in known:
         serves = timed.accuracy in ADMITS[candidate.accuracy] and timed.workspace <= candidate.workspace
-        if serves and timed.seconds < candidate.bound:
+        if serves and timed.seconds <= (1 + SAME) * candidate.bound:
             return timed
     return None
 
@@ -146,26 +148,29 @@ class _Search:
     workload: Workload
     key: str
     effort: Effort
+    regime: str
     deadline: float | None
     watch: Watch
     findings: Findings
+    entry: float = 0.0  # seconds that getting a candidate ready took, at most
 
     def run(self, ready: list[Candidate]) -> None:
-        """Race all, HEAT at a time with the last winner among them, then the winner against the model's choice."""
+        """Race all, a heat at a time with the last winner among them, then the winner against the model's choice."""
         rng = random.Random(self.key)
         share = self.effort.seconds * (1 - CONFIRM_SHARE) / max(1, len(ready))
         waiting = list(ready)
         leader: dict[str, Entrant] = {}
         model: dict[str, Entrant] = {}
-        while waiting and not self.is_late():
+        while waiting and not self.is_late(self.entry if leader else 0.0):
             heat = dict(leader)
-            while waiting and len(heat) < HEAT and not (heat and self.is_late()):
+            while waiting and len(heat) < HEAT[self.regime] and not (heat and self.is_late(self.entry)):
                 candidate = waiting.pop(0)
                 if (entrant := self.enter(candidate)) is not None:
                     heat[candidate.name] = entrant
                     model = model or {candidate.name: entrant}
             if len(heat) > len(leader):
-                result = race(heat, rounds=self.effort.rounds, seconds=self.left(share * len(heat)), rng=rng)
+                seconds = self.left(share * len(heat))
+                result = race(heat, rounds=self.effort.rounds, seconds=seconds, rng=rng, reference=self.reference())
                 self.rank(result, *leader)
                 leader = {result.winner: heat[result.winner]}
                 self.watch(min(self.findings.times.values()))
@@ -173,8 +178,16 @@ class _Search:
         if self.findings.scores:
             self.confirm(ready, model | leader, *model, rng=rng)
 
-    def is_late(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
+    def is_late(self, ahead: float = 0.0) -> bool:
+        """Whether the deadline comes before something that takes so many seconds is done."""
+        return self.deadline is not None and time.monotonic() + ahead >= self.deadline
+
+    def reference(self) -> Loop | None:
+        """The loop that tells whether the machine's speed changed, if it can be had."""
+        try:
+            return self.workload.reference(self.key)
+        except Exception:  # rounds are then judged without
+            return None
 
     def left(self, seconds: float) -> float:
         """`seconds`, or what the deadline leaves of them."""
@@ -185,19 +198,21 @@ class _Search:
         findings, name = self.findings, candidate.name
         if (better := _ruled_out(candidate, findings.known.values())) is not None:
             bound, best = candidate.bound * 1e6, better.seconds * 1e6
-            findings.rejected[name] = f"pruned: it cannot take less than {bound:.1f} µs, another takes {best:.1f} µs"
+            findings.reject(name, f"pruned: it cannot take less than {bound:.1f} µs, another takes {best:.1f} µs")
             return None
+        begun = time.monotonic()
         try:
-            trial = self.workload.prepare(self.key, name)
-            error, limit = float(trial.check()), float(trial.limit)
-            findings.errors[name] = error, limit
-            if not error <= limit:  # NaN is over any limit
-                findings.rejected[name] = f"wrong: relative error {error:.2e} over the limit {limit:.2e}"
-                return None
-            entrant = calibrate(trial.run)
+            trial = self.workload.prepare(self.key, name, self.regime)
+            if math.isnan(findings.verdicts[name].limit):  # no worker has run it
+                findings.verdicts[name] = check(trial)
+                if findings.verdicts[name].reason:
+                    return None
+            entrant = calibrate(trial.run, candidate.bound)
         except Exception as failure:
-            findings.rejected[name] = f"run: {describe(failure)}"
+            findings.reject(name, f"run: {describe(failure)}")
             return None
+        finally:
+            self.entry = max(self.entry, time.monotonic() - begun)
         findings.known[name] = _Timed(candidate.accuracy, candidate.workspace, entrant.seconds)
         return entrant
 
@@ -220,7 +235,7 @@ class _Search:
         if winner == model:
             return
         if winner not in held:
-            held[winner] = calibrate(self.workload.prepare(self.key, winner).run)
+            held[winner] = calibrate(self.workload.prepare(self.key, winner, self.regime).run)
         result = race(
             {name: held[name] for name in (model, winner)},
             rounds=CONFIRM_ROUNDS,
@@ -228,6 +243,7 @@ class _Search:
             rng=rng,
             least=0 if self.is_late() else JUDGED,
             drop=False,
+            reference=self.reference(),
         )
         if result.rounds:
             for name, samples in result.samples.items():
@@ -238,8 +254,8 @@ class _Search:
 
 
 def _carried(rows: list[Row], stored: list[Row]) -> list[Row]:
-    """Stored rows of candidates not timed this time, put in terms of today's speed by those timed both times."""
-    old = {row.candidate: row for row in stored if row.state == "ok" and row.sources == rows[0].sources} if rows else {}
+    """Stored times of candidates not timed this time, put in terms of today's speed by those timed both times."""
+    old = {row.candidate: row for row in stored}
     both = [row.median / old[row.candidate].median for row in rows if row.state == "ok" and row.candidate in old]
     if not both:
         return []
@@ -256,15 +272,15 @@ def _rows(workload: Workload, key: str, candidates: list[Candidate], findings: F
     rows = []
     for candidate in candidates:
         name = candidate.name
-        error, limit = findings.errors.get(name, (math.nan, math.nan))
+        verdict = findings.verdicts.get(name, Verdict())
         row = Row(
             fingerprint().key,
             key,
             name,
-            workload.sources,
+            workload.sources_of(name),
             "rejected",
-            error=error,
-            error_limit=limit,
+            error=verdict.error,
+            error_limit=verdict.limit,
             workspace=candidate.workspace,
             accuracy=candidate.accuracy,
             bound=candidate.bound,
@@ -276,8 +292,8 @@ def _rows(workload: Workload, key: str, candidates: list[Candidate], findings: F
             row = row._replace(
                 state="ok", median=seconds, spread=spread * seconds / middle, count=count, score=findings.scores[name]
             )
-        elif name in findings.rejected:
-            row = row._replace(reason=findings.rejected[name])
+        elif verdict.reason:
+            row = row._replace(reason=verdict.reason)
         else:  # left alone for want of time
             continue
         rows.append(row)

@@ -1,120 +1,53 @@
-"""What was found: one row for each (device, problem, candidate), in SQLite under the user's cache folder."""
+"""What was found: one row for each (device, problem, regime, candidate), in SQLite under the user's cache folder."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
 import os
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import astuple
+from typing import Any
 
-from autotune import database
+from autotune import claims, database
+from autotune.connection import Connection, writes
 from autotune.device import Device
-from autotune.paths import VARIABLE, store_path
+from autotune.paths import VARIABLE
+from autotune.roofline import KeptRoofs, sound_roofs
+from autotune.rows import REGIMES, WARM, Finished, Limits, Row, Use, from_values, limits_of, to_values
 from autotune.workload import Problem
 
-T = TypeVar("T")
+__all__ = ["REGIMES", "Row", "Store", "Use", "shared"]
 
 RECHECK_SECONDS = 1.0  # how soon a look-up sees what another process has found
 REMEMBERED = 4096  # answers that a reader keeps at hand
+MISSED = 4096  # missed problems kept for a device
+SEEDS = 8  # candidates that other devices suggest
+
+COLUMNS = f"{', '.join(Row._fields)}, checksum"
+SELECT = f"SELECT {COLUMNS} FROM trials WHERE device = ? AND problem = ? AND regime = ?"
+RANKED = f"{SELECT} AND state = 'ok' ORDER BY score, estimate, candidate"
+FINISH = "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?)"
+USE = "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+REGISTER = "INSERT INTO devices VALUES (?, ?, '{}') ON CONFLICT (device) DO UPDATE SET fields = excluded.fields"
+ROOFS = "UPDATE devices SET roofs = ? WHERE device = ?"
+INSERT = f"INSERT OR REPLACE INTO trials ({COLUMNS}) VALUES ({', '.join('?' * (len(Row._fields) + 1))})"
 
 
-class Row(NamedTuple):
-    """One candidate for one problem on one device.
-
-    state: "ok", or "rejected" with its reason.  median, spread: seconds, of `count` samples, put in terms of the
-    winner's by the rounds that both ran in.  score: seconds to rank by: the median, but unless a second race
-    confirmed the winner, not below that of the model's choice.
-    error, error_limit: relative to the largest output.  workspace: bytes.  bound, estimate: seconds, the model's.
-    """
-
-    device: str
-    problem: str
-    candidate: str
-    sources: str
-    state: Literal["ok", "rejected"]
-    reason: str = ""
-    median: float = math.nan
-    spread: float = math.nan
-    count: int = 0
-    score: float = math.nan
-    error: float = math.nan
-    error_limit: float = math.nan
-    workspace: int = 0
-    accuracy: str = "standard"
-    bound: float = 0.0
-    estimate: float = math.nan
-    created: float = 0.0  # seconds since 1970, set when written
-
-    def is_sound(self) -> bool:
-        """Whether the values are such as a tuner writes (a damaged file may hold anything)."""
-        if self.state != "ok":
-            return self.state == "rejected"
-        seconds = (self.median, self.score)
-        return (
-            isinstance(self.candidate, str)
-            and isinstance(self.workspace, int)
-            and all(isinstance(value, float) and 0.0 < value < math.inf for value in seconds)
-        )
-
-
-@dataclass(frozen=True)
-class Use:
-    """A problem as a network asks for it. layouts: what was asked of the workload, as text."""
-
-    network: str
-    threads: int
-    layouts: str
-    label: str
-    problem: str
-    count: int
-    flops: float
-
-
-SELECT = f"SELECT {', '.join(Row._fields)} FROM trials WHERE device = ? AND problem = ?"
-INSERT = f"INSERT OR REPLACE INTO trials ({', '.join(Row._fields)}) VALUES ({', '.join('?' * len(Row._fields))})"
-BEST = f"""{SELECT} AND sources = ? AND state = 'ok' AND typeof(median) = 'real' AND median > 0
-    AND typeof(score) = 'real' AND score > 0 AND typeof(workspace) = 'integer' AND workspace <= ?
-    AND (? IS NULL OR instr(?, ' ' || accuracy || ' ')) ORDER BY score, estimate, candidate LIMIT 1"""
-ANY_WORKSPACE = (1 << 63) - 1
-
-_writes = 0  # by any store of this process, so that its readers need not wait to see them
-
-
-def _row(values: Sequence[Any]) -> Row:
-    # SQLite has no NaN: it gives it back as NULL.
-    return Row(*(math.nan if value is None else value for value in values)) if None in values else Row(*values)
-
-
-class Store:
+class Store(Connection):
     """The rows of one file. Safe for threads and processes; a child after fork opens its own connection."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
-        """Open `path` (default: `paths.store_path()`).
-
-        A file that is damaged, foreign or newer is moved to name.corrupt-N; where nothing can be written the rows
-        are kept in memory; each with one warning. `read_only` creates and moves nothing and does not raise: a missing
-        file is empty, and so, with one warning, is one that cannot be read.
-        """
-        self.path = Path(path) if path is not None else store_path()
-        self.read_only = read_only
-        self.trouble = ""  # why the rows are in memory only
-        self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._owner = 0
-        self._identity: tuple[int, int] | None = None
-        self._abandoned: list[sqlite3.Connection] = []
         self._memo: dict[tuple[Any, ...], Row | None] = {}
         self._memo_of: tuple[Any, ...] = ()
         self._memo_writes = -1
         self._recheck = 0.0
-        if not read_only:
-            self._open()
+        self._claims = claims.new_owner()
+        super().__init__(path, read_only=read_only)
+
+    __init__.__doc__ = Connection.__init__.__doc__
 
     # -- what inference asks
 
@@ -123,97 +56,173 @@ class Store:
         device: str,
         problem: str,
         *,
-        sources: str,
+        sources: Collection[str],
+        regime: str = WARM,
         workspace_limit: int | None = None,
         accuracies: Iterable[str] | None = None,
+        prefix: str = "",
     ) -> Row | None:
         """As `best`, from memory where possible: what inference asks of a `shared()` store, which does not raise."""
-        accuracies = None if accuracies is None else tuple(accuracies)
-        request = (device, problem, sources, workspace_limit, accuracies)
+        return self.find(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
+
+    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
+        """As `lookup`, of limits made once."""
         now = time.monotonic()
-        if self._memo_writes != _writes or now >= self._recheck:
+        if self._memo_writes != writes() or now >= self._recheck:
             self._refresh(now)
-        if request not in self._memo:
-            self._memo[request] = self.best(
-                device, problem, sources=sources, workspace_limit=workspace_limit, accuracies=accuracies
-            )
-        return self._memo[request]
+        request = (device, problem, regime, limits)
+        try:
+            return self._memo[request]
+        except KeyError:
+            row = self._memo[request] = self._best(*request)
+            return row
 
     def best(
         self,
         device: str,
         problem: str,
         *,
-        sources: str,
+        sources: Collection[str],
+        regime: str = WARM,
         workspace_limit: int | None = None,
         accuracies: Iterable[str] | None = None,
+        prefix: str = "",
     ) -> Row | None:
         """The best row that keeps the limits, or None.
 
         Arguments:
-            device: `Device.key`.  problem: its key.  sources: hash of the sources; rows of others are stale.
-            workspace_limit: bytes.  accuracies: classes to choose from, None for all.
+            device: `Device.key`.  problem: its key.  sources: hashes that are current; rows of others are stale.
+            regime: one of `REGIMES`.  workspace_limit: bytes.  accuracies: classes to choose from, None for all.
+            prefix: of the candidate's name.
         """
-        limit = ANY_WORKSPACE if workspace_limit is None else workspace_limit
-        classes = None if accuracies is None else f" {' '.join(accuracies)} "
-        values = (device, problem, sources, limit, classes, classes)
-        found = self._do(lambda c: c.execute(BEST, values).fetchone(), None)
-        return None if found is None else _row(found)
+        return self._best(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
+
+    def _best(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
+        def search(connection: sqlite3.Connection) -> Row | None:
+            found = connection.execute(RANKED, (device, problem, regime))
+            admitted = (row for row in map(self._sound, found) if row is not None and limits.admits(row))
+            return next(admitted, None)
+
+        return self._do(search, None)
+
+    def _sound(self, values: Sequence[Any]) -> Row | None:
+        row = from_values(values)
+        if row is None:
+            database.warn_once(f"{self.path} holds rows that are damaged; they are passed over")
+        return row
 
     # -- what the tuner asks
 
-    def rows(self, device: str, problem: str) -> list[Row]:
+    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
         """Every sound row: the timed ones best first (ties by the model's estimate), then the rejected ones."""
-        values = self._do(lambda c: c.execute(SELECT, (device, problem)).fetchall(), [])
-        return sorted(
-            (row for row in map(_row, values) if row.is_sound()),
-            key=lambda row: (row.state != "ok", row.score if row.state == "ok" else 0.0, row.estimate, row.candidate),
-        )
+        values = self._do(lambda c: c.execute(SELECT, (device, problem, regime)).fetchall(), [])
+        sound = (row for row in map(self._sound, values) if row is not None and row.is_sound())
+        return sorted(sound, key=lambda row: row.rank)
+
+    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> list[tuple[str, str]]:
+        """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE."""
+        query = f"""SELECT problem, candidate, min(score) FROM trials
+                    WHERE device = ? AND regime = ? AND problem LIKE ? AND state = 'ok' AND score > 0
+                    AND sources IN ({_marks(sources)}) GROUP BY problem ORDER BY problem"""
+        values = (device, regime, like, *sources)
+        found = self._do(lambda c: c.execute(query, values).fetchall(), [])
+        return [(problem, candidate) for problem, candidate, _ in found]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Write rows, all or none, over those of the same device, problem and candidate."""
-        now = time.time()
-        values = [row._replace(created=row.created or now) for row in rows]
+        """Write rows, all or none, over those of the same device, problem, regime, candidate and sources."""
+        values = _values(rows)
         self._write(lambda c: c.executemany(INSERT, values))
 
-    def finish(self, device: str, problem: str, *, effort: str, sources: str, threads: int = 1) -> None:
-        """Note that a problem was tuned with an effort."""
-        values = (device, problem, effort, sources, threads, time.time())
-        self._write(lambda c: c.execute("INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?)", values))
+    def finish(
+        self,
+        device: str,
+        problem: str,
+        *,
+        effort: str,
+        sources: Collection[str],
+        threads: int = 1,
+        regime: str = WARM,
+    ) -> None:
+        """Note that a problem was tuned with an effort, from these sources."""
+        values = (device, problem, regime, effort, _together(sources), threads, time.time())
+        self._write(lambda c: c.execute(FINISH, values))
 
-    def is_finished(self, device: str, problem: str, *, efforts: Collection[str], sources: str) -> bool:
+    def is_finished(
+        self, device: str, problem: str, *, efforts: Collection[str], sources: Collection[str], regime: str = WARM
+    ) -> bool:
         """Whether the problem was tuned with one of the efforts, from these sources."""
-        query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND sources = ?"
-        found = self._do(lambda c: c.execute(query, (device, problem, sources)).fetchall(), [])
-        return any(effort in efforts for (effort,) in found)
+        query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND regime = ? AND sources = ?"
+        values = (device, problem, regime, _together(sources))
+        return any(effort in efforts for (effort,) in self._do(lambda c: c.execute(query, values).fetchall(), []))
+
+    def claim(self, device: str, problem: str, regime: str = WARM) -> bool:
+        """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
+        key = (device, problem, regime)
+        return bool(self._write(lambda c: claims.claim(c, key, self._claims)))
+
+    def release(self, device: str, problem: str, regime: str = WARM) -> None:
+        """Give up a claim of this store."""
+        self._write(lambda c: claims.release(c, (device, problem, regime), self._claims))
+
+    def seeds(self, problem: str, regime: str = WARM) -> list[str]:
+        """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
+        best: dict[str, int] = {}
+        for (device,) in self._do(lambda c: c.execute("SELECT device FROM devices").fetchall(), []):
+            timed = (row.candidate for row in self.rows(device, problem, regime) if row.state == "ok")
+            for place, name in enumerate(dict.fromkeys(timed)):
+                best[name] = min(place, best.get(name, place))
+        return sorted(best, key=best.__getitem__)[:SEEDS]
 
     def note(self, problems: Sequence[Problem], *, threads: int = 1, layouts: str = "") -> None:
         """Remember which networks ask for which problems."""
-        values = [
-            (p.network, threads, layouts, p.label, p.key, p.count, p.flops, position)
-            for position, p in enumerate(problems)
-        ]
-        self._write(lambda c: c.executemany("INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values))
+        uses = [Use(p.network, threads, layouts, p.label, p.key, p.count, p.flops) for p in problems]
+        values = [(*astuple(use), position) for position, use in enumerate(uses)]
+        self._write(lambda c: c.executemany(USE, values))
 
     def problems(self, device: str) -> list[Use]:
         """The noted problems that the device has rows of, network by network, in their networks' order."""
         query = """SELECT network, threads, layouts, label, problem, count, flops FROM uses
                    WHERE EXISTS (SELECT 1 FROM trials WHERE device = ? AND trials.problem = uses.problem)
                    ORDER BY network, threads, layouts, position"""
-        return [Use(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), [])]
+        uses = [Use(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), [])]
+        return [use for use in uses if use.is_sound()]
+
+    # -- problems that inference met untuned
+
+    def add_missed(self, device: str, problems: Iterable[tuple[str, int]]) -> None:
+        """Count problems (key, times met); of more than `MISSED` those met least, and longest ago, are forgotten."""
+        now = time.time()
+        values = [(device, key, count, now) for key, count in problems]
+        add = """INSERT INTO missed VALUES (?, ?, ?, ?) ON CONFLICT (device, problem)
+                 DO UPDATE SET count = count + excluded.count, seen = excluded.seen"""
+        drop = """DELETE FROM missed WHERE device = ? AND problem NOT IN
+                  (SELECT problem FROM missed WHERE device = ? ORDER BY count DESC, seen DESC LIMIT ?)"""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany(add, values)
+            connection.execute(drop, (device, device, MISSED))
+
+        self._write(work)
+
+    def missed(self, device: str) -> list[tuple[str, int]]:
+        """Problems and how often they were met untuned, the most frequent first."""
+        query = "SELECT problem, count FROM missed WHERE device = ? ORDER BY count DESC, seen DESC, problem"
+        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+
+    def clear_missed(self, device: str, problems: Iterable[str]) -> None:
+        """Forget missed problems: they have been tuned."""
+        values = [(device, key) for key in problems]
+        self._write(lambda c: c.executemany("DELETE FROM missed WHERE device = ? AND problem = ?", values))
 
     # -- devices
 
     def register(self, device: Device) -> None:
         """Remember what a device is."""
-        query = """INSERT INTO devices VALUES (?, ?, '{}')
-                   ON CONFLICT (device) DO UPDATE SET fields = excluded.fields"""
-        self._write(lambda c: c.execute(query, (device.key, json.dumps(device.to_dict()))))
+        self._write(lambda c: c.execute(REGISTER, (device.key, json.dumps(device.to_dict()))))
 
-    def set_roofs(self, device: str, roofs: dict[str, float]) -> None:
-        """Remember the measured roofs of a registered device."""
-        values = (json.dumps(roofs), device)
-        self._write(lambda c: c.execute("UPDATE devices SET roofs = ? WHERE device = ?", values))
+    def set_roofs(self, device: str, roofs: KeptRoofs) -> None:
+        """Remember the measured roofs of a registered device: see `KeptRoofs`."""
+        self._write(lambda c: c.execute(ROOFS, (json.dumps(roofs), device)))
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """The registered devices by key, each with its fields, "roofs", and counts of problems and rows."""
@@ -225,18 +234,64 @@ class Store:
         found = self._do(lambda c: c.execute(query).fetchall(), [])
         counts = ("finished", "timed", "rejected")
         return {
-            key: {**json.loads(text), "roofs": json.loads(roofs), **dict(zip(counts, numbers, strict=True))}
+            key: {**_object(text), "roofs": sound_roofs(_object(roofs)), **dict(zip(counts, numbers, strict=True))}
             for key, text, roofs, *numbers in found
         }
 
-    def health(self) -> str:
-        """ "ok", or what is wrong."""
-        if self.trouble:
-            return f"in memory only: {self.trouble}"
-        try:
-            return self._attempt(lambda c: c.execute("PRAGMA quick_check(1)").fetchone()[0], "ok")
-        except (database.Unusable, sqlite3.Error, OSError) as error:
-            return str(error)
+    # -- all at once, for wisdom
+
+    def tuned(self, device: str) -> list[tuple[str, str]]:
+        """Every (problem, regime) that the device has rows of."""
+        query = "SELECT DISTINCT problem, regime FROM trials WHERE device = ?"
+        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+
+    def finished(self, device: str) -> list[Finished]:
+        """What was tuned on the device, with which efforts."""
+        query = "SELECT * FROM finished WHERE device = ?"
+        found = (Finished(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), []))
+        return [each for each in found if each.is_sound()]
+
+    def write(
+        self,
+        devices: Iterable[tuple[Device, KeptRoofs]],
+        rows: Iterable[Row],
+        finished: Iterable[Finished],
+        uses: Iterable[Use],
+    ) -> None:
+        """Write devices with their roofs, and what belongs to them, all or nothing."""
+        known = [(device.key, json.dumps(device.to_dict()), json.dumps(roofs)) for device, roofs in devices]
+        values = _values(rows)
+
+        def work(connection: sqlite3.Connection) -> None:
+            for key, fields, roofs in known:
+                connection.execute(REGISTER, (key, fields))
+                if roofs != "{}":
+                    connection.execute(ROOFS, (roofs, key))
+            connection.executemany(INSERT, values)
+            connection.executemany(FINISH, map(astuple, finished))
+            connection.executemany(USE, ((*astuple(use), position) for position, use in enumerate(uses)))
+
+        self._write(work)
+
+    def prune(self, device: str, sources: Collection[str] = (), *, keep: bool = True) -> int:
+        """Drop what is stale: the device's rows of other sources, or with `keep=False` the device; rows dropped."""
+
+        def work(connection: sqlite3.Connection) -> int:
+            if keep:
+                stale = f"device = ? AND sources NOT IN ({_marks(sources)})"
+                connection.execute(
+                    "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, _together(sources))
+                )
+                return connection.execute(f"DELETE FROM trials WHERE {stale}", (device, *sources)).rowcount
+            for table in ("finished", "claims", "missed", "devices"):
+                connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
+            return connection.execute("DELETE FROM trials WHERE device = ?", (device,)).rowcount
+
+        return self._write(work) or 0
+
+    def shrink(self) -> None:
+        """Give the space of what was dropped back to the file system."""
+        self._do(lambda c: c.execute("VACUUM"), None)
 
     def __enter__(self) -> Store:
         return self
@@ -244,85 +299,37 @@ class Store:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the file; the store opens it again when asked."""
-        with self._lock:
-            if self._connection is not None and self._owner == os.getpid():
-                self._connection.close()
-            self._connection = None
-
-    # -- the connection
-
-    def _open(self) -> sqlite3.Connection | None:
-        """The connection to the file that lies at the path now; None if there is none and none may be made."""
-        if self.trouble:
-            return self._connection
-        identity = database.identity(self.path)
-        if self._connection is not None and self._owner != os.getpid():
-            # A connection must neither be used nor closed in a forked child.
-            self._abandoned.append(self._connection)
-            self._connection = None
-        if self._connection is None or identity != self._identity:
-            self.close()
-            self._owner = os.getpid()
-            if self.read_only:
-                self._connection = database.open_readable(self.path)
-            else:
-                self._connection, self.trouble = database.open_writable(self.path)
-            self._identity = database.identity(self.path)
-        return self._connection
-
-    def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """The outcome of `work`; `otherwise` if there is no file, or a reader cannot use it."""
-        if not self.read_only:
-            return self._attempt(work, otherwise)
-        try:
-            return self._attempt(work, otherwise)
-        except (database.Unusable, sqlite3.Error, OSError) as error:
-            database.warn_once(f"{self.path} cannot be read ({error}); nothing is taken from it")
-            return otherwise
-
-    def _attempt(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """The outcome of `work` on the file, on its successor if it proves damaged, or on memory."""
-        with self._lock:
-            connection = self._open()
-            if connection is None:
-                return otherwise
-            try:
-                return work(connection)
-            except sqlite3.DatabaseError as error:
-                corrupt = database.is_corrupt(error)
-                if self.read_only or self.trouble or not (corrupt or isinstance(error, sqlite3.OperationalError)):
-                    raise
-                self.close()
-                self._connection, self.trouble = database.recover(self.path, error)
-                self._identity = database.identity(self.path)
-            return work(self._connection)
-
-    def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        global _writes
-
-        def transaction(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                work(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-        self._do(transaction, None)
-        _writes += 1
-
     def _refresh(self, now: float) -> None:
         """Forget what is remembered if the file has changed since."""
         with self._lock:
             version = self._do(lambda c: c.execute("PRAGMA data_version").fetchone(), ())
-            now_of = (self._identity, version, _writes)
+            now_of = (self._identity, version, writes())
             if now_of != self._memo_of or len(self._memo) > REMEMBERED:
                 self._memo = {}
             self._memo_of, self._memo_writes, self._recheck = now_of, now_of[-1], now + RECHECK_SECONDS
+
+
+def _values(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    now = time.time()
+    return [to_values(row._replace(created=row.created or now)) for row in rows]
+
+
+def _marks(values: Collection[str]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _together(sources: Collection[str]) -> str:
+    """One hash of all."""
+    return hashlib.sha256("\n".join(sorted(sources)).encode()).hexdigest()[:16]
+
+
+def _object(text: Any) -> dict[str, Any]:
+    """The JSON object that the text holds; empty if it is damaged."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 _shared: dict[tuple[str | None, bool], Store] = {}

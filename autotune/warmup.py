@@ -1,4 +1,4 @@
-"""Tuning many problems: the most valuable first, compiled in workers, timed one at a time in this process.
+"""Tuning many problems: the most valuable first, tried out in workers, timed one at a time in this process.
 
 Batches of problems alternate between the two, so that nothing compiles while something is timed,
 and an interrupt finds most of the work in the store.
@@ -6,28 +6,31 @@ and an interrupt finds most of the work in the store.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autotune.device import allowed_cores, fingerprint
 from autotune.measure import EFFORTS
 from autotune.progress import Listener, Pace
-from autotune.search import Compiled, choose, compile_here, tune
+from autotune.search import Tried, choose, tune
 from autotune.store import Row, Store
-from autotune.worker import Pool, Task
-from autotune.workload import Candidate, Problem, Workload
+from autotune.threads import compare
+from autotune.worker import Pool, Task, compile_here
+from autotune.workload import Candidate, Problem, Verdict, Workload
 
 BATCH = 12  # problems compiled together
-COMPILE_SECONDS = 60.0  # that one candidate may take
-COMPILE_SHARE = 0.6  # of what is left of a budget, that the next compiles may use
+COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
+COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
 LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
+ORDER_SHARE = 0.05  # of a budget, spent on finding out what is worth most
 
 
 @dataclass
 class Outcome:
-    """What became of each problem, by key: tuned (with its best row), finished before, failed, or left for another
-    time."""
+    """What became of each problem, by `Problem.task`: tuned (with its best row), finished before or by another process,
+    failed, or left for another time."""
 
     tuned: dict[str, Row] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
@@ -44,17 +47,22 @@ def warmup(
     progress: Listener = lambda state: None,
     *,
     spec: str | None = None,
-    threads: int = 1,
     layouts: str = "",
+    shape_limit: float | None = None,
     compile_seconds: float = COMPILE_SECONDS,
+    workers: int | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
     """Tune problems and store what is found; those finished with this effort or a greater one are passed over.
 
+    Problems that differ only in their threads are compared with one another when all of them are tuned.
+
     Arguments:
         effort: a key of `EFFORTS`.  budget: seconds for everything, None for as long as it takes.
         spec: "module:attribute" by which workers find the workload; None compiles in this process.
-        threads, layouts: that the problems are for, kept with them.  compile_seconds: after which a worker is killed.
+        layouts: that the problems are for, kept with them.  shape_limit: seconds for one problem, workers' start aside;
+            a problem whose candidates do not all get their turn is stored, but goes on the next time.
+        compile_seconds: after which a worker is killed.  workers: that compile at once, None for one a core.
         outcome: filled as the work goes on, for a caller that expects to be interrupted.
 
     Raises:
@@ -67,32 +75,72 @@ def warmup(
     outcome = Outcome() if outcome is None else outcome
     problems = list(problems)
     store.register(fingerprint())
-    store.note(problems, threads=threads, layouts=layouts)
-    pending = _pending(workload, problems, store, effort, outcome)
+    for threads in sorted({problem.threads for problem in problems}):
+        store.note([each for each in problems if each.threads == threads], threads=threads, layouts=layouts)
+    unique = {problem.task: problem for problem in problems}.values()
+    pending = [problem for problem in unique if not _is_finished(workload, problem, store, effort)]
+    outcome.left = [problem.task for problem in pending]
+    outcome.resumed = [problem.task for problem in unique if problem.task not in set(outcome.left)]
     if pending:
-        outcome.left = [problem.key for problem in pending]
-        workers = allowed_cores()
+        families: dict[Family, list[Problem]] = {}
+        for problem in unique:
+            families.setdefault(_family(workload, problem), []).append(problem)
+        pending = _by_value(workload, problems, pending, effort, budget)
+        workers = workers or allowed_cores()
         pace = Pace(len(pending), EFFORTS[effort].candidates, EFFORTS[effort].seconds, workers, progress)
         with Pool(spec or "", workers=workers, limit=compile_seconds) as pool:
-            _Warmup(workload, store, effort, deadline, threads, pool if spec else None, pace, outcome).run(pending)
+            work = _Warmup(
+                workload, store, effort, deadline, shape_limit, pool if spec else None, pace, outcome, families
+            )
+            work.run(pending)
     return outcome
 
 
-def _pending(
-    workload: Workload, problems: Sequence[Problem], store: Store, effort: str, outcome: Outcome
-) -> list[Problem]:
-    """Each problem still to tune, once, those that cost their networks most first."""
+def _is_finished(workload: Workload, problem: Problem, store: Store, effort: str) -> bool:
     efforts = list(EFFORTS)[list(EFFORTS).index(effort) :]
-    weights: dict[str, float] = {}
-    for problem in problems:
-        weights[problem.key] = weights.get(problem.key, 0.0) + problem.count * problem.flops
-    pending = []
-    for problem in {problem.key: problem for problem in problems}.values():
-        if store.is_finished(fingerprint().key, problem.key, efforts=efforts, sources=workload.sources):
-            outcome.resumed.append(problem.key)
-        else:
-            pending.append(problem)
-    return sorted(pending, key=lambda problem: -weights[problem.key])
+    return store.is_finished(
+        fingerprint().key, problem.key, efforts=efforts, sources=workload.sources, regime=problem.regime
+    )
+
+
+Family = tuple[str, str]  # key for one thread, regime
+
+
+def _family(workload: Workload, problem: Problem) -> Family:
+    """What a problem has in common with those that differ from it in their threads."""
+    return workload.with_threads(problem.key, 1), problem.regime
+
+
+def _by_value(
+    workload: Workload,
+    asked: Sequence[Problem],
+    pending: Sequence[Problem],
+    effort: str,
+    budget: float | None,
+) -> list[Problem]:
+    """Those that cost their networks most time first, by count and the model's estimate; families stay together.
+
+    A budget allows few estimates when the problems are many: flops stand in for the rest.
+    """
+    deadline = None if budget is None else time.monotonic() + ORDER_SHARE * budget
+    counts: dict[str, int] = {}
+    for problem in asked:
+        counts[problem.task] = counts.get(problem.task, 0) + problem.count
+    seconds: dict[str, float] = {}
+    for problem in sorted(pending, key=lambda problem: -counts[problem.task] * problem.flops):
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+        candidates, _ = workload.candidates(problem.key, effort)
+        seconds[problem.task] = min((candidate.estimate for candidate in candidates), default=0.0)
+    known = [problem for problem in pending if seconds.get(problem.task)]
+    flops = sum(problem.flops for problem in known)
+    per_flop = sum(seconds[problem.task] for problem in known) / flops if flops else 1.0
+    families = {problem.task: _family(workload, problem) for problem in pending}
+    values: dict[Family, float] = {}
+    for problem in pending:
+        value = counts[problem.task] * seconds.get(problem.task, problem.flops * per_flop)
+        values[families[problem.task]] = max(value, values.get(families[problem.task], 0.0))
+    return sorted(pending, key=lambda problem: (-values[families[problem.task]], families[problem.task]))
 
 
 @dataclass
@@ -101,55 +149,121 @@ class _Warmup:
     store: Store
     effort: str
     deadline: float | None
-    threads: int
+    shape_limit: float | None
     pool: Pool | None
     pace: Pace
     outcome: Outcome
+    families: dict[Family, list[Problem]]
 
     def run(self, pending: Sequence[Problem]) -> None:
-        for start in range(0, len(pending), BATCH):
-            batch = pending[start : start + BATCH]
-            chosen = {problem.key: choose(self.workload, problem.key, self.store, self.effort) for problem in batch}
-            compiled = self.compile([(key, candidate.name) for key, group in chosen.items() for candidate in group])
-            for problem in batch:
-                if self.left() <= 0.0:
-                    return
-                known = {name: reason for (key, name), reason in compiled.items() if key == problem.key}
+        """Tune all; those that another process is at come last, if that has not finished them."""
+        size = BATCH
+        if self.shape_limit is not None:
+            size = 1
+            if self.pool is not None:
+                self.pool.start()
+        elsewhere: list[Problem] = []
+        for start in range(0, len(pending), size):
+            if self.left() > 0.0:
+                elsewhere += self.run_batch(pending[start : start + size])
+        for problem in elsewhere:
+            if self.left() > 0.0:
+                self.run_batch([problem])
+
+    def run_batch(self, batch: Sequence[Problem]) -> list[Problem]:
+        """Tune problems together; returns those that another process is at."""
+        with contextlib.ExitStack() as claims:
+            mine = [problem for problem in batch if claims.enter_context(self.claimed(problem))]
+            limit = None if self.shape_limit is None else time.monotonic() + self.shape_limit
+            todo = [problem for problem in mine if not self.is_finished(problem)]
+            chosen: dict[str, list[Candidate]] = {}
+            for each in todo:
+                if self.left() > 0.0:
+                    chosen[each.task] = choose(self.workload, each.key, self.store, self.effort, each.regime)
+            tasks = [(each.key, candidate.name) for each in todo for candidate in chosen.get(each.task, ())]
+            tried = self.try_out(tasks, limit)
+            for problem in todo:
+                if self.left() <= 0.0 or problem.task not in chosen:
+                    break
+                known = {name: verdict for (key, name), verdict in tried.items() if key == problem.key}
                 # Without a single one the budget ended before its turn; without candidates nothing can be done.
-                if known or not chosen[problem.key]:
-                    self.time(problem, chosen[problem.key], known)
+                if known or not chosen[problem.task]:
+                    self.time(problem, chosen[problem.task], known, limit)
+        return [problem for problem in batch if problem not in mine]
 
-    def compile(self, tasks: Sequence[Task]) -> dict[Task, str]:
+    @contextlib.contextmanager
+    def claimed(self, problem: Problem) -> Iterator[bool]:
+        """Whether no other process tunes the problem while the context lasts."""
+        claim = fingerprint().key, problem.key, problem.regime
+        mine = self.store.claim(*claim)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self.store.release(*claim)
+
+    def is_finished(self, problem: Problem) -> bool:
+        """Whether another process has finished the problem since this one began."""
+        found = _is_finished(self.workload, problem, self.store, self.effort)
+        if found:
+            self.outcome.left.remove(problem.task)
+            self.outcome.resumed.append(problem.task)
+            self.pace.skip()
+        return found
+
+    def try_out(self, tasks: Sequence[Task], limit: float | None) -> dict[Task, Verdict]:
         self.pace.compiling(len({key for key, _ in tasks}), len(tasks))
-        if self.pool is None:
-            return {task: compile_here(self.workload, *task) for task in tasks}
-        deadline = None if self.deadline is None else time.monotonic() + COMPILE_SHARE * max(0.0, self.left())
-        return self.pool.run(tasks, deadline=deadline, done=lambda task: self.pace.did_compile())
+        now = time.monotonic()
+        ends = [now + COMPILE_SHARE * max(0.0, end - now) for end in (self.deadline, limit) if end is not None]
+        deadline = min(ends, default=None)
+        if self.pool is not None:
+            return self.pool.run(tasks, deadline=deadline, done=lambda task: self.pace.did_compile())
+        tried: dict[Task, Verdict] = {}
+        for task in dict.fromkeys(tasks):
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+            tried[task] = compile_here(self.workload, *task)
+            self.pace.did_compile()
+        return tried
 
-    def time(self, problem: Problem, candidates: list[Candidate], compiled: Compiled) -> None:
+    def time(self, problem: Problem, candidates: list[Candidate], tried: Tried, limit: float | None) -> None:
         begun = time.monotonic()
         self.pace.tell("time", problem.label)
+        ends = [end for end in (begun + self.share() if self.deadline is not None else None, limit) if end is not None]
         best = tune(
             self.workload,
             problem.key,
             candidates,
-            compiled,
+            tried,
             self.store,
             effort=EFFORTS[self.effort],
-            deadline=None if self.deadline is None else begun + self.share(),
+            regime=problem.regime,
+            deadline=min(ends, default=None),
             watch=lambda seconds: self.pace.tell("time", problem.label, problem.flops / seconds * 1e-9),
         )
-        if len(compiled) == len(candidates):
+        if len(tried) == len(candidates):
             self.store.finish(
-                fingerprint().key, problem.key, effort=self.effort, sources=self.workload.sources, threads=self.threads
+                fingerprint().key,
+                problem.key,
+                effort=self.effort,
+                sources=self.workload.sources,
+                threads=problem.threads,
+                regime=problem.regime,
             )
-        self.outcome.left.remove(problem.key)
+        self.outcome.left.remove(problem.task)
         if best is None:
-            self.outcome.failed.append(problem.key)
+            self.outcome.failed.append(problem.task)
         else:
-            self.outcome.tuned[problem.key] = best
+            self.outcome.tuned[problem.task] = best
+            self.compare_threads(problem)
         gflops = problem.flops / best.median * 1e-9 if best else 0.0
         self.pace.did_time(problem.label, gflops, time.monotonic() - begun)
+
+    def compare_threads(self, problem: Problem) -> None:
+        """Compare the counts of threads of a problem once all of them are tuned."""
+        family = self.families[_family(self.workload, problem)]
+        if len(family) > 1 and self.left() > 0.0 and not {each.task for each in family} & {*self.outcome.left}:
+            compare(self.workload, {each.threads: each.key for each in family}, self.store, problem.regime)
 
     def left(self) -> float:
         """Seconds of the budget."""

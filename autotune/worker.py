@@ -1,7 +1,8 @@
-"""Compiling in expendable processes: a crash or a hang there is a rejected candidate, not a dead tuner.
+"""Candidates tried out in expendable processes: a crash or a hang there is a rejected candidate, not a dead tuner.
 
-A worker is this module run by another interpreter. It reads tasks from its standard input, a JSON line each,
-and answers with a line each. The process dies with its parent, as its standard input then ends.
+A worker is this module run by another interpreter. It reads tasks from its standard input, a JSON line each; it
+compiles the candidate, says so, runs it for the first time, checks its output, and answers with a line. The process
+dies with its parent, as its standard input then ends.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
+from autotune.workload import Verdict, Workload, check, discover
+
 Task = tuple[str, str]  # key of the problem, name of the candidate
 
 START_SECONDS = 120.0  # to import the workload
+STAGES = ("compile", "run")  # of a task, each within the limit
 RECYCLE = 200  # tasks after which a worker is replaced: compiled code is never freed
 POLL_SECONDS = 0.1
 
@@ -35,10 +39,10 @@ class WorkerError(RuntimeError):
 
 
 class Pool:
-    """Workers that compile candidates of the workload `spec`, one each per `workers`; use as a context manager."""
+    """Workers that try out candidates of the workload `spec`, one each per `workers`; use as a context manager."""
 
     def __init__(self, spec: str, *, workers: int, limit: float) -> None:
-        """limit: seconds that a candidate may take to compile."""
+        """limit: seconds that a candidate may take to compile, and again for its first run and its check."""
         self.limit = limit
         self._workers = [_Worker(spec) for _ in range(max(1, workers))]
 
@@ -51,24 +55,33 @@ class Pool:
         for worker in self._workers:
             worker.kill()
 
+    def start(self) -> None:
+        """Start the workers now, so that no problem waits for them.
+
+        Raises:
+            WorkerError: they do not start.
+        """
+        for worker in self._workers:
+            worker.ready()
+
     def run(
         self, tasks: Sequence[Task], *, deadline: float | None = None, done: Callable[[Task], None] = lambda task: None
-    ) -> dict[Task, str]:
-        """Compile each task once, in order.
+    ) -> dict[Task, Verdict]:
+        """Compile and run each task once, in order.
 
         Arguments:
             deadline: of `time.monotonic()`, at which the rest is left out.
             done: called in this thread as each ends.
 
         Returns:
-            For each task that ended in time "" or why it failed.
+            What was found of each task that ended in time.
 
         Raises:
             WorkerError: the workers do not start.
         """
         todo = collections.deque(dict.fromkeys(tasks))
         expected = len(todo)
-        answers: queue.Queue[tuple[Task, str] | Exception] = queue.Queue()
+        answers: queue.Queue[tuple[Task, Verdict] | Exception] = queue.Queue()
         stop = threading.Event()
 
         def serve(worker: _Worker) -> None:
@@ -78,14 +91,14 @@ class Pool:
                         task = todo.popleft()
                     except IndexError:
                         return
-                    answers.put((task, worker.compile(task, self.limit)))
+                    answers.put((task, worker.try_out(task, self.limit)))
             except Exception as error:  # handed to the thread that waits
                 answers.put(error)
 
         serving = [(w, threading.Thread(target=serve, args=(w,), daemon=True)) for w in self._workers[:expected]]
         for _, thread in serving:
             thread.start()
-        ended: dict[Task, str] = {}
+        ended: dict[Task, Verdict] = {}
         try:
             while len(ended) < expected and (deadline is None or time.monotonic() < deadline):
                 try:
@@ -115,18 +128,26 @@ class _Worker:
         self._errors: IO[bytes] | None = None
         self._tasks = 0
 
-    def compile(self, task: Task, limit: float) -> str:
-        """ "" or why it failed, in words to store."""
+    def try_out(self, task: Task, limit: float) -> Verdict:
+        """What becomes of the candidate, in words to store."""
+        self.ready()
+        self._send(task)
+        self._tasks += 1
+        for stage in STAGES:
+            answer, late = self._read(limit)
+            if answer is None:
+                how = f"time limit of {limit:g} s passed" if late else self._death()
+                self.kill()
+                return Verdict(f"{stage}: {how}")
+            if answer != stage:
+                break
+        return Verdict(*answer)
+
+    def ready(self) -> None:
+        """Start the process unless it runs, and replace it when it has done much."""
         if self._process is None or self._tasks >= RECYCLE:
             self.kill()
             self._start()
-        answer, late = self._ask(task, limit)
-        self._tasks += 1
-        if answer is not None:
-            return answer
-        reason = f"compile: time limit of {limit:g} s passed" if late else f"compile: {self._death()}"
-        self.kill()
-        return reason
 
     def kill(self) -> None:
         """End the process, whatever it does."""
@@ -155,16 +176,24 @@ class _Worker:
             encoding="utf-8",
             start_new_session=True,
         )
-        answer, late = self._ask(None, START_SECONDS)
+        answer, late = self._read(START_SECONDS)
         if answer != "":
             reason = answer or (f"not ready after {START_SECONDS:g} s" if late else self._death())
             self.kill()
             raise WorkerError(f"A worker process cannot be started: {reason}")
 
-    def _ask(self, task: Task | None, limit: float) -> tuple[str | None, bool]:
-        """The answer, None if the process died, and whether it was killed for being late."""
+    def _send(self, task: Task) -> None:
+        try:
+            if self._process is not None and self._process.stdin is not None:  # else killed by another thread
+                self._process.stdin.write(json.dumps(task) + "\n")
+                self._process.stdin.flush()
+        except (OSError, ValueError):  # dead, as reading will tell, or closed by `kill`
+            return
+
+    def _read(self, limit: float) -> tuple[Any, bool]:
+        """The next line, None if the process died, and whether it was killed for being late."""
         process = self._process
-        if process is None or process.stdin is None or process.stdout is None:  # killed by another thread
+        if process is None or process.stdout is None:
             return None, False
         late = threading.Event()
 
@@ -176,11 +205,8 @@ class _Worker:
         timer.daemon = True
         timer.start()
         try:
-            if task is not None:
-                process.stdin.write(json.dumps(task) + "\n")
-                process.stdin.flush()
             line = process.stdout.readline()
-        except (OSError, ValueError):  # the pipe broke, or was closed by `kill`
+        except (OSError, ValueError):
             line = ""
         finally:
             timer.cancel()
@@ -206,8 +232,6 @@ def _signal_name(number: int) -> str:
 
 def main(spec: str) -> None:
     """Serve tasks until standard input ends."""
-    from autotune.workload import discover
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a compiler prints must not be taken for an answer
@@ -218,8 +242,8 @@ def main(spec: str) -> None:
             tasks.put(json.loads(line))
         os._exit(0)  # the parent is gone; a compile under way is of no use to anybody
 
-    def answer(text: str) -> None:
-        answers.write(json.dumps(text) + "\n")
+    def answer(content: Any) -> None:
+        answers.write(json.dumps(content) + "\n")
         answers.flush()
 
     try:
@@ -231,12 +255,28 @@ def main(spec: str) -> None:
     threading.Thread(target=read, daemon=True).start()
     while True:
         key, name = tasks.get()
-        try:
-            workload.compile(key, name)
-        except Exception as error:
-            answer(f"compile: {describe(error)}")
-        else:
-            answer("")
+        verdict = compile_here(workload, key, name)
+        if not verdict.reason:
+            answer(STAGES[0])
+            verdict = run_here(workload, key, name)
+        answer(verdict)
+
+
+def compile_here(workload: Workload, key: str, name: str) -> Verdict:
+    """Compile a candidate in this process."""
+    try:
+        workload.compile(key, name)
+    except Exception as error:
+        return Verdict(f"compile: {describe(error)}")
+    return Verdict()
+
+
+def run_here(workload: Workload, key: str, name: str) -> Verdict:
+    """Run and check a compiled candidate in this process."""
+    try:
+        return check(workload.prepare(key, name))
+    except Exception as error:
+        return Verdict(f"run: {describe(error)}")
 
 
 def describe(error: BaseException) -> str:

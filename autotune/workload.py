@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import math
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from autotune.roofline import Work
 
 GROUP = "autotune.workloads"
 VARIABLE = "AUTOTUNE_WORKLOAD"
@@ -19,6 +24,10 @@ ADMITS: dict[str, tuple[str, ...]] = {
 }
 
 
+# How a problem is timed: its weights in cache as the run before left them, or in memory as a whole network leaves them.
+REGIMES = ("warm", "cold")
+
+
 class SourceError(ValueError):
     """A source of problems, or a workload, cannot be loaded; the message says what and why."""
 
@@ -28,7 +37,8 @@ class Problem:
     """One thing to solve fast.
 
     key: canonical text, equal for equal problems.  label: a short name.  count: how often its network
-    asks for it.  flops: of one execution.  network: where it comes from.
+    asks for it.  flops: of one execution.  network: where it comes from.  threads: that will run it.
+    regime: of `REGIMES`, how it is timed.
     """
 
     key: str
@@ -36,6 +46,13 @@ class Problem:
     count: int
     flops: float
     network: str
+    threads: int = 1
+    regime: str = REGIMES[0]
+
+    @property
+    def task(self) -> str:
+        """Equal for what is tuned once: the key, and the regime where it is not the usual one."""
+        return self.key if self.regime == REGIMES[0] else f"{self.key} {self.regime}"
 
 
 @dataclass(frozen=True)
@@ -73,27 +90,75 @@ class Trial(Protocol):
         """Largest error of the output over the largest value of the float64 reference."""
 
 
+class Verdict(NamedTuple):
+    """Of a candidate tried out: why it cannot be used, or ""; its error and the limit on that, NaN if not run yet."""
+
+    reason: str = ""
+    error: float = math.nan
+    limit: float = math.nan
+
+
+def check(trial: Trial) -> Verdict:
+    """Run a trial and look at its output."""
+    error, limit = float(trial.check()), float(trial.limit)
+    wrong = not error <= limit  # NaN is over any limit
+    return Verdict(f"wrong: relative error {error:.2e} over the limit {limit:.2e}" if wrong else "", error, limit)
+
+
 class Workload(Protocol):
     """A family of problems. Every method may raise; only `load` is expected to, with `SourceError`."""
 
     name: str
-    sources: str
     isa: str
+    sources: frozenset[str]
+    """`sources_of` every candidate there may be: what is current."""
+    tables: Path | None
+    """Folder of device tables that come with the workload (`autotune.layers`), if any."""
 
-    def load(self, source: str, *, layouts: tuple[str, str] | None, threads: int) -> list[Problem]:
-        """The problems of a file or of one problem string."""
+    def load(
+        self,
+        source: str,
+        *,
+        layouts: tuple[str, str] | None,
+        threads: int,
+        batches: Sequence[int] = (),
+        inputs: Mapping[str, Sequence[int]] | None = None,
+    ) -> list[Problem]:
+        """The problems of a file or of one problem string.
+
+        batches: sizes to take for the open batch axis of a model, each one a network of its own.
+        inputs: shapes of a model's inputs by name, where it leaves axes open.
+        """
+
+    def with_threads(self, key: str, threads: int) -> str:
+        """The key of the same problem for another number of threads."""
+
+    def sources_of(self, name: str) -> str:
+        """Hash of the sources that a candidate is made from, different for candidates of different solvers."""
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         """What can solve the problem, best estimate first, and what cannot; the first is the model's choice."""
 
+    def untuned(self, key: str) -> tuple[str, str]:
+        """The candidate that runs a problem of which nothing is stored, and what decides, such as "model"."""
+
     def compile(self, key: str, name: str) -> None:
         """Compile a candidate into the disk cache."""
 
-    def prepare(self, key: str, name: str) -> Trial:
-        """Bind a candidate to random data."""
+    def prepare(self, key: str, name: str, regime: str = "warm") -> Trial:
+        """Bind a candidate to random data; cold: every run finds its weights in memory, not in a cache."""
 
-    def probe(self, threads: int) -> dict[str, float]:
-        """Measured roofs: {"fma_gflops": …, "l1_gbs": …, "l2_gbs": …, "l3_gbs": …, "dram_gbs": …}."""
+    def reference(self, key: str) -> Callable[[], None]:
+        """A loop of arithmetic of known length, about 50 µs, on the threads of a problem."""
+
+    def work(self, key: str, name: str) -> Work | None:
+        """What a candidate cannot avoid doing, for the roofline; None of a name that these sources do not know."""
+
+    def probe(self, threads: int) -> Iterator[tuple[str, float]]:
+        """Measure the roofs of so many threads: each figure as it is found, by its name.
+
+        `<dtype>_gflops` of each data type; `l1_gbs`, `l2_gbs`, `l3_gbs`, `dram_gbs`, reading; `store_gbs`.
+        """
 
     def describe(self) -> dict[str, Any]:
         """What the workload knows of this machine and of itself."""

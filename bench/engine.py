@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from autotune.roofline import Roofs
 from bench import oracle, peers, roofs
 from bench.peers.base import Form, Peer, version
-from bench.roofs import Roofs
 from cpuconv.problem import ConvProblem
 
 CAN_STOP = hasattr(signal, "SIGSTOP")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from autotune.roofline import Roofs
 from bench.engine import Engine, EngineError
 from bench.oracle import OUR_TOLERANCE, PEER_TOLERANCE
 from bench.peers import OURS
 from bench.results import LineResult, Measurement, Timing, mean_ratio
-from bench.roofs import Roofs
 from bench.settings import Run, Settings
 from bench.shapes import Line
 

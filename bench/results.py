@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from autotune.roofline import Roofs
 from bench import roofs
 from bench.peers import OURS
-from bench.roofs import Roofs
 from bench.shapes import Line
 
 

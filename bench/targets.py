@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from autotune.roofline import FMA
 from bench.results import LineResult, mean_ratio
-from bench.roofs import FMA
 from bench.settings import Run
 from bench.shapes import family
 from cpuconv.problem import ConvProblem

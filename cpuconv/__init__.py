@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cpuconv.api import conv2d, explain, plan
+from cpuconv.api import conv2d, explain, plan, tune_in_background
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
 from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
@@ -26,4 +26,5 @@ __all__ = [
     "plan",
     "reorder",
     "set_num_threads",
+    "tune_in_background",
 ]

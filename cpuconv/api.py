@@ -5,19 +5,22 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cpuconv import explain as explaining
-from cpuconv import select
+from cpuconv import missed, select
 from cpuconv.arguments import problem_from_arguments
 from cpuconv.arrays import as_float32_view, logical_shape
 from cpuconv.errors import ArgumentError, must
 from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
-from cpuconv.runtime.threads import check_threads
+from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
 from cpuconv.select import AUTO, Limits
+
+if TYPE_CHECKING:
+    from autotune.background import Background
 
 
 def plan(
@@ -33,10 +36,11 @@ def plan(
     residual: bool = False,
     in_layout: str = "NCHW",
     out_layout: str = "NCHW",
-    threads: int | None = None,
+    threads: int | str | None = None,
     strategy: str = "cached",
     accuracy: str = "standard",
     workspace_limit: int | None = None,
+    reproducible: bool = False,
     algorithm: str | None = None,
 ) -> Plan:
     """A convolution ready to run many times: weights packed once, nothing looked up in a call.
@@ -56,16 +60,18 @@ def plan(
         Whether calls pass an array of the output's shape to add.
     in_layout, out_layout : str
         NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, or auto: the plan takes its favourite and says which.
-    threads : int or None
-        None: `get_num_threads()`.
+    threads : int, "auto" or None
+        "auto": as many as are fastest for this shape by what the tuner has stored. None: `get_num_threads()`.
     strategy : "heuristic", "cached" or "profile"
         Cost model alone; what the tuner has stored, else the model (never times); or time now what is not stored.
     accuracy : "exact", "standard" or "fast"
         The error of the direct sum; at most 1e-4 of the output's largest value on unit-normal data; or more.
     workspace_limit : int or None
         Most bytes of workspace a call may use.
+    reproducible : bool
+        The same result to the last bit whatever the number of threads, on one device with one state of the store.
     algorithm : str or None
-        A solver's name, or one with parameters as `Plan.algorithm` prints it: used instead of a choice.
+        A solver's name, to choose among its candidates, or one with parameters as `Plan.algorithm` prints it.
 
     Raises
     ------
@@ -81,7 +87,7 @@ def plan(
         (stride, padding, dilation, groups, activation, bool(residual)),
         (in_layout, out_layout),
         threads,
-        (strategy, accuracy, workspace_limit),
+        (strategy, accuracy, workspace_limit, reproducible),
     )
     return _make(problem, limits, strategy, algorithm, weight, _bias_view(bias, problem))
 
@@ -99,10 +105,11 @@ def explain(
     residual: bool = False,
     in_layout: str = "NCHW",
     out_layout: str = "NCHW",
-    threads: int | None = None,
+    threads: int | str | None = None,
     strategy: str = "cached",
     accuracy: str = "standard",
     workspace_limit: int | None = None,
+    reproducible: bool = False,
     algorithm: str | None = None,
 ) -> explaining.Explanation:
     """Which algorithm `plan` would take for these arguments, and why: printable, and `.to_dict()`.
@@ -116,7 +123,7 @@ def explain(
         (stride, padding, dilation, groups, activation, bool(residual)),
         (in_layout, out_layout),
         threads,
-        (strategy, accuracy, workspace_limit),
+        (strategy, accuracy, workspace_limit, reproducible),
     )
     choice = select.choose(problem, strategy, limits, algorithm)
     return explaining.explain(problem, limits, str(choice.candidate), choice.decided_by)
@@ -136,10 +143,11 @@ def conv2d(
     in_layout: str = "NCHW",
     out_layout: str = "NCHW",
     out: np.ndarray | None = None,
-    threads: int | None = None,
+    threads: int | str | None = None,
     strategy: str = "cached",
     accuracy: str = "standard",
     workspace_limit: int | None = None,
+    reproducible: bool = False,
 ) -> np.ndarray:
     """activation(convolution of `x` and `w` + bias + residual), as one call.
 
@@ -160,7 +168,8 @@ def conv2d(
     The other parameters, and the errors raised, are those of `plan`. N = 0 gives an empty result.
     """
     arguments = (stride, padding, dilation, groups, activation, residual is not None, in_layout, out_layout)
-    settings = (threads if threads is not None else check_threads(None), strategy, accuracy, workspace_limit)
+    wanted = threads if threads is not None else wanted_threads(None)
+    settings = (wanted, strategy, accuracy, workspace_limit, reproducible)
     key = None
     if type(w) is np.ndarray and not w.flags.writeable:
         key = (id(w), getattr(x, "shape", None), arguments, settings)
@@ -183,12 +192,35 @@ def conv2d(
         arguments[:6],
         (_concrete(in_layout), out_layout),
         threads,
-        (strategy, accuracy, workspace_limit),
+        (strategy, accuracy, workspace_limit, reproducible),
     )
     made = _make(problem, limits, strategy, None, weight, None)
     if key is not None:
         _remember(key, w, made)
     return _run(made, x, residual, out, weight, bias)
+
+
+def tune_in_background(effort: str = "quick") -> Background:
+    """Start a process of low priority that tunes the shapes which this and other programs ask for and nobody tuned.
+
+    It ends with this process, or by `.stop()`; a second call returns the one that runs. What it finds is taken by later
+    calls of `conv2d` within seconds, and by plans made later.
+
+    Parameters
+    ----------
+    effort : "quick", "normal" or "exhaustive"
+        What is spent on a shape.
+    """
+    global _background
+    from autotune.background import Background
+    from autotune.paths import store_path
+
+    if _background is None or not _background.is_running():
+        _background = Background("cpuconv.workload:workload", store_path(), effort)
+    return _background
+
+
+_background: Background | None = None
 
 
 def _run(made: Plan, x: Any, residual: Any, out: Any, weight: np.ndarray, bias: Any) -> np.ndarray:
@@ -206,6 +238,17 @@ def _remember(key: Any, w: np.ndarray, made: Plan) -> None:
     while len(_remembered) >= _MOST_REMEMBERED:
         _remembered.pop(next(iter(_remembered), None), None)
     _remembered[key] = (weakref.ref(w, lambda _: _remembered.pop(key, None)), made)
+
+
+def _forget(problem: ConvProblem) -> None:
+    """Drop remembered plans of a problem, whatever their threads: it has been tuned since they were made."""
+    for key in list(_remembered):
+        entry = _remembered.get(key)
+        if entry is not None and replace(entry[1].problem, threads=problem.threads) == problem:
+            _remembered.pop(key, None)
+
+
+missed.listeners.append(_forget)
 
 
 def _concrete(in_layout: str) -> str:
@@ -229,15 +272,19 @@ def _problem(
     w_shape: Sequence[int],
     arguments: tuple[Any, ...],
     wanted_layouts: tuple[str, str],
-    threads: int | None,
-    options: tuple[Any, Any, Any],
+    threads: int | str | None,
+    options: tuple[Any, ...],
 ) -> tuple[ConvProblem, Limits]:
     select.check_options(*options)
     concrete = ["NCHW" if name == AUTO else name for name in wanted_layouts]
-    problem = problem_from_arguments(x_shape, w_shape, *arguments, *concrete, check_threads(threads))
-    limits = Limits(options[1], options[2])
+    wanted = wanted_threads(threads)
+    count = maximum_threads() if wanted == AUTO else check_threads(wanted)
+    problem = problem_from_arguments(x_shape, w_shape, *arguments, *concrete, count)
+    limits = Limits(*options[1:])
     if AUTO in wanted_layouts:
         problem = select.resolve_layouts(problem, *wanted_layouts, limits)
+    if wanted == AUTO:
+        problem = select.best_threads(problem, options[0], limits)
     return problem, limits
 
 

@@ -7,7 +7,9 @@ pool that grows to the number of callers.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from cpuconv.solvers.base import FLOAT, MicroRef, Ref, aligned, divide
 
 _F32 = np.dtype(np.float32)
 _WIDEST_BLOCK = 16
+_LINE = 64  # bytes to which copies of weights are aligned
 _MOST_VIEWS = 8  # kinds of strides for which contexts are kept
 
 
@@ -35,7 +38,7 @@ class _Context:
         self.bias = bias.copy()
         self._kept: list[np.ndarray] = [weight, self.bias, aligned(recipe.workspace // FLOAT + _WIDEST_BLOCK)]
         fixed = dict(zip(("w", "bias", "workspace"), (array.ctypes.data for array in self._kept), strict=True))
-        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {"x": [], "y": [], "residual": []}
+        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {"x": [], "y": [], "residual": [], "w": []}
         rows = [(step.compile(), self._block(step, fixed), step.parallel) for step in recipe.steps]
         self._program = Program(rows, recipe.threads)
         self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
@@ -45,10 +48,8 @@ class _Context:
         late: list[tuple[str, str, int]] = []
         for name, value in step.args.items():
             if isinstance(value, Ref):
-                if value.name in fixed:
-                    words[name] = fixed[value.name] + value.offset
-                else:
-                    words[name] = 0
+                words[name] = fixed.get(value.name, 0) + value.offset
+                if value.name in self._patches:
                     late.append((value.name, name, value.offset))
             elif isinstance(value, np.ndarray):
                 self._kept.append(value)
@@ -68,6 +69,11 @@ class _Context:
         for block, index, offset in self._residual:
             block[index] = residual + offset
         self._program.run()
+
+    def move_weights(self, address: int) -> None:
+        """Let the next calls read the weights at another address."""
+        for block, index, offset in self._patches["w"]:
+            block[index] = address + offset
 
 
 def flushed(weight: np.ndarray) -> np.ndarray:
@@ -192,6 +198,23 @@ class Plan:
         context.run(x_address, y_address, 0 if residual is None else address(residual))
         free.append(context)
         return out
+
+    def copy_weights(self, size: int) -> Iterator[None]:
+        """Copy the packed weights to more than `size` bytes; each step of the result lets calls read the next copy."""
+        step = divide(self._weight.nbytes, _LINE) * _LINE
+        count = max(1, divide(size, max(1, step)))
+        copies = aligned((count, step // FLOAT))
+        copies[:, : self._weight.size] = self._weight.ravel()
+
+        def turn(copies: np.ndarray = copies) -> Iterator[None]:
+            address = copies.ctypes.data
+            for at in itertools.cycle(range(count)):
+                for contexts in self._contexts.values():
+                    for context in contexts:
+                        context.move_weights(address + at * step)
+                yield
+
+        return turn()
 
     def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:
         views = self._contexts

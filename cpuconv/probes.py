@@ -1,15 +1,15 @@
-"""The roofs of this machine, measured: FMA peak, and bandwidth of each memory level."""
+"""The roofs of this machine, measured: FMA peak, bandwidth of each memory level, and vector stores."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from autotune.device import fingerprint
 from cpuconv.isa import Isa, current
-from cpuconv.micro.probe import ProbeTile, fma_peak, read_sum, touch
+from cpuconv.micro.probe import ProbeTile, fma_peak, read_sum, touch, write_all
 from cpuconv.runtime import Kernel, Program
 from cpuconv.runtime.threads import check_threads, usable_threads
 from cpuconv.solvers.base import aligned
@@ -24,24 +24,29 @@ _OVER_CACHE = 4  # the same for memory and the last cache
 _PAGE = 4096
 
 
-def probe(threads: int) -> dict[str, float]:
-    """Measure what `threads` workers reach together, within about a second.
+def probe(threads: int) -> Iterator[tuple[str, float]]:
+    """Measure what `threads` workers reach together: each figure with its name as it is found, within about a second.
 
     Returns
     -------
-    dict
-        `fma_gflops` in GFLOP/s; `l1_gbs`, `l2_gbs`, `l3_gbs` and `dram_gbs` in GB/s, reading. A level that the
-        machine lacks is left out, and so is an L3 too small to give every worker a share well above its L2.
+    iterator of (str, float)
+        `<dtype>_gflops` of each data type that kernels compute in; `l1_gbs`, `l2_gbs`, `l3_gbs` and `dram_gbs` in
+        GB/s, reading; `store_gbs`, writing within L1. A level that the machine lacks is left out, and so is an L3 too
+        small to give every worker a share well above its L2.
 
     Raises
     ------
     ArgumentTypeError, ArgumentError
         `threads` is not an integer, or not from 1 to the cores that this process may use.
     """
-    threads = usable_threads(check_threads(threads))
-    isa = current()
-    sizes = level_sizes(dict(fingerprint().caches), threads)
-    return {"fma_gflops": _fma_gflops(isa, threads), **_bandwidths(isa, threads, sizes)}
+    return _figures(current(), usable_threads(check_threads(threads)))
+
+
+def _figures(isa: Isa, threads: int) -> Iterator[tuple[str, float]]:
+    for dtype, peak in _PEAKS.items():
+        yield f"{dtype}_gflops", peak(isa, threads)
+    yield from _bandwidths(isa, threads, level_sizes(dict(fingerprint().caches), threads))
+    yield "store_gbs", _store_gbs(isa, threads)
 
 
 def fma_tile(isa: Isa) -> ProbeTile:
@@ -76,19 +81,29 @@ def _fma_gflops(isa: Isa, threads: int) -> float:
     return threads * 2 * isa.lanes * tile.chains * tile.unroll / seconds * 1e-9
 
 
-def _bandwidths(isa: Isa, threads: int, sizes: Mapping[str, int]) -> dict[str, float]:
+_PEAKS: dict[str, Callable[[Isa, int], float]] = {"float32": _fma_gflops}
+
+
+def _bandwidths(isa: Isa, threads: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
     tile = read_tile(isa)
     step = -(-max(sizes.values()) // _PAGE) * _PAGE
     buffer, sums = aligned((threads, step // 4)), aligned((threads, _PAGE // 4))
     words = {"x": buffer.ctypes.data, "x_step": step}
     _program(touch, tile, words | {"size": step}, threads).run()
     words |= {"y": sums.ctypes.data, "y_step": _PAGE}
-    found = {}
     for name, size in sizes.items():
         passed = max(1, size // tile.step)  # turns that read all of it
         seconds = _seconds_a_turn(read_sum, tile, words | {"size": passed * tile.step}, threads, passed)
-        found[name] = threads * tile.step / seconds * 1e-9
-    return found
+        yield name, threads * tile.step / seconds * 1e-9
+
+
+def _store_gbs(isa: Isa, threads: int) -> float:
+    tile = read_tile(isa)
+    buffer, seed = aligned((threads, _PAGE // 4)), aligned(isa.lanes)
+    buffer[:], seed[:] = 0, 1
+    size = _PAGE // tile.step * tile.step
+    words = {"y": buffer.ctypes.data, "y_step": _PAGE, "size": size, "seed": seed.ctypes.data}
+    return threads * tile.step / _seconds_a_turn(write_all, tile, words, threads) * 1e-9
 
 
 def _seconds_a_turn(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: int, multiple: int = 1) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -10,9 +11,12 @@ import numpy as np
 
 import layouts
 from cpuconv.isa import Isa, current
+from cpuconv.micro import tail
 from cpuconv.micro.tail import TailTile, clear_tail
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers import BY_NAME
+from cpuconv.runtime import launch
+from cpuconv.runtime.stamp import stamp
+from cpuconv.solvers import BY_NAME, reordering
 from cpuconv.solvers.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
 from cpuconv.solvers.reordering import reorder_step
 from layouts import Strides
@@ -36,6 +40,17 @@ class Candidate:
         rule = self.solver.ACCURACY
         return rule if isinstance(rule, str) else rule(self.params)
 
+    @property
+    def sources(self) -> str:
+        """Hash of the kernel sources that it is made from, reorders around it included."""
+        return _sources(self.solver)
+
+    @property
+    def rounding(self) -> str:
+        """The beginning of its name that it shares with all candidates whose results are equal to the last bit."""
+        fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
+        return f"{self.solver.NAME}({fields}"
+
     @classmethod
     def parse(cls, text: str) -> Candidate:
         """The candidate of that name.
@@ -58,6 +73,17 @@ class Recipe:
     steps: list[Step]
     workspace: int
     threads: int
+
+
+@functools.cache
+def current_sources() -> frozenset[str]:
+    """`Candidate.sources` of every solver."""
+    return frozenset(map(_sources, BY_NAME.values()))
+
+
+@functools.cache
+def _sources(solver: ModuleType) -> str:
+    return stamp(solver.__name__, reordering.__name__, tail.__name__, launch.__name__)
 
 
 def effective_threads(problem: ConvProblem) -> int:

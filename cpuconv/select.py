@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from autotune import workload
+from autotune.cores import thread_counts
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
-from cpuconv.recipe import Candidate, reordered, workspace_bytes
+from cpuconv.recipe import Candidate, effective_threads, reordered, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE, blocked
 from cpuconv.solvers.base import Cost
 from cpuconv.solvers.machine import machine
@@ -19,6 +21,8 @@ STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
+_UNTUNED = ("neighbour", "model")  # what decides where nothing is stored
+_MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
 _IN_THE_RUNNING = 2.0  # a solver's favourite is tried when the model is wrong by at most this much
 
 
@@ -28,6 +32,7 @@ class Limits:
 
     accuracy: str = "standard"
     workspace: int | None = None
+    reproducible: bool = False  # the same bits whatever the number of threads
 
     def admits_accuracy(self, accuracy: str) -> bool:
         """Whether a candidate of that class may run."""
@@ -45,14 +50,14 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that runs, and what decided: "named", "store" or "model"."""
+    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "neighbour" or "model"."""
 
     candidate: Candidate
     decided_by: str
 
 
-def check_options(strategy: object, accuracy: object, workspace_limit: object) -> None:
-    """Raise `ArgumentError` for an unknown strategy or accuracy, or a limit that is no size in bytes."""
+def check_options(strategy: object, accuracy: object, workspace_limit: object, reproducible: object) -> None:
+    """Raise `ArgumentError` for an unknown strategy or accuracy, a limit that is no size in bytes, or no bool."""
     for name, value, valid in (("strategy", strategy, STRATEGIES), ("accuracy", accuracy, ACCURACIES)):
         if not isinstance(value, str) or value not in valid:
             raise ArgumentError(must(name, f"one of {', '.join(valid)}", repr(value)))
@@ -60,6 +65,8 @@ def check_options(strategy: object, accuracy: object, workspace_limit: object) -
         isinstance(workspace_limit, bool) or not hasattr(workspace_limit, "__index__") or workspace_limit < 0
     ):
         raise ArgumentError(must("workspace_limit", "None or a number of bytes, 0 or more", repr(workspace_limit)))
+    if not isinstance(reproducible, bool):
+        raise ArgumentError(must("reproducible", "True or False", repr(reproducible)))
 
 
 def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
@@ -106,6 +113,17 @@ def spread(ranked: list[Ranked]) -> list[Ranked]:
     return [*first.values(), *rest]
 
 
+def offered(problem: ConvProblem, ranked: Ranked) -> workload.Candidate:
+    """The candidate as the tuner knows it."""
+    return workload.Candidate(
+        name=str(ranked.candidate),
+        bound=ranked.cost.bound,
+        estimate=ranked.cost.estimate,
+        workspace=workspace_bytes(problem, ranked.candidate),
+        accuracy=ranked.candidate.accuracy,
+    )
+
+
 def limited(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | None:
     """Why the limits leave a candidate out, or None."""
     if not limits.admits_accuracy(ranked.candidate.accuracy):
@@ -117,27 +135,33 @@ def limited(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | None:
     return None
 
 
-def by_model(problem: ConvProblem, limits: Limits, solver: str | None = None) -> Candidate:
-    """The model's favourite within the limits.
+def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidate:
+    """The model's favourite within the limits; as `admitted`."""
+    return admitted(problem, limits, prefix)[0].candidate
+
+
+def admitted(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[Ranked]:
+    """The candidates within the limits whose names begin so, at least one, the model's favourite first.
 
     Raises
     ------
     WorkspaceError
         No candidate meets the workspace limit.
     """
-    least = math.inf
-    for ranked in ranking(problem, solver):
-        if limited(problem, ranked, limits) is None:
-            return ranked.candidate
-        if limits.admits_accuracy(ranked.candidate.accuracy):
-            least = min(least, workspace_bytes(problem, ranked.candidate))
-    if least is math.inf:
+    solver = prefix.partition("(")[0]
+    ranked = [each for each in ranking(problem, solver or None) if str(each.candidate).startswith(prefix)]
+    found = [each for each in ranked if limited(problem, each, limits) is None]
+    if found:
+        return found
+    candidates = [each.candidate for each in ranked if limits.admits_accuracy(each.candidate.accuracy)]
+    least = min((workspace_bytes(problem, candidate) for candidate in candidates), default=math.inf)
+    if least == math.inf:
         raise ArgumentError(must("accuracy", f"one that {solver} meets", repr(limits.accuracy)))
     raise WorkspaceError(must("workspace_limit", f"at least {least} bytes for this problem", limits.workspace))
 
 
-def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate:
-    """The candidate that `algorithm` names: a solver (the model picks parameters) or a whole candidate.
+def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate | None:
+    """The candidate that `algorithm` names, or None if it names a solver that can run the problem.
 
     Raises
     ------
@@ -153,7 +177,7 @@ def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate:
     if reason is not None:
         raise ArgumentError(must("algorithm", f"one that can run this problem ({solver}: {reason})", repr(algorithm)))
     if algorithm == solver:
-        return by_model(problem, limits, solver)
+        return None
     try:
         candidate = Candidate.parse(algorithm)
     except ValueError as error:
@@ -173,10 +197,11 @@ _memory: dict[tuple, Choice] = {}
 _lock = threading.Lock()
 
 
-def forget() -> None:
-    """Drop remembered choices: the store has changed."""
+def forget(problem: ConvProblem | None = None) -> None:
+    """Drop remembered choices (of a problem): the store has changed."""
     with _lock:
-        _memory.clear()
+        for key in [key for key in _memory if problem in (None, key[0])]:
+            del _memory[key]
 
 
 def choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None = None) -> Choice:
@@ -186,28 +211,77 @@ def choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str |
     if choice is None:
         choice = _choose(problem, strategy, limits, algorithm)
         with _lock:
+            while len(_memory) >= _MOST_REMEMBERED:
+                del _memory[next(iter(_memory))]
             _memory[key] = choice
+    if strategy == "cached" and algorithm is None and choice.decided_by in _UNTUNED:
+        from cpuconv import missed
+
+        missed.remember(problem, limits)
     return choice
 
 
 def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None) -> Choice:
+    prefix = ""  # of the names to choose from
     if algorithm is not None:
-        return Choice(by_name(problem, algorithm, limits), "named")
-    if strategy != "heuristic":
-        from cpuconv import tuned  # the store is opened only by those who ask for it
+        named = by_name(problem, algorithm, limits)
+        if named is not None:
+            return Choice(named, "named")
+        prefix = f"{algorithm}("
+    if limits.reproducible and problem.threads > 1:
+        # Workers never change a result, other ways to sum do: one thread decides for any number of them.
+        prefix = choose(replace(problem, threads=1), strategy, limits, algorithm).candidate.rounding
+    if strategy == "heuristic":
+        return Choice(by_model(problem, limits, prefix), "model")
+    from cpuconv import tuned  # the store is opened only by those who ask for it
 
-        found = tuned.lookup(problem, limits)
-        if found is None and strategy == "profile" and problem.n:
-            tuned.profile(problem)
-            found = tuned.lookup(problem, limits, read_only=False)
-        if found is not None:
-            return Choice(found, "store")
-    return Choice(by_model(problem, limits), "model")
+    known = tuned.lookup(problem, limits, prefix)
+    if known is None and strategy == "profile" and problem.n and algorithm is None:
+        tuned.profile(problem)
+        known = tuned.lookup(problem, limits, prefix, read_only=False)
+    if known is not None:
+        return known
+    return untuned(problem, limits, prefix)
+
+
+def untuned(problem: ConvProblem, limits: Limits, prefix: str = "") -> Choice:
+    """What runs a problem that nothing is stored of: its nearest tuned neighbour's algorithm where the model agrees,
+    else the model's choice."""
+    from cpuconv import neighbours
+
+    ranked = admitted(problem, limits, prefix)
+    found = neighbours.suggestion(problem, ranked)
+    return Choice(ranked[0].candidate, "model") if found is None else Choice(found, "neighbour")
+
+
+def best_threads(problem: ConvProblem, strategy: str, limits: Limits) -> ConvProblem:
+    """The problem with the number of threads that is fastest, up to its own: as stored, else all if there is enough
+    work to share."""
+    if strategy != "heuristic" and problem.n:
+        from cpuconv import missed, tuned
+
+        options = [replace(problem, threads=count) for count in thread_counts(problem.threads)]
+        found = [tuned.best(option, limits) for option in options]
+        if strategy == "profile" and None in found:
+            for option in options:
+                choose(option, strategy, limits)
+            tuned.compare_threads(options)
+            found = [tuned.best(option, limits, read_only=False) for option in options]
+        pairs = list(zip(found, options, strict=True))
+        known = [(each.row.score, option) for each, option in pairs if each is not None]
+        if strategy == "cached" and len(known) < len(options):
+            for each, option in pairs:
+                if each is None:
+                    missed.remember(option, limits)
+        if known:
+            return min(known, key=lambda each: each[0])[1]
+    return replace(problem, threads=effective_threads(problem))
 
 
 def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
     """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster."""
     favourites = (blocked.layout(current()), "NCHW")
+    threads = 1 if limits.reproducible else problem.threads
     options = [
         replace(problem, in_layout=first, out_layout=second)
         for first in (favourites if in_layout == AUTO else (in_layout,))
@@ -216,6 +290,7 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
 
     def estimate(option: ConvProblem) -> float:
         planes = (option.in_layout, option.out_layout).count("NCHW")
+        option = replace(option, threads=threads)
         best = next((r.cost.estimate for r in ranking(option) if limited(option, r, limits) is None), math.inf)
         return best * _CLEARLY**planes
 

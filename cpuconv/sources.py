@@ -6,12 +6,13 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .arguments import padding, problem_from_arguments
 from .errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
+from .open_axes import fix_batch, fix_inputs
 from .problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -33,7 +34,18 @@ class Entry(NamedTuple):
     network: str
 
 
-def load(source: str | os.PathLike[str], layouts: tuple[str, str] | None = None, threads: int = 1) -> list[Entry]:
+def is_model(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is a model's file rather than a list of problems."""
+    return os.fspath(source).endswith(".onnx")
+
+
+def load(
+    source: str | os.PathLike[str],
+    layouts: tuple[str, str] | None = None,
+    threads: int = 1,
+    batches: Sequence[int] = (),
+    inputs: Mapping[str, Sequence[int]] | None = None,
+) -> list[Entry]:
     """Every 2-D convolution of a source, in its order, equal ones of a network merged.
 
     Args:
@@ -41,10 +53,12 @@ def load(source: str | os.PathLike[str], layouts: tuple[str, str] | None = None,
             line (``#`` starts a comment), or one such string.
         layouts: Layouts in and out, where the source does not state them; None is NCHW for both.
         threads: Threads of each problem, where the source does not state them.
+        batches: Sizes to take in turn for the first axis of a model's inputs, where it is open; without them 1.
+        inputs: Shapes of inputs of a model by name, as far as it leaves them open.
 
     Raises:
-        SourceError: No such file, a line that is no problem (with its number), or a model whose Conv nodes have
-            unknown shapes (naming the node).
+        SourceError: No such file, a line that is no problem (with its number), a model whose Conv nodes have
+            unknown shapes (naming the node), or one that does not admit `batches` or `inputs`.
 
     Warns:
         CpuconvWarning: A model has Conv nodes that are not 2-D; they are left out.
@@ -56,7 +70,11 @@ def load(source: str | os.PathLike[str], layouts: tuple[str, str] | None = None,
         raise SourceError(f"Source {text!r} is a folder; an ONNX file, a text file or a problem string is needed.")
     if not os.path.isfile(text):
         return [_parse_source(text, settings)]
-    entries = _merge(_from_onnx(text, settings) if text.endswith(".onnx") else _from_text(text, settings))
+    if is_model(text):
+        found = [entry for batch in batches or (None,) for entry in _from_onnx(text, settings, batch, inputs or {})]
+    else:
+        found = _from_text(text, settings)
+    entries = _merge(found)
     if not entries:
         raise SourceError(f"Source {text!r} has no 2-D convolution.")
     return entries
@@ -114,10 +132,14 @@ def _from_text(path: str, settings: Mapping[str, object]) -> Iterator[Entry]:
 Dims = tuple[int | None, ...]
 
 
-def _from_onnx(path: str, settings: Mapping[str, object]) -> Iterator[Entry]:
-    """Every Conv of a model, subgraphs and functions included; unknown batch sizes are 1."""
-    model = _inferred_model(path)
+def _from_onnx(
+    path: str, settings: Mapping[str, object], batch: int | None, inputs: Mapping[str, Sequence[int]]
+) -> Iterator[Entry]:
+    """Every Conv of a model, subgraphs and functions included; unknown batch sizes are `batch`, or 1."""
+    model = _inferred_model(path, batch, inputs)
     network, skipped = Path(path).stem, []
+    if batch is not None:
+        network += f", batch {batch}"
     for node, shapes in _convs(model.graph, {}):
         label = node.name or node.output[0]
         attributes = {attribute.name: attribute for attribute in node.attribute}
@@ -131,7 +153,7 @@ def _from_onnx(path: str, settings: Mapping[str, object]) -> Iterator[Entry]:
                 known = "unknown" if shape is None else "x".join("?" if d is None else str(d) for d in shape)
                 raise SourceError(
                     f"{path}: Conv node {label!r}: the shape of its input {name!r} is {known}; give the model's"
-                    " inputs fixed shapes."
+                    " inputs fixed shapes (--input NAME=1x3x224x224)."
                 )
         try:
             problem = _problem((x_shape[0] or 1, *x_shape[1:]), w_shape, attributes, settings)
@@ -173,7 +195,7 @@ def _problem(
     )
 
 
-def _inferred_model(path: str) -> onnx.ModelProto:
+def _inferred_model(path: str, batch: int | None, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """The model with all shapes that can be inferred, without the values of its weights."""
     try:
         import onnx
@@ -189,27 +211,17 @@ def _inferred_model(path: str) -> onnx.ModelProto:
         if math.prod(tensor.dims) > _SHAPE_VALUES:
             for field in _TENSOR_DATA:
                 tensor.ClearField(field)
-    _fix_batch(model.graph)
+    try:
+        fix_inputs(model.graph, inputs)
+        fix_batch(model.graph, batch)
+    except ValueError as error:
+        raise SourceError(f"Source {path!r}: {error}") from error
     try:
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise SourceError(f"Source {path!r}: the shapes of the model cannot be inferred: {error}") from error
-
-
-def _fix_batch(graph: onnx.GraphProto) -> None:
-    """Set the first axis of every input to 1 where it is open, and all axes of the same name with it."""
-    batch_names = set()
-    for value in graph.input:
-        dims = value.type.tensor_type.shape.dim
-        if dims and dims[0].dim_value < 1:
-            batch_names.add(dims[0].dim_param)
-            dims[0].dim_value = 1
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param and dim.dim_param in batch_names:
-                dim.dim_value = 1
 
 
 def _convs(graph: onnx.GraphProto, outer: Mapping[str, Dims]) -> Iterator[tuple[onnx.NodeProto, Mapping[str, Dims]]]:

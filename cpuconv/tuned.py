@@ -1,49 +1,82 @@
-"""What the tuner has stored for this device, as inference asks for it."""
+"""What the tuner has found for this device, as inference asks for it."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from pathlib import Path
 
 from autotune.device import fingerprint
-from autotune.search import profile as profile_problem
-from autotune.store import Row, shared
+from autotune.layers import Found, Layers
+from autotune.roofline import Roofs, roofs_for
+from autotune.store import shared
+from autotune.workload import REGIMES
+from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
-from cpuconv.recipe import Candidate
-from cpuconv.runtime.cache import source_stamp
-from cpuconv.select import ACCURACIES, Limits, forget
+from cpuconv.recipe import Candidate, current_sources
+from cpuconv.select import ACCURACIES, Choice, Limits, forget
+
+TABLES = Path(__file__).parent / "wisdom"
+"""Device tables that come with the package, each found by its device's fingerprint."""
+
+_layers = Layers(TABLES)
 
 
-def lookup(problem: ConvProblem, limits: Limits, *, read_only: bool = True) -> Candidate | None:
-    """The fastest stored candidate within the limits, or None; `read_only=False` asks the store `profile` writes."""
-    row = shared(read_only=read_only).lookup(
+def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
+    """The fastest row within the limits, of a candidate whose name begins so, with the layer that knows it, or None.
+
+    Those timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
+    `profile` writes.
+    """
+    return _layers.lookup(
         fingerprint().key,
         problem.key,
-        sources=source_stamp(),
+        sources=current_sources(),
         workspace_limit=limits.workspace,
         accuracies=ACCURACIES[: ACCURACIES.index(limits.accuracy) + 1],
+        prefix=prefix,
+        read_only=read_only,
     )
-    if row is None:
+
+
+def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
+    """The candidate of `best`, if the problem's solvers have it, or None."""
+    found = best(problem, limits, prefix, read_only=read_only)
+    if found is None:
         return None
     try:
-        return Candidate.parse(row.candidate)
+        candidate = Candidate.parse(found.row.candidate)
     except ValueError:  # a row that no solver of these sources wrote: as good as none
         return None
+    # Nor may a row name what the solver would never try: its kernels trust their parameters.
+    solver, isa = candidate.solver, current()
+    if solver.applicable(problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
+        return None
+    return Choice(candidate, found.layer)
 
 
-def rows(problem: ConvProblem) -> dict[str, Row]:
-    """Every stored row of the problem that is not stale, by candidate."""
-    stored = shared().rows(fingerprint().key, problem.key)
-    return {row.candidate: row for row in stored if row.sources == source_stamp()}
+def rows(problem: ConvProblem) -> list[Found]:
+    """Every known row of the problem that is not stale, warm before cold, with the layer that it is from."""
+    return _layers.all_rows(fingerprint().key, problem.key, current_sources())
 
 
-def measured(row: Row | None) -> float | None:
-    """Seconds of a row that was timed, or None."""
-    return row.median if row is not None and row.state == "ok" and not math.isnan(row.median) else None
+def roofs(threads: int) -> Roofs | None:
+    """This device's measured roofs for so many threads, or None."""
+    return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
 
 
 def profile(problem: ConvProblem) -> None:
     """Time the problem's candidates now, in this process, and store the results."""
+    from autotune.search import profile as profile_problem
     from cpuconv.workload import workload
 
     profile_problem(workload, problem.key, shared(read_only=False))
+    forget()
+
+
+def compare_threads(options: Sequence[ConvProblem]) -> None:
+    """Time the stored winners of one problem for several numbers of threads together, and store the results."""
+    from autotune.threads import compare
+    from cpuconv.workload import workload
+
+    compare(workload, {each.threads: each.key for each in options}, shared(read_only=False), REGIMES[0])
     forget()

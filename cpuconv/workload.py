@@ -3,44 +3,63 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import autotune.workload as protocol
 import layouts
-from cpuconv import select, sources
+from autotune.device import fingerprint
+from autotune.roofline import Work
+from cpuconv import select, sources, tuned
 from cpuconv.errors import SourceError
 from cpuconv.isa import current
+from cpuconv.metronome import metronome
 from cpuconv.plan import Plan
 from cpuconv.probes import probe
 from cpuconv.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble, workspace_bytes
+from cpuconv.recipe import Candidate, assemble, current_sources, effective_threads
 from cpuconv.reference import conv2d as oracle
 from cpuconv.reference import relative_error
 from cpuconv.runtime import cache
 from cpuconv.runtime.threads import pool
 from cpuconv.select import AUTO, Choice, Limits
+from cpuconv.work import work_of
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
 """Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data."""
+
+_OVER_CACHE = 1.25  # copies of cold weights over the last cache
 
 _EVERYTHING = Limits(accuracy="fast")
 
 
 class ConvTrial:
-    """One candidate bound to random data."""
+    """One candidate bound to random data.
 
-    def __init__(self, problem: ConvProblem, candidate: Candidate) -> None:
+    With cold weights, runs take copies of the packed weights in turn that are together larger than the last cache, so
+    that each finds its weights in memory, as in a network whose layers evict one another's.
+    """
+
+    def __init__(self, problem: ConvProblem, candidate: Candidate, regime: str = "warm") -> None:
         x, w, bias, residual = data(problem)
         self._problem = problem
         self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, w, bias)
         self._x, self._residual = x, residual
         self._out = self._plan(x, residual=residual)
         self.limit = ERROR_LIMITS[candidate.accuracy]
+        if regime == "cold":
+            self._copies = self._plan.copy_weights(int(_OVER_CACHE * max(dict(fingerprint().caches).values())))
+            self.run = self._run_cold  # type: ignore[method-assign]
 
     def run(self) -> None:
         """One call."""
+        self._plan.run(self._x, self._residual, self._out, None)
+
+    def _run_cold(self) -> None:
+        next(self._copies)
         self._plan.run(self._x, self._residual, self._out, None)
 
     def check(self) -> float:
@@ -79,17 +98,36 @@ class ConvWorkload:
     name = "cpuconv"
 
     @property
-    def sources(self) -> str:
-        """Hash of the kernel sources."""
-        return cache.source_stamp()
+    def sources(self) -> frozenset[str]:
+        """Those hashes of all solvers."""
+        return current_sources()
 
     @property
     def isa(self) -> str:
         """Instruction set that kernels are generated for."""
         return current().name
 
-    def load(self, source: str, *, layouts: tuple[str, str] | None, threads: int) -> list[protocol.Problem]:
-        """The problems of a source; `auto` layouts are resolved by the model.
+    tables = tuned.TABLES
+
+    def sources_of(self, name: str) -> str:
+        """Hash of the kernel sources that a candidate is made from."""
+        return Candidate.parse(name).sources
+
+    def with_threads(self, key: str, threads: int) -> str:
+        """The key of the same problem for another number of threads."""
+        return replace(ConvProblem.parse(key), threads=threads).key
+
+    def load(
+        self,
+        source: str,
+        *,
+        layouts: tuple[str, str] | None,
+        threads: int,
+        batches: Sequence[int] = (),
+        inputs: Mapping[str, Sequence[int]] | None = None,
+    ) -> list[protocol.Problem]:
+        """The problems of a source; `auto` layouts are resolved by the model. Those of a model, which runs whole and
+        so finds its weights in memory, are timed with cold weights.
 
         Raises
         ------
@@ -99,44 +137,53 @@ class ConvWorkload:
         wanted = layouts or ("NCHW", "NCHW")
         concrete = tuple("NCHW" if name == AUTO else name for name in wanted)
         try:
-            entries = sources.load(source, concrete, threads)
+            entries = sources.load(source, concrete, threads, batches, inputs or {})
         except SourceError as error:
             raise protocol.SourceError(str(error)) from error
+        regime = "cold" if sources.is_model(source) else "warm"
         found = []
         for entry in entries:
             problem = entry.problem
             if AUTO in wanted:
                 problem = select.resolve_layouts(problem, *wanted, Limits())
-            found.append(protocol.Problem(problem.key, entry.label, entry.count, float(problem.flops), entry.network))
+            flops, threads = float(problem.flops), problem.threads
+            found.append(protocol.Problem(problem.key, entry.label, entry.count, flops, entry.network, threads, regime))
         return found
 
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
         """Every candidate, the model's favourite first, and the solvers that cannot run, with their reasons."""
         problem = ConvProblem.parse(key)
-        found = [
-            protocol.Candidate(
-                name=str(ranked.candidate),
-                bound=ranked.cost.bound,
-                estimate=ranked.cost.estimate,
-                workspace=workspace_bytes(problem, ranked.candidate),
-                accuracy=ranked.candidate.accuracy,
-            )
-            for ranked in select.spread(select.ranking(problem))
-        ]
+        found = [select.offered(problem, ranked) for ranked in select.spread(select.ranking(problem))]
         rejected = [protocol.Rejected(name, why) for name, why in select.applicable(problem) if why is not None]
         return found, rejected
+
+    def untuned(self, key: str) -> tuple[str, str]:
+        """What a caller without limits gets where nothing is stored: the candidate, and who decides."""
+        choice = select.untuned(ConvProblem.parse(key), Limits())
+        return str(choice.candidate), choice.decided_by
 
     def compile(self, key: str, name: str) -> None:
         """Compile the candidate's kernels into the disk cache."""
         for step in assemble(ConvProblem.parse(key), Candidate.parse(name)).steps:
             step.compile()
 
-    def prepare(self, key: str, name: str) -> ConvTrial:
+    def prepare(self, key: str, name: str, regime: str = "warm") -> ConvTrial:
         """The candidate, ready to run on random data."""
-        return ConvTrial(ConvProblem.parse(key), Candidate.parse(name))
+        return ConvTrial(ConvProblem.parse(key), Candidate.parse(name), regime)
 
-    def probe(self, threads: int) -> dict[str, float]:
-        """Measured FMA peak (GFLOP/s) and bandwidth of each memory level (GB/s)."""
+    def reference(self, key: str) -> Callable[[], None]:
+        """A loop of FMAs of known length on the problem's threads."""
+        return metronome(effective_threads(ConvProblem.parse(key)))
+
+    def work(self, key: str, name: str) -> Work | None:
+        """The operations and bytes of a candidate; None of a name or a problem that these sources do not know."""
+        try:
+            return work_of(ConvProblem.parse(key), name)
+        except ValueError:
+            return None
+
+    def probe(self, threads: int) -> Iterator[tuple[str, float]]:
+        """Measured FMA peak (GFLOP/s), bandwidth of each memory level and of stores (GB/s), one after another."""
         return probe(threads)
 
     def describe(self) -> dict[str, Any]:
@@ -148,7 +195,6 @@ class ConvWorkload:
             "lanes": isa.lanes,
             "threading_layer": pool().layer,
             "kernel_cache": "{}{}".format(place, "" if writable else " (read-only)"),
-            "kernel_sources": cache.source_stamp(),
         }
 
 

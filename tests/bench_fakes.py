@@ -6,12 +6,12 @@ import os
 import time
 from collections import Counter
 
+from autotune.roofline import Level, Roofs
 from bench import shapes
 from bench.engine import Prepared
 from bench.oracle import convolve
 from bench.peers.base import Form
 from bench.results import LineResult, Measurement, Timing
-from bench.roofs import Level, Roofs
 from bench.settings import Run, Settings
 from cpuconv.problem import ConvProblem
 

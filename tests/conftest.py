@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,14 @@ settings.load_profile("cpuconv")
 def pytest_unconfigure() -> None:
     if not _kept:
         shutil.rmtree(CACHE, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_attendant() -> None:
+    """No thread of this process writes what was missed to stores, while a test looks at it."""
+    from cpuconv import missed
+
+    missed._thread = threading.main_thread()
 
 
 @pytest.fixture

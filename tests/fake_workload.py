@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from autotune import measure, progress, search, warmup
+from autotune.roofline import Work
 from autotune.workload import Candidate, Problem, Rejected, SourceError
 
 US = 1e-6
@@ -32,29 +36,46 @@ class Clock:
     def perf_counter_ns(self) -> int:
         return round(self.now * 1e9)
 
+    def stand_by(self, seconds: float) -> None:
+        """Let just so much time go by, at the machine's speed."""
+        self.now += seconds
+
     def pass_by(self, seconds: float) -> None:
         """Let time go by, up to 5% more of it than asked."""
         self.now += seconds * (1 + 0.05 * self.noise.random())
 
 
 clock = Clock()
-CLOCKED = (measure, progress, search, warmup)
+
+
+def install(replace: Callable[[Any, str, Any], None] = setattr) -> Clock:
+    """Let the tuner live on the clock, undisturbed by what else the machine does; `replace` sets an attribute."""
+    for module in (measure, progress, search, warmup):
+        replace(module, "time", clock)
+    replace(measure, "preemptions", lambda: 0)
+    replace(measure, "give_way", lambda: None)
+    return clock
+
+
 if os.environ.get("FAKE_CLOCK"):
-    for module in CLOCKED:
-        module.time = clock
+    install()
 
 
 @dataclass(frozen=True)
 class Way:
-    """seconds: of a run.  error: that its check reports.  compile: what compiling it does."""
+    """seconds: of a run.  error: that its check reports.  compile, run: what that does."""
 
     seconds: float
     error: float = 1e-7
     compile: str = "works"
+    listing: str = "works"
     bound: float = 0.0
     workspace: int = 0
     accuracy: str = "exact"
     asleep: float = 0.0  # real seconds that preparing takes
+    run: str = "works"
+    cold: float = 1.0  # times slower with weights in memory
+    serial: float = 0.0  # part of the time that threads do not share
 
 
 GOOD = {"model": Way(300 * US), "fast": Way(100 * US, workspace=4096), "slow": Way(1000 * US)}
@@ -74,6 +95,13 @@ WAYS: dict[str, dict[str, Way]] = {
         "unready": Way(10 * US, compile="unready"),
         "right": Way(100 * US),
     },
+    "unfit": {
+        "model": Way(200 * US),
+        "crashes": Way(10 * US, run="crashes"),
+        "stuck": Way(10 * US, run="hangs"),
+        "fails": Way(10 * US, run="raises"),
+        "right": Way(100 * US),
+    },
     "bounded": {"model": Way(50 * US), "hopeless": Way(2000 * US, bound=1000 * US)},
     "classes": {
         "model": Way(50 * US, accuracy="fast"),
@@ -81,19 +109,39 @@ WAYS: dict[str, dict[str, Way]] = {
         "good": Way(200 * US, accuracy="standard", workspace=100),
     },
     "many": {f"way{n}": Way((100 + 10 * ((7 * n) % 40)) * US) for n in range(40)},
+    "hidden": {f"way{n}": Way((300 - 5 * n) * US) for n in range(40)},  # the last, which the model likes least, wins
     "none": {"wrong": Way(10 * US, error=1.0)},
+    "weights": {"model": Way(100 * US, cold=3.0), "lean": Way(120 * US)},
+    "shared": {"model": Way(400 * US, serial=0.1), "other": Way(500 * US)},
+    "serial": {"model": Way(40 * US, serial=1.2)},
+    "near": {"model": Way(101 * US), "other": Way(100.5 * US, bound=100 * US)},
+    "fatal": {"model": Way(100 * US, listing="dies")},
     "long": {"model": Way(0.2)},
     "lazy": {"model": Way(0.2, asleep=0.15)},
 }
 
 
+def misbehave(what: str) -> None:
+    """Do what a bad candidate does."""
+    if what == "raises":
+        raise TypeError("no such\ninstruction")
+    if what == "dies":
+        os.write(2, b"LLVM ERROR: out of registers\n")
+        os._exit(3)
+    if what == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "hangs":
+        time.sleep(600)
+
+
 @dataclass
 class FakeTrial:
     way: Way
+    seconds: float
     limit: float = 1e-5
 
     def run(self) -> None:
-        clock.pass_by(self.way.seconds)
+        clock.pass_by(self.seconds)
 
     def check(self) -> float:
         return self.way.error
@@ -104,53 +152,70 @@ class Fake:
     isa = "none"
     log = os.environ.get("FAKE_LOG")
 
-    @property
-    def sources(self) -> str:
+    tables = None
+
+    def sources_of(self, name: str) -> str:
         return os.environ.get("FAKE_SOURCES", "sources-1")
 
-    def load(self, source: str, *, layouts: tuple[str, str] | None, threads: int) -> list[Problem]:
+    @property
+    def sources(self) -> frozenset[str]:
+        return frozenset({self.sources_of("")})
+
+    def with_threads(self, key: str, threads: int) -> str:
+        return f"{key.partition(' threads=')[0]} threads={threads}"
+
+    def load(self, source: str, *, layouts: tuple[str, str] | None, threads: int, **open_axes: Any) -> list[Problem]:
         path = Path(source)
         lines = path.read_text().split() if path.is_file() else [source]
         problems = []
         for line in lines:
-            kind, _, rest = line.partition(":")
+            kind, _, rest = line.partition(" ")[0].partition(":")
             if kind not in WAYS:
                 raise SourceError(f"{source}: {line!r} is no problem")
             key = f"{kind}:{rest} layouts={'-'.join(layouts or ())} threads={threads}"
-            problems.append(Problem(key, line, int(rest or 1), 1e6, path.stem if path.is_file() else "single"))
+            network = path.stem if path.is_file() else "single"
+            problems.append(Problem(key, line, int(rest or 1), 1e6, network, threads))
         return problems
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         ways = WAYS[key.partition(":")[0]]
+        for way in ways.values():
+            misbehave(way.listing)
         found = [
             Candidate(name, way.bound, (1 + at) * 10 * US, way.workspace, way.accuracy)
             for at, (name, way) in enumerate(ways.items())
         ]
         return found, [Rejected("other", "does not apply")]
 
+    def untuned(self, key: str) -> tuple[str, str]:
+        return next(iter(WAYS[key.partition(":")[0]])), "model"
+
     def compile(self, key: str, name: str) -> None:
         self._write(f"compile {key} {name}")
         clock.pass_by(0.05)
-        what = self._way(key, name).compile
-        if what == "raises":
-            raise TypeError("no such\ninstruction")
-        if what == "dies":
-            os.write(2, b"LLVM ERROR: out of registers\n")
-            os._exit(3)
-        if what == "hangs":
-            time.sleep(600)
+        misbehave(self._way(key, name).compile)
 
-    def prepare(self, key: str, name: str) -> FakeTrial:
+    def prepare(self, key: str, name: str, regime: str = "warm") -> FakeTrial:
         self._write(f"prepare {key} {name}")
         way = self._way(key, name)
         if way.compile == "unready":
             raise MemoryError("too large")
         time.sleep(way.asleep)
         clock.pass_by(0.01)
-        return FakeTrial(way)
+        misbehave(way.run)
+        threads = int(key.partition("threads=")[2] or 1)
+        seconds = way.seconds * (way.serial + (1 - way.serial) / threads)
+        return FakeTrial(way, seconds * (way.cold if regime == "cold" else 1.0))
 
-    def probe(self, threads: int) -> dict[str, float]:
-        return {"fma_gflops": 100.0, "l1_gbs": 50.0}
+    def reference(self, key: str) -> Callable[[], None]:
+        return lambda: clock.stand_by(50 * US)
+
+    def work(self, key: str, name: str) -> Work | None:
+        return Work(1e6, 1000, 2000, 1000) if name in WAYS[key.partition(":")[0]] else None
+
+    def probe(self, threads: int) -> Iterator[tuple[str, float]]:
+        yield "float32_gflops", 15.0 * threads
+        yield from {"l1_gbs": 50.0, "l2_gbs": 40.0, "l3_gbs": 30.0, "dram_gbs": 2.0, "store_gbs": 40.0}.items()
 
     def describe(self) -> dict[str, object]:
         return {"threading_layer": "none"}

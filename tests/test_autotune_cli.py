@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,12 @@ from pathlib import Path
 import fake_workload
 import pytest
 
-from autotune.cli import FAILED, INTERRUPTED, OK, USAGE, main
+from autotune import cli_warmup
+from autotune.cli import main
 from autotune.database import StoreWarning
+from autotune.device import fingerprint
+from autotune.options import FAILED, INTERRUPTED, OK, USAGE
+from autotune.store import Store
 
 HERE = Path(__file__).parent
 COMMAND = [sys.executable, "-m", "autotune"]
@@ -29,8 +34,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("AUTOTUNE_WORKLOAD", "fake_workload:workload")
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_CLOCK", "1")
-    for module in fake_workload.CLOCKED:
-        monkeypatch.setattr(module, "time", fake_workload.clock)
+    fake_workload.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     return dict(os.environ)
 
@@ -57,20 +61,26 @@ def test_the_whole_way(environ: dict[str, str], tmp_path: Path) -> None:
     assert [each["algorithm"] for each in told["problems"]] == ["fast", "model"]
     assert told["problems"][0]["gflops"] == pytest.approx(10.0, rel=0.05)
 
-    doctor = autotune(environ, "doctor", "--json")
+    doctor = autotune(environ, "doctor", "--measure", "--json")
     assert doctor.returncode == OK
+    assert "1 thread: FMA peak, float32: 15.0 GFLOP/s" in doctor.stderr
     findings = json.loads(doctor.stdout)
-    assert findings["roofs"]["fma_gflops"] == 100.0
+    assert findings["roofs"]["1"]["float32_gflops"] == 15.0
+    assert set(findings["roofs"]) == {"1", str(findings["device"]["cores"])}
     assert findings["store"]["health"] == "ok"
     assert findings["workload"]["threading_layer"] == "none"
     assert findings["device"]["cores"] >= 1
 
     table = json.loads(autotune(environ, "table", "--format", "json").stdout)
-    (network,) = table["networks"]
+    (device,) = table["devices"]
+    (network,) = device["networks"]
     assert network["total"]["layers"] == 5
     assert network["total"]["time_ms"] == pytest.approx(0.5, rel=0.05)
-    assert network["problems"][0]["peak_share"] == pytest.approx(0.1, rel=0.05)
-    assert table["device"]["key"] == findings["device"]["key"]
+    assert network["total"]["roof_share"] == pytest.approx(2 / 3, rel=0.05)
+    assert network["problems"][0]["roof_share"] == pytest.approx(2 / 3, rel=0.05)
+    assert network["problems"][0]["bound_by"] == "compute"
+    assert network["problems"][0]["total_ms"] == pytest.approx(0.3, rel=0.05)
+    assert device["device"]["key"] == findings["device"]["key"]
 
     show = json.loads(autotune(environ, "show", "--json").stdout)
     assert show["devices"][0]["finished"] == 2
@@ -109,7 +119,18 @@ def test_formats_and_output(environ: dict[str, str], tmp_path: Path, capsys: pyt
         assert main(["table", *options]) == OK
         return capsys.readouterr().out
 
-    assert "| good:2    |       2 |" in table()
+    shown = table()
+    assert "| good:2    |       2 |" in shown and "roofs not measured" in shown
+    assert main(["doctor"]) == OK
+    assert "not measured" in capsys.readouterr().out
+    assert main(["doctor", "--measure"]) == OK
+    capsys.readouterr()
+    assert main(["doctor"]) == OK
+    assert re.search(r"roofs measured +20\d\d-\d\d-\d\d \d\d:\d\d \(1 thread\)", capsys.readouterr().out)
+    shown = table()
+    assert re.search(r"GFLOP/s, 4\d% of the roofs|GFLOP/s, 50% of the roofs", shown)
+    assert "- bound by compute: Do less arithmetic" in shown and "- bound by overhead: Starting threads" in shown
+    assert table("--device", "all") == table("--device", fingerprint().key[:6]) == table()
     assert "good:2" in table("--format", "plain")
     records = list(csv.DictReader(io.StringIO(table("--format", "csv"))))
     assert [record["algorithm"] for record in records] == ["fast", "good"]
@@ -123,21 +144,58 @@ def test_formats_and_output(environ: dict[str, str], tmp_path: Path, capsys: pyt
     assert table("--output", str(output)) == ""
     assert "| good:2" in output.read_text()
     assert main(["table", "--output", str(tmp_path / "missing" / "table.md")]) == FAILED
+    assert main(["table", "--device", "elsewhere"]) == FAILED
+    assert "nothing for a device 'elsewhere'" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
 def test_explain_what_was_not_tuned(environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "bounded:1", "--threads", "1", "--json"]) == OK
     (told,) = json.loads(capsys.readouterr().out)
-    by_name = {each["candidate"]: each for each in told["candidates"]}
+    by_name = {each["candidate"]: each for each in told["lines"]}
+    assert (told["algorithm"], told["decided_by"]) == ("model", "model")
     assert by_name["hopeless"]["state"] == "untimed"
     assert by_name["hopeless"]["bound"] == pytest.approx(1e-3)
-    assert by_name["other"]["reason"] == "does not apply"
-    assert main(["explain", "bounded:1", "--threads", "1"]) == OK
-    assert "not timed: estimate 20.0 µs, at least 1000.0 µs" in capsys.readouterr().out
+    assert by_name["other"]["left_out"] == "does not apply"
+    assert main(["warmup", "bounded:1", "--threads", "1"]) == OK
+    capsys.readouterr()
+    assert main(["explain", "bounded:1", "--json"]) == OK
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["algorithm"], told["decided_by"]) == ("model", "store")
+    assert [line["state"] for line in told["lines"]] == ["timed", "rejected", "inapplicable"]
     assert main(["warmup", "good:1", "--store", "other.sqlite", "--json"]) == OK
     told = json.loads(capsys.readouterr().out)
     assert told["store"] == "other.sqlite"
+
+
+def test_layers_and_regimes_are_told(environ: dict[str, str], tmp_path: Path, capsys, monkeypatch) -> None:
+    """Warm before cold; the pinned file before the store, whichever store is asked."""
+
+    def told(*arguments: str) -> dict:
+        assert main([*arguments, "--json"]) == OK
+        (found,) = json.loads(capsys.readouterr().out)
+        return found
+
+    def line() -> dict[str, str]:
+        assert main(["table", "--format", "csv"]) == OK
+        return next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+    assert main(["warmup", "weights:1", "--threads", "1", "--regime", "cold"]) == OK
+    capsys.readouterr()
+    found = told("explain", "weights:1")
+    assert (found["algorithm"], found["decided_by"], found["lines"][0]["regime"]) == ("lean", "store", "cold")
+    shown = line()
+    assert (shown["algorithm"], shown["regime"], shown["layer"]) == ("lean", "cold", "store")
+    assert main(["warmup", "weights:1", "--threads", "1", "--regime", "warm", "--store", "other.sqlite"]) == OK
+    assert main(["export", "--store", "other.sqlite", "pinned.json"]) == OK
+    monkeypatch.setenv("CPUCONV_WISDOM", str(tmp_path / "pinned.json"))
+    capsys.readouterr()
+    found = told("explain", "weights:1")
+    assert (found["algorithm"], found["decided_by"]) == ("model", "pinned")
+    lines = [(each["candidate"], each["regime"], each["layer"]) for each in found["lines"] if each["state"] == "timed"]
+    assert lines[0] == ("model", "warm", "pinned") and set(lines) >= {("lean", "cold", "store")}
+    shown = line()
+    assert (shown["algorithm"], shown["regime"], shown["layer"]) == ("model", "warm", "pinned")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +223,11 @@ def test_exit_codes(environ: dict[str, str], capsys, arguments: list[str], code:
         ["warmup", "good", "--budget", "-1"],
         ["warmup", "good", "--budget", "nan"],
         ["warmup", "good", "--layouts", "a,b,c"],
+        ["warmup", "good", "--threads", "some"],
+        ["warmup", "good", "--shape-limit", "0"],
+        ["warmup", "good", "--regime", "hot"],
+        ["warmup", "good", "--batches", "1,0"],
+        ["warmup", "good", "--input", "x=1xAx3"],
         ["table", "--format", "pdf"],
     ],
 )
@@ -232,3 +295,43 @@ def test_a_terminal_gets_a_bar(environ: dict[str, str]) -> None:
     assert process.wait(10) == OK
     assert b"%" in seen and b"compiling" in seen and b"GFLOP/s" in seen
     assert b"total" in process.stdout.read()
+
+
+def test_missed_problems_are_tuned(environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["warmup", "--missed"]) == FAILED
+    assert "nothing was missed" in capsys.readouterr().err
+    device = fingerprint().key
+    with Store() as store:
+        store.add_missed(device, [("good:1 layouts= threads=1", 3), ("nonsense", 2)])
+    assert main(["warmup", "--missed", "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert [(each["network"], each["count"]) for each in told["problems"]] == [("missed", 3)]
+    with Store() as store:
+        assert [key for key, _ in store.missed(device)] == ["nonsense"]
+
+
+def test_threads_and_regimes(environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(cli_warmup, "allowed_cores", lambda: 4)
+    assert main(["warmup", "shared:1", "--threads", "auto", "--regime", "both", "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["tuned"]) == 6 and sum(task.endswith(" cold") for task in told["tuned"]) == 3
+    assert sorted({each["threads"] for each in told["problems"]}) == [1, 2, 4]
+    assert all(each["serial_fraction"] == pytest.approx(0.1, abs=0.05) for each in told["problems"])
+    assert main(["explain", "shared:1", "--json"]) == OK
+    explained = json.loads(capsys.readouterr().out)
+    assert [each["serial_fraction"] for each in explained] == [each["serial_fraction"] for each in told["problems"]]
+
+
+def test_open_axes_reach_the_workload(environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    seen: list[dict] = []
+    inner = fake_workload.Fake.load
+
+    def load(self, source: str, **options):
+        seen.append(options)
+        return inner(self, source, **options)
+
+    monkeypatch.setattr(fake_workload.Fake, "load", load)
+    arguments = ["--batches", "1,8,8", "--input", "a=1x3", "--input", "b=2x2", "--threads", "1"]
+    assert main(["warmup", "good:1", *arguments]) == OK
+    assert seen[0]["batches"] == (1, 8)
+    assert seen[0]["inputs"] == {"a": (1, 3), "b": (2, 2)}

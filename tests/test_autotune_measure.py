@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +24,8 @@ class Clock:
         self.noise = random.Random(1)
         self.order: list[str] = []
         monkeypatch.setattr(measure.time, "perf_counter", lambda: self.now)
+        self.preempted = 0
+        monkeypatch.setattr(measure, "preemptions", lambda: self.preempted)
         monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: round(self.now * 1e9))
 
     def run(self, name: str, seconds: float, noise: float = 0.0):
@@ -148,3 +153,111 @@ def test_real_time_agrees() -> None:
     result = race({"busy": entrant}, rounds=5, seconds=1.0, rng=random.Random(0))
     assert result.rounds >= 1
     assert min(result.samples["busy"]) >= 2e-4
+
+
+def noisy(clock: Clock, period: int) -> tuple[dict[str, Entrant], Callable[[], None]]:
+    """Two candidates and a reference on a machine whose speed changes once in so many runs."""
+    runs = 0
+
+    def entrant(seconds: float) -> Entrant:
+        def run() -> None:
+            nonlocal runs
+            runs += 1
+            if runs % period == 0:
+                clock.slowness = 3.0 - clock.slowness
+            clock.now += seconds * clock.slowness
+
+        return Entrant(run, 1, seconds)
+
+    def reference() -> None:
+        clock.now += 5e-5 * clock.slowness
+
+    return {"a": entrant(0.0202), "b": entrant(0.02)}, reference
+
+
+def test_rounds_in_which_the_machine_changes_do_not_count(clock: Clock) -> None:
+    entrants, reference = noisy(clock, period=5)
+    result = race(entrants, rounds=12, seconds=100.0, rng=random.Random(0), drop=False, reference=reference)
+    assert (result.rounds, result.winner) == (12, "b")
+    assert result.thrown and all(moved > measure.MOVED for moved, _ in result.thrown)
+    assert result.ratios("a", "b") == pytest.approx([1.01] * 12)
+    clock.now, clock.slowness = 0.0, 1.0
+    entrants, _ = noisy(clock, period=5)
+    blind = race(entrants, rounds=12, seconds=100.0, rng=random.Random(0), drop=False)
+    assert max(blind.ratios("a", "b")) > 1.5 or min(blind.ratios("a", "b")) < 0.7
+
+
+def test_a_machine_that_never_rests_is_timed_all_the_same(clock: Clock) -> None:
+    entrants, _ = noisy(clock, period=1)
+    drift = iter(range(1, 10_000))
+
+    def reference() -> None:
+        clock.now += 5e-5 * (2 + next(drift) // 2 % 2)  # never twice the same, before and after
+
+    result = race(entrants, rounds=10, seconds=100.0, rng=random.Random(0), drop=False, reference=reference)
+    assert result.rounds == 10
+    assert len(result.thrown) <= 10 + measure.SPARE
+    # Out of time before any round was quiet: the least disturbed ones count.
+    result = race(entrants, rounds=10, seconds=0.2, rng=random.Random(0), drop=False, reference=reference)
+    assert 1 <= result.rounds <= measure.JUDGED
+
+
+def test_the_same_need_no_more_rounds(clock: Clock) -> None:
+    entrants = {name: Entrant(clock.run(name, 0.02, 0.005), 1, 0.02) for name in "ab"}
+    result = race(entrants, rounds=60, seconds=100.0, rng=random.Random(0))
+    assert measure.SETTLED <= result.rounds < 12
+    assert sorted(result.standing) == ["a", "b"]
+
+
+def test_nobody_is_timed_to_gain_a_hundredth(clock: Clock) -> None:
+    entrants = {name: Entrant(clock.run(name, 0.02, 0.015), 1, 0.02, bound) for name, bound in (("a", 0.0), ("b", 0.0))}
+    assert race(entrants, rounds=12, seconds=100.0, rng=random.Random(0)).standing != ["a"]
+    entrants = {name: replace(entrant, bound=0.02) for name, entrant in entrants.items()}
+    clock.order.clear()
+    result = race(entrants, rounds=12, seconds=100.0, rng=random.Random(0))
+    assert len(result.standing) == 1
+    assert len(clock.order) == measure.SETTLED + measure.JUDGED
+
+
+def test_the_first_run_is_in_no_sample(clock: Clock) -> None:
+    compiled = False
+
+    def run() -> None:
+        nonlocal compiled
+        clock.now += 2e-3 if compiled else 5.0
+        compiled = True
+
+    result = race({"a": calibrate(run)}, rounds=5, seconds=1.0, rng=random.Random(0))
+    assert result.samples["a"] == pytest.approx([2e-3] * 5)
+
+
+def test_intervals_hold_the_median() -> None:
+    assert measure.interval([1.0, 2.0, 3.0, 4.0, 5.0]) == (-math.inf, math.inf)
+    assert measure.interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0]) == (1.0, 6.0)
+    rng = random.Random(3)
+    held = 0
+    for _ in range(400):
+        low, high = measure.interval([rng.lognormvariate(0, 1) for _ in range(15)])
+        held += low <= 1.0 <= high
+    assert held / 400 >= measure.CONFIDENCE - 0.03
+
+
+def test_samples_in_which_another_program_came_in_are_taken_again(clock: Clock) -> None:
+    runs = 0
+
+    def run() -> None:
+        nonlocal runs
+        runs += 1
+        clock.now += 4e-3
+        if runs % 2:  # another program's turn
+            clock.preempted += 1
+            clock.now += 8e-3
+
+    result = race({"a": Entrant(run, 1, 12e-3)}, rounds=6, seconds=1.0, rng=random.Random(0))
+    assert result.samples["a"] == pytest.approx([4e-3] * 6)
+    clock.order.clear()
+    long = Entrant(clock.run("long", 0.1), 1, 0.1)
+    inner = long.run
+    long = replace(long, run=lambda: (setattr(clock, "preempted", clock.preempted + 1), inner()))
+    race({"long": long}, rounds=3, seconds=10.0, rng=random.Random(0), drop=False)
+    assert len(clock.order) == 3

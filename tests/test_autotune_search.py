@@ -19,16 +19,14 @@ from autotune.search import choose, profile
 from autotune.store import Row, Store
 from autotune.warmup import warmup
 from autotune.worker import Pool, WorkerError
-from autotune.workload import Problem, SourceError, discover
+from autotune.workload import Problem, SourceError, Verdict, discover
 
 SPEC = "fake_workload:workload"
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> fake_workload.Clock:
-    for module in fake_workload.CLOCKED:
-        monkeypatch.setattr(module, "time", fake_workload.clock)
-    return fake_workload.clock
+    return fake_workload.install(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -144,7 +142,7 @@ def test_a_second_warmup_tunes_nothing(store: Store, tmp_path: Path, monkeypatch
     second = warmup(workload, asked, Store(store.path))
     assert (len(second.resumed), second.tuned) == (2, {})
     assert not (tmp_path / "log").exists()
-    monkeypatch.setattr(fake_workload.Fake, "sources", "sources-2")
+    monkeypatch.setenv("FAKE_SOURCES", "sources-2")
     assert len(warmup(workload, asked, store).tuned) == 2
 
 
@@ -230,9 +228,9 @@ def test_a_pool_stops_at_its_deadline() -> None:
     begun = time.monotonic()
     with Pool(SPEC, workers=2, limit=60.0) as pool:
         ended = pool.run([("good:1", "fast"), ("bad:1", "hangs")], deadline=begun + 1.5)
-        assert ended == {("good:1", "fast"): ""}
+        assert ended == {("good:1", "fast"): Verdict("", 1e-7, 1e-5)}
         assert time.monotonic() - begun < 3.0
-        assert pool.run([("good:1", "model")]) == {("good:1", "model"): ""}
+        assert pool.run([("good:1", "model")]) == {("good:1", "model"): Verdict("", 1e-7, 1e-5)}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals there")

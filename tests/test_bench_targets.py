@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from bench_fakes import ROOFS, measurement, result_of, run_of
 
+from autotune.roofline import FMA
 from bench import shapes, targets
 from bench.peers import OURS
 from bench.results import LineResult
-from bench.roofs import FMA
 from bench.settings import Run
 from bench.targets import BINDING, Lines, Mean, Verdict, check
 from cpuconv.problem import ConvProblem

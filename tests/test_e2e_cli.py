@@ -78,19 +78,22 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
     shown = json.loads(autotune(environ, "show", "--json").stdout)
     assert shown["health"] == "ok" and shown["devices"][0]["finished"] == 2
     explained = json.loads(autotune(environ, "explain", STEM.key, "--threads", "1", "--json").stdout)
-    states = {each["candidate"]: each["state"] for each in explained[0]["candidates"]}
-    assert states[chosen[STEM.key]] == "ok"
+    states = {each["candidate"]: each["state"] for each in explained[0]["lines"]}
+    assert states[chosen[STEM.key]] == "timed"
     assert {name for name, reason in select.applicable(STEM) if reason} <= set(states)
-    assert not [each for each in explained[0]["candidates"] if "wrong" in (each.get("reason") or "")]
+    assert not [each for each in explained[0]["lines"] if "wrong" in (each["left_out"] or "")]
     assert chosen[HEAD.key] in autotune(environ, "explain", HEAD.key, "--threads", "1").stdout
 
-    doctor = json.loads(autotune(environ, "doctor", "--json").stdout)
+    doctor = json.loads(autotune(environ, "doctor", "--measure", "--json").stdout)
     assert doctor["healthy"] and doctor["trouble"] == ""
-    assert doctor["roofs"]["fma_gflops"] > 1 and doctor["roofs"]["dram_gbs"] > 0.1
+    for figures in doctor["roofs"].values():
+        assert figures["float32_gflops"] > 1 and figures["dram_gbs"] > 0.1
+    assert json.loads(autotune(environ, "doctor", "--json").stdout)["roofs"] == doctor["roofs"]
     assert doctor["workload"]["lanes"] >= 4 and doctor["workload"]["threading_layer"] in ("omp", "tbb", "workqueue")
     assert doctor["cache_folder"] == str(own_store)
-    roofs = json.loads(autotune(environ, "table", "--format", "json").stdout)["networks"][0]["problems"]
-    assert all(0 < line["peak_share"] < 1.2 for line in roofs)
+    (device,) = json.loads(autotune(environ, "table", "--format", "json").stdout)["devices"]
+    for line in device["networks"][0]["problems"]:
+        assert 0 < line["roof_share"] < 1.2 and line["bound_by"] and line["remedy"]
 
     # Another process, here: what was found decides, and nothing is timed.
     for name, value in variables.items():
@@ -101,7 +104,9 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
         options = {"stride": problem.stride, "padding": problem.pads[0], "threads": 1}
         made = cpuconv.plan(problem.in_shape, w, **options)
         assert (made.decided_by, made.algorithm) == ("store", chosen[problem.key])
-        assert any(line.measured and line.chosen for line in made.explain().lines)
+        told = made.explain()
+        assert any(line.measured and line.chosen and line.share for line in told.lines)
+        assert told.bound_by and told.remedy in str(told)
         x = oracle.normal(problem.in_shape)
         expected = reference.conv2d(x, w, None, problem)
         assert reference.relative_error(made(x), expected) <= 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from asm import count_fma, hot_loop, loops, vector_spills
 from autotune.device import fingerprint
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
-from cpuconv.micro.probe import fma_peak, read_sum
+from cpuconv.micro.probe import fma_peak, read_sum, write_all
 from cpuconv.probes import fma_tile, level_sizes, probe, read_tile
 from cpuconv.runtime.threads import maximum_threads
 
@@ -20,9 +21,9 @@ MEGABYTE = 1 << 20
 
 @pytest.mark.parametrize("threads", sorted({1, maximum_threads()}))
 def test_probe(threads):
-    found = probe(threads)
-    assert set(found) == {"fma_gflops", *level_sizes(dict(fingerprint().caches), threads)}
-    assert {"fma_gflops", "dram_gbs"} <= set(found)
+    found = dict(probe(threads))
+    assert set(found) == {"float32_gflops", "store_gbs", *level_sizes(dict(fingerprint().caches), threads)}
+    assert "dram_gbs" in found
     assert all(value > 0 for value in found.values())
     if {"l1_gbs", "l2_gbs"} <= set(found):
         assert found["l1_gbs"] >= 0.8 * found["l2_gbs"]
@@ -72,6 +73,19 @@ def test_reading_loop_is_as_emitted():
     assert len(bodies) == 1
     assert sum(line.startswith(("vaddps", "addps", "fadd")) for line in bodies[0]) == adds
     assert not vector_spills(bodies[0])
+
+
+def test_writing_loop_is_as_emitted():
+    tile = read_tile(current())
+    stores = tile.chains * tile.unroll
+    bodies = [body for body in loops(write_all.assembly(tile)) if sum(map(is_store, body)) >= stores]
+    assert len(bodies) == 1
+    assert sum(map(is_store, bodies[0])) == stores
+    assert not any("call" in line for line in bodies[0])  # such as of memset
+
+
+def is_store(line: str) -> bool:
+    return bool(re.match(r"vmovups\s+%[xyz]mm\d+, |movups\s+%xmm\d+, |st[rp]\s+q", line))
 
 
 def test_import_compiles_nothing():

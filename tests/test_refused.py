@@ -60,7 +60,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"out_layout": None}, ArgumentError, "'out_layout' must be one of"),
     ({"threads": 0}, ArgumentError, "'threads' must be from 1 to .*, not 0"),
     ({"threads": 10**6}, ArgumentError, "'threads' must be from 1 to .*, not 1000000"),
-    ({"threads": 1.0}, ArgumentTypeError, "'threads' must be an integer or None, not 1.0"),
+    ({"threads": 1.0}, ArgumentTypeError, "'threads' must be an integer, 'auto' or None, not 1.0"),
     ({"strategy": "fastest"}, ArgumentError, "'strategy' must be one of heuristic, cached, profile, not 'fastest'"),
     ({"accuracy": "high"}, ArgumentError, "'accuracy' must be one of exact, standard, fast, not 'high'"),
     ({"accuracy": None}, ArgumentError, "'accuracy' must be one of exact, standard, fast, not None"),

@@ -1,11 +1,10 @@
-"""What the machine gives at best: chains of FMAs in registers, and vector loads over a buffer."""
+"""What the machine gives at best: chains of FMAs in registers, vector loads and vector stores over a buffer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from llvmlite import ir
 
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.micro.intrinsics import emitter, zero_vector
@@ -22,14 +21,34 @@ class ProbeTile:
 
     @property
     def step(self) -> int:
-        """Bytes that a turn of the reading loop reads."""
+        """Bytes that a turn of the reading or writing loop moves."""
         return 4 * self.lanes * self.chains * self.unroll
 
 
-def _phi(vec: Vector, value: Any, entry: Any) -> ir.PhiInstr:
-    phi = vec.builder.phi(value.type)
-    phi.add_incoming(value, entry)
-    return phi
+def _loop(
+    vec: Vector, turns: Any, size: Any, step: int, starts: list[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Emit values = body(place, values), `turns` (1 or more) times from `starts`; gives the last values.
+
+    `place` goes over `size` bytes in steps, over and over. There is one loop, not one a pass: its end would be
+    mispredicted in each pass.
+    """
+    builder = vec.builder
+    entry = builder.block
+    loop, done = builder.append_basic_block("turn"), builder.append_basic_block("turn.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    left, place, *phis = (builder.phi(value.type) for value in (turns, size, *starts))
+    values = body(place, list(phis))
+    next_left, next_place = builder.sub(left, I64(1)), builder.add(place, I64(step))
+    next_place = builder.select(builder.icmp_signed("<", next_place, size), next_place, I64(0))
+    firsts, nexts = (turns, I64(0), *starts), (next_left, next_place, *values)
+    for phi, first, following in zip((left, place, *phis), firsts, nexts, strict=True):
+        phi.add_incoming(first, entry)
+        phi.add_incoming(following, loop)
+    builder.cbranch(builder.icmp_signed(">", next_left, I64(0)), loop, done)
+    builder.position_at_end(done)
+    return values
 
 
 def _store_sum(vec: Vector, values: list[Any], target: Any) -> None:
@@ -46,57 +65,50 @@ def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> N
 
     The sum of all chains is stored at `target`. The next two vectors of `seeds` are the factor and the summand.
     """
-    builder = vec.builder
-    size = 4 * vec.lanes
     seeds = vec.pointer(seeds)
-    *starts, factor, summand = (vec.load(vec.offset(seeds, i * size)) for i in range(tile.chains + 2))
-    entry = builder.block
-    loop, done = builder.append_basic_block("fma"), builder.append_basic_block("fma.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    left = _phi(vec, turns, entry)
-    phis = [_phi(vec, start, entry) for start in starts]
-    chains: list[Any] = list(phis)
-    for _ in range(tile.unroll):
-        chains = [vec.fma(chain, factor, summand) for chain in chains]
-    for phi, chain in zip(phis, chains, strict=True):
-        phi.add_incoming(chain, loop)
-    following = builder.sub(left, I64(1))
-    left.add_incoming(following, loop)
-    builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
-    builder.position_at_end(done)
-    _store_sum(vec, chains, target)
+    *starts, factor, summand = (vec.load(vec.offset(seeds, i * 4 * vec.lanes)) for i in range(tile.chains + 2))
+
+    def body(_: Any, chains: list[Any]) -> list[Any]:
+        for _ in range(tile.unroll):
+            chains = [vec.fma(chain, factor, summand) for chain in chains]
+        return chains
+
+    _store_sum(vec, _loop(vec, turns, I64(0), 0, starts, body), target)
 
 
 @emitter
 def read_chains(tile: Any, vec: Vector, turns: Any, x: Any, size: Any, target: Any) -> None:
     """Read `tile.step` bytes `turns` (1 or more) times, over and over the `size` bytes at x, into `chains` sums.
 
-    `size` is a multiple of the step. There is one loop, not one a pass: its end would be mispredicted in each pass.
+    `size` is a multiple of the step.
     """
-    builder = vec.builder
     x = vec.pointer(x)
-    entry = builder.block
-    loop, done = builder.append_basic_block("read"), builder.append_basic_block("read.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    left = _phi(vec, turns, entry)
-    place = _phi(vec, I64(0), entry)
-    phis = [_phi(vec, vec.constant(0.0), entry) for _ in range(tile.chains)]
-    chains: list[Any] = list(phis)
-    start = vec.offset(x, place)
-    for i in range(tile.unroll * tile.chains):
-        chain = i % tile.chains
-        chains[chain] = vec.add(chains[chain], vec.load(vec.offset(start, 4 * vec.lanes * i)))
-    for phi, chain in zip(phis, chains, strict=True):
-        phi.add_incoming(chain, loop)
-    next_place = builder.add(place, I64(tile.step))
-    place.add_incoming(builder.select(builder.icmp_signed("<", next_place, size), next_place, I64(0)), loop)
-    following = builder.sub(left, I64(1))
-    left.add_incoming(following, loop)
-    builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
-    builder.position_at_end(done)
-    _store_sum(vec, chains, target)
+
+    def body(place: Any, chains: list[Any]) -> list[Any]:
+        start = vec.offset(x, place)
+        for i in range(tile.unroll * tile.chains):
+            chain = i % tile.chains
+            chains[chain] = vec.add(chains[chain], vec.load(vec.offset(start, 4 * vec.lanes * i)))
+        return chains
+
+    _store_sum(vec, _loop(vec, turns, size, tile.step, [vec.constant(0.0)] * tile.chains, body), target)
+
+
+@emitter
+def write_vectors(tile: Any, vec: Vector, turns: Any, y: Any, size: Any, seed: Any) -> None:
+    """Write `tile.step` bytes `turns` (1 or more) times, over and over the `size` bytes at y: the vector at `seed`.
+
+    `size` is a multiple of the step.
+    """
+    y, value = vec.pointer(y), vec.load(vec.pointer(seed))
+
+    def body(place: Any, _: list[Any]) -> list[Any]:
+        start = vec.offset(y, place)
+        for i in range(tile.unroll * tile.chains):
+            vec.store(value, vec.offset(start, 4 * vec.lanes * i))
+        return []
+
+    _loop(vec, turns, size, tile.step, [], body)
 
 
 @kernel("turns seeds y y_step")
@@ -109,6 +121,12 @@ def fma_peak(tile, worker, workers, args):
 def read_sum(tile, worker, workers, args):
     """turns × `tile.step` bytes read on each worker from the `size` bytes at x + worker·x_step."""
     read_chains(tile, args.turns, args.x + worker * args.x_step, args.size, args.y + worker * args.y_step)
+
+
+@kernel("turns y y_step size seed")
+def write_all(tile, worker, workers, args):
+    """turns × `tile.step` bytes written on each worker to the `size` bytes at y + worker·y_step."""
+    write_vectors(tile, args.turns, args.y + worker * args.y_step, args.size, args.seed)
 
 
 @kernel("x x_step size")

@@ -1,8 +1,8 @@
 """Compiled kernels on disk: one object file per (kernel, tile), stamped with all that its machine code depends on.
 
-The stamp covers every source file of the kernel rooms, the versions of Numba and llvmlite, and the target CPU with
-its features, so a change of any of them starts an empty folder instead of running stale code. Files are written
-whole and renamed into place, carry a checksum, and hold machine code only: nothing is unpickled.
+A kernel's name covers the sources that it is made from (`runtime.stamp`), its folder the versions of Numba and
+llvmlite and the target CPU with its features, so a change of any of them compiles anew instead of running stale code.
+Files are written whole and renamed into place, carry a checksum, and hold machine code only: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numba
 
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
+from cpuconv.runtime.stamp import stamp
 from cpuconv.runtime.target import target, target_machine
 
-SOURCE_ROOMS = ("runtime", "isa", "micro", "solvers")
 LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
 _lock = threading.RLock()
 _engines: list[llvm.ExecutionEngine] = []  # one an object file: all call their function by the same name
@@ -40,23 +40,10 @@ class Statistics:
 
 
 @functools.lru_cache(maxsize=1)
-def source_stamp() -> str:
-    """Hash of all kernel sources; candidates timed under another stamp are stale."""
-    root = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for room in SOURCE_ROOMS:
-        for path in sorted((root / room).glob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-@functools.lru_cache(maxsize=1)
 def folder() -> tuple[Path, bool]:
-    """Where this stamp's kernels are kept, and whether new ones can be written there (one warning if not)."""
-    stamp = hashlib.sha256(
-        "\n".join((source_stamp(), repr(target()), numba.__version__, llvmlite.__version__)).encode()
-    ).hexdigest()[:16]
-    place = cache_folder() / "kernels" / stamp
+    """Where kernels of this target are kept, and whether new ones can be written there (one warning if not)."""
+    versions = "\n".join((repr(target()), numba.__version__, llvmlite.__version__))
+    place = cache_folder() / "kernels" / hashlib.sha256(versions.encode()).hexdigest()[:16]
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
@@ -76,10 +63,13 @@ def load_object(code: bytes, symbol: str) -> int:
         return engine.get_function_address(symbol)
 
 
-def load_or_compile(name: str, identity: str, compile_: Callable[[], tuple[bytes, str, int]]) -> int:
-    """Address of the kernel `name` specialised as `identity`; `compile_` gives (object code, symbol, address)."""
+def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[], tuple[bytes, str, int]]) -> int:
+    """Address of the kernel `name` of `module` specialised as `identity`.
+
+    `compile_` gives (object code, symbol, address).
+    """
     place, writable = folder()
-    digest = hashlib.sha256(f"{name}\n{identity}".encode()).hexdigest()[:20]
+    digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
     path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
     with _lock:
         address = _load(path)

@@ -5,6 +5,7 @@ A kernel does its share (`worker` of `workers`) of the work that `args` describe
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,8 @@ class Kernel:
     """A kernel driver with the names of its arguments; `entry(tile)` compiles or loads it for one tile."""
 
     def __init__(self, function: Callable[..., None], fields: tuple[str, ...]) -> None:
-        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.module = function.__module__
+        self.name = f"{self.module}.{function.__qualname__}"
         self.fields = fields
         self.block = BlockType(fields)
         self.__doc__ = inspect.getdoc(function)
@@ -42,7 +44,8 @@ class Kernel:
         if address is None:
             signature = self.signature(tile)
             identity = f"{tile_text(tile)}\n{','.join(self.fields)}"
-            address = load_or_compile(self.name, identity, lambda: compile_entry(self._dispatcher, signature))
+            compiled = functools.partial(compile_entry, self._dispatcher, signature)
+            address = load_or_compile(self.name, self.module, identity, compiled)
             self._entries[tile] = address
         return address
 

@@ -120,7 +120,7 @@ def _launch_function() -> Any:
     global _launcher
     if _launcher is None:
         dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(_run)
-        address = load_or_compile("launch", "record", lambda: compile_entry(dispatcher, _SIGNATURE))
+        address = load_or_compile("launch", __name__, "record", lambda: compile_entry(dispatcher, _SIGNATURE))
         _launcher = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)  # releases the GIL while it runs
     return _launcher
 

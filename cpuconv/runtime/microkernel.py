@@ -28,7 +28,8 @@ class MicroKernel:
 
     def __init__(self, emit: Callable[..., None]) -> None:
         code = emit.__code__
-        self.name = f"{emit.__module__}.{emit.__qualname__}"
+        self.module = emit.__module__
+        self.name = f"{self.module}.{emit.__qualname__}"
         self.words = code.co_varnames[2 : code.co_argcount]
         self.__doc__ = emit.__doc__
         self._emit = emit
@@ -43,7 +44,8 @@ class MicroKernel:
         """C address of the micro-kernel for `tile` (compiled at most once per machine)."""
         address = self._entries.get(tile)
         if address is None:
-            address = self._entries[tile] = load_or_compile(self.name, tile_text(tile), lambda: self._compile(tile))
+            address = load_or_compile(self.name, self.module, tile_text(tile), lambda: self._compile(tile))
+            self._entries[tile] = address
         return address
 
     def assembly(self, tile: Any) -> str:

@@ -20,7 +20,8 @@ from autotune.cores import allowed_cores
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
 
 _MODULES = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
-_count: int | None = None
+AUTO = "auto"  # the count that is fastest for a shape
+_count: int | str | None = None
 _forked = False
 _warned = False
 
@@ -31,31 +32,38 @@ def maximum_threads() -> int:
     return max(1, min(allowed_cores(), numba.config.NUMBA_NUM_THREADS))
 
 
-def get_num_threads() -> int:
-    """Number of threads that `conv2d` and `plan` use when not told otherwise."""
+def get_num_threads() -> int | str:
+    """Number of threads that `conv2d` and `plan` use when not told otherwise; "auto": the fastest for each shape."""
     return _count if _count is not None else maximum_threads()
 
 
-def set_num_threads(n: int) -> None:
-    """Set the default number of threads, 1 to the number of cores this process may use.
+def set_num_threads(n: int | str) -> None:
+    """Set the default number of threads: 1 to the number of cores this process may use, or "auto".
 
     Raises
     ------
     ArgumentTypeError
-        `n` is not an integer.
+        `n` is neither an integer nor "auto".
     ArgumentError
         `n` is out of range.
     """
     global _count
-    _count = check_threads(n, "n")
+    _count = wanted_threads(n, "n")
+
+
+def wanted_threads(n: int | str | None, name: str = "threads") -> int | str:
+    """A valid thread count or "auto" from a user's value; None gives the default."""
+    if n is None:
+        return get_num_threads()
+    return AUTO if isinstance(n, str) and n == AUTO else check_threads(n, name)
 
 
 def check_threads(n: int | None, name: str = "threads") -> int:
-    """A valid thread count from a user's value; None gives the default."""
+    """A valid thread count from a user's value; None gives the default, or where that is "auto" the maximum."""
     if n is None:
-        return get_num_threads()
+        return maximum_threads() if _count in (None, AUTO) else int(_count)
     if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise ArgumentTypeError(f"Argument {name!r} must be an integer or None, not {n!r}.")
+        raise ArgumentTypeError(f"Argument {name!r} must be an integer, 'auto' or None, not {n!r}.")
     if not 1 <= int(n) <= maximum_threads():
         raise ArgumentError(
             f"Argument {name!r} must be from 1 to {maximum_threads()} (the cores this process may use), not {n!r}."

@@ -3,7 +3,7 @@
 A solver is a module with the parts below, in this order. `Params` is a frozen dataclass; its text is the candidate's
 name, in the store and in `plan.algorithm`.
 
-    NAME, ACCURACY
+    NAME, ACCURACY, ROUNDING
     class Params
     applicable(problem, isa) -> str | None              why it cannot run this, or None
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
@@ -11,6 +11,9 @@ name, in the store and in `plan.algorithm`.
     layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides
     pack(problem, params, isa, weight) -> np.ndarray    weights in the order they are read
     bind(problem, params, isa, space, x, y, residual) -> list[Step]
+
+ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
+same result to the last bit, whatever the others are and however many workers share the work.
 
 What can run is kept apart from what is worth running. The workspace of a candidate is what `bind` reserves.
 """

@@ -19,6 +19,7 @@ from cpuconv.solvers.machine import Machine
 
 NAME = "depthwise"
 ACCURACY = "exact"
+ROUNDING = ()
 
 
 @dataclass(frozen=True)

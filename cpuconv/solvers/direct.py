@@ -21,6 +21,7 @@ from cpuconv.solvers.tiling import tiles
 
 NAME = "direct"
 ACCURACY = "exact"
+ROUNDING = ()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from cpuconv.solvers.machine import Machine, machine
 
 NAME = "fft"
 ACCURACY = "standard"
+ROUNDING = ("rows", "cols")
 
 # Tile size: operations of the complex codelet, and of the real ones forward and back (a test counts them).
 SIZES: dict[int, tuple[int, int, int]] = {

@@ -22,6 +22,7 @@ from cpuconv.solvers.tiling import tiles
 
 NAME = "first_layer"
 ACCURACY = "exact"
+ROUNDING = ()
 _LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
 
 

@@ -19,6 +19,7 @@ from cpuconv.solvers.machine import Machine
 
 NAME = "grouped"
 ACCURACY = "exact"
+ROUNDING = ()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from layouts import Strides
 
 NAME = "im2col"
 ACCURACY = "exact"
+ROUNDING = ()
 
 _SHARES = (0.5, 0.15)  # of L2, for the columns of a block
 _UNROLLS = range(4, 10)

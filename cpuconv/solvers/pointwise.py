@@ -21,6 +21,7 @@ from cpuconv.solvers.tiling import tiles
 
 NAME = "pointwise"
 ACCURACY = "exact"
+ROUNDING = ()
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
 

@@ -26,6 +26,7 @@ from cpuconv.solvers.transformed import Size
 
 NAME = "winograd"
 ACCURACY = "standard"
+ROUNDING = ("rows", "cols")
 
 _ROOT = math.sqrt(2)
 POINTS: dict[int, tuple[float, ...]] = {  # by input tile size of an axis; infinity is always one more

@@ -1,0 +1,189 @@
+"""The roofs over a problem: the time that no run of an algorithm is under, and what a run is bound by.
+
+After Williams, Waterman and Patterson, "Roofline" (CACM 2009), with three roofs: the algorithm's operations at the
+measured peak; what it reads, each byte once, from the closest levels of memory that hold it; and its vector stores.
+They are lower bounds: no overlapping tile, no padding, no pass over an intermediate result is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+FMA, STORES, MEMORY = "FMA", "stores", "memory"
+COMPUTE, BANDWIDTH, OVERHEAD = "compute", "bandwidth", "overhead"
+DTYPE = "float32"
+SHARED = ("L3",)  # the caches that all cores share; of the others each thread has its own
+MEASURED = "measured"  # beside the figures of a number of threads: when, in seconds since 1970
+THREADS = re.compile("[1-9][0-9]{0,5}")
+MOST = 1e12  # of a figure; larger ones are not to be believed
+EXPLAINED = 0.5  # of a run's time: if all roofs one after another take less, none of them binds it
+
+KeptRoofs = Mapping[str, Mapping[str, float]]
+"""What is kept of a device: by the number of threads as text, the figures of `Workload.probe` and `MEASURED`."""
+
+# What helps a run that is bound by a roof, or by none.
+REMEDIES = {
+    FMA: "Do less arithmetic: an algorithm with fewer multiplications, if the accuracy asked for admits one, or a "
+    "narrower data type. More cores help in proportion.",
+    "L1": "Do more with what is loaded: fuse the operations before or after this one, or use a narrower data type.",
+    "L2": "Keep more in L1: fuse the operations before or after this one, or use a narrower data type. More cores "
+    "bring their own L2.",
+    "L3": "Keep the data in L2: run the next operation on a part as soon as it is ready, use smaller batches if the "
+    "activations are large, or a narrower data type. More cores bring their own L2.",
+    MEMORY: "Fetch less: more images in a call if the weights are large, fewer if the activations are; run the next "
+    "operation while its input is in cache; a narrower data type. More cores share the same memory.",
+    STORES: "Store less: fuse the operation that reads the output, or use a layout whose vectors are full.",
+    OVERHEAD: "Starting threads, borders, packing, passes over intermediate results and idle lanes take most of the "
+    "time: more images in a call, fewer threads, a layout that needs no reordering, or a greater effort of tuning.",
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of memory: the bytes that it holds for all threads together (infinite: memory), and GB/s of reading."""
+
+    name: str
+    size: float
+    gbs: float
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """What all threads reach together: GFLOP/s of FMAs, GB/s of vector stores, and the levels, closest first."""
+
+    fma_gflops: float
+    store_gbs: float
+    levels: tuple[Level, ...]
+
+    @classmethod
+    def of(cls, figures: Mapping[str, float], caches: Mapping[str, int], threads: int, dtype: str = DTYPE) -> Roofs:
+        """Roofs from the figures of `Workload.probe` and the bytes of each cache.
+
+        A cache that was not measured counts as fast as the one before it.
+
+        Raises:
+            ValueError: a necessary figure is missing, or is no positive number.
+        """
+        levels, gbs = [], math.inf
+        for key, size in caches.items():
+            name = key[:2]
+            gbs = _figure(figures, f"{name.lower()}_gbs", gbs)
+            levels.append(Level(name, size * (1 if name in SHARED else threads), gbs))
+        levels.append(Level(MEMORY, math.inf, _figure(figures, "dram_gbs")))
+        return cls(_figure(figures, f"{dtype}_gflops"), _figure(figures, "store_gbs"), tuple(levels))
+
+    def best(self, other: Roofs) -> Roofs:
+        """The higher of two measurements, figure by figure."""
+        pairs = zip(self.levels, other.levels, strict=True)
+        levels = tuple(replace(a, gbs=max(a.gbs, b.gbs)) for a, b in pairs)
+        return Roofs(max(self.fma_gflops, other.fma_gflops), max(self.store_gbs, other.store_gbs), levels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; memory's size is null."""
+        levels = [asdict(level) | {"size": level.size if math.isfinite(level.size) else None} for level in self.levels]
+        return asdict(self) | {"levels": levels}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an algorithm cannot avoid: operations, bytes read of the inputs and of the weights, bytes written."""
+
+    flops: float
+    inputs: int
+    weights: int
+    outputs: int
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte."""
+        return self.flops / (self.inputs + self.weights + self.outputs)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run is bound by: `kind` is "compute", "bandwidth" or "overhead"; `roof` is the highest and `share` is
+    what the run reaches of it."""
+
+    kind: str
+    roof: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.roof})" if self.kind == BANDWIDTH else self.kind
+
+    @property
+    def remedy(self) -> str:
+        """What the class calls for."""
+        return REMEDIES[OVERHEAD if self.kind == OVERHEAD else self.roof]
+
+
+def bounds(work: Work, roofs: Roofs, *, cold: bool = False) -> dict[str, float]:
+    """Seconds under each roof: FMA, the level of memory that most of the reading is spent on, stores.
+
+    Arguments:
+        cold: whether the weights come from memory, as between the other layers of a large model.
+    """
+    memory = roofs.levels[-1]
+    reading = dict.fromkeys((level.name for level in roofs.levels), 0.0)
+    left = float(work.inputs + work.outputs + (0 if cold else work.weights))
+    for level in roofs.levels:
+        part = min(left, level.size)
+        reading[level.name] += part / level.gbs * 1e-9
+        left -= part
+    if cold:
+        reading[memory.name] += work.weights / memory.gbs * 1e-9
+    return {
+        FMA: work.flops / roofs.fma_gflops * 1e-9,
+        max(reading, key=lambda name: reading[name]): sum(reading.values()),
+        STORES: work.outputs / roofs.store_gbs * 1e-9,
+    }
+
+
+def classify(work: Work, roofs: Roofs, seconds: float, *, cold: bool = False) -> Verdict:
+    """What a run that took `seconds` is bound by: the highest roof, or none where all together take far less."""
+    found = bounds(work, roofs, cold=cold)
+    roof = max(found, key=lambda name: found[name])
+    kind = OVERHEAD if sum(found.values()) < EXPLAINED * seconds else COMPUTE if roof == FMA else BANDWIDTH
+    return Verdict(kind, roof, found[roof] / seconds)
+
+
+def roofs_for(device: Mapping[str, Any], threads: int, dtype: str = DTYPE) -> Roofs | None:
+    """The roofs that are kept of a device (as `Store.devices` gives it) for so many threads; None if not measured."""
+    try:
+        return Roofs.of(device["roofs"][str(threads)], device["caches"], threads, dtype)
+    except (AttributeError, KeyError, TypeError, ValueError):  # not measured, or by another version
+        return None
+
+
+def sound_roofs(told: Any) -> dict[str, dict[str, float]]:
+    """What of `told` is as `KeptRoofs` are: a damaged file, or one of another version, may hold anything."""
+    return {
+        threads: figures
+        for threads, figures in (told.items() if isinstance(told, dict) else ())
+        if THREADS.fullmatch(threads) and isinstance(figures, dict) and all(map(_is_figure, figures.values()))
+    }
+
+
+def newest_roofs(*measured: KeptRoofs) -> dict[str, Mapping[str, float]]:
+    """For each number of threads those measured last."""
+    newest: dict[str, Mapping[str, float]] = {}
+    for roofs in measured:
+        for threads, figures in roofs.items():
+            kept = newest.get(threads, {})
+            newest[threads] = max(figures, kept, key=lambda each: (each.get(MEASURED, 0.0), sorted(each.items())))
+    return newest
+
+
+def _is_figure(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= MOST
+
+
+def _figure(figures: Mapping[str, float], name: str, otherwise: float | None = None) -> float:
+    value = figures.get(name, otherwise)
+    if not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"Argument 'figures' must hold a positive {name!r}, not {value!r}.")
+    return value

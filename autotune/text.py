@@ -1,0 +1,23 @@
+"""Figures as text."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float | None, format: str, scale: float = 1.0) -> str:
+    """`value` times `scale`; empty where unknown."""
+    return "" if value is None or math.isnan(value) else f"{value * scale:{format}}"
+
+
+def size(count: int | None) -> str:
+    """A count of bytes in the unit that leaves one to three digits before the point; empty where unknown."""
+    if not count:
+        return "" if count is None else "0"
+    power = min(3, int(math.log2(count)) // 10)
+    return f"{count / (1 << 10 * power):.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def count_of(count: int, what: str) -> str:
+    """ "1 thread", "2 threads"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

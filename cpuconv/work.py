@@ -1,0 +1,69 @@
+"""What an algorithm cannot avoid doing on a problem: the roofline's operations and bytes.
+
+Winograd and FFT count the products and the weights of their own domain; all others do the sum's own. No lane is
+counted that holds no channel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from autotune.roofline import Work
+from cpuconv.micro.fft import plane_count
+from cpuconv.problem import FLOAT_BYTES, ConvProblem
+from cpuconv.recipe import Candidate
+from cpuconv.solvers import fft, transformed, winograd
+
+Size = tuple[int, int]
+
+
+def work(problem: ConvProblem, candidate: Candidate) -> Work:
+    """The operations and bytes of a candidate on a problem."""
+    special = _TRANSFORMS.get(candidate.solver.NAME)
+    if special is None:
+        flops, weights = problem.flops, problem.weight_bytes
+    else:
+        planes, tile, step = special(problem, candidate.params)
+        pairs = planes * problem.cg * problem.k
+        flops = 2 * pairs * transformed.tile_grid(problem, tile, step)[2]
+        weights = pairs * FLOAT_BYTES
+    return Work(flops, touched_bytes(problem), weights, problem.out_bytes)
+
+
+def work_of(problem: ConvProblem, name: str) -> Work | None:
+    """The same by the candidate's name; None of one that these sources do not know."""
+    try:
+        return work(problem, Candidate.parse(name))
+    except (ValueError, ArithmeticError):  # no such solver or parameters, or none that make sense
+        return None
+
+
+def touched_bytes(problem: ConvProblem) -> int:
+    """Bytes of the input's rows and columns that some output reads: strides may step over the others."""
+    counts = []
+    sizes = (problem.h, problem.w), (problem.oh, problem.ow), (problem.r, problem.s)
+    for size, outputs, taps, step, gap, pad in zip(
+        *sizes, problem.stride, problem.dilation, (problem.pads[0], problem.pads[2]), strict=True
+    ):
+        places = {output * step + tap * gap - pad for output in range(outputs) for tap in range(taps)}
+        counts.append(len(places & set(range(size))))
+    return problem.n * problem.c * math.prod(counts) * FLOAT_BYTES
+
+
+def _winograd(problem: ConvProblem, params: winograd.Params) -> tuple[int, Size, Size]:
+    tile = params.rows, params.cols
+    return math.prod(winograd.outer(problem, tile)), tile, problem.dilation
+
+
+def _fft(problem: ConvProblem, params: fft.Params) -> tuple[int, Size, Size]:
+    return plane_count(params.rows, params.cols), fft.outputs(problem, params.rows, params.cols), (1, 1)
+
+
+# Of the algorithms that multiply in another domain: products a tile and pair of channels of a group, outputs a tile,
+# and their distance.
+_TRANSFORMS: dict[str, Callable[[ConvProblem, Any], tuple[int, Size, Size]]] = {
+    winograd.NAME: _winograd,
+    fft.NAME: _fft,
+}

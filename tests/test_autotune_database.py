@@ -1,0 +1,230 @@
+"""The store's file: set aside when damaged, foreign or newer; migrated; replaced by memory when read-only or full."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from autotune import database
+from autotune.database import StoreWarning
+from autotune.schema import MIGRATIONS
+from autotune.store import Row, Store
+
+
+def row(candidate: str, seconds: float, **values) -> Row:
+    given = {"device": "d", "problem": "p", "sources": "s", "state": "ok", "median": seconds, "score": seconds}
+    return Row(**{**given, "candidate": candidate, **values})
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(database, "_warned", set())
+    return tmp_path / "folder" / "store.sqlite"
+
+
+DAMAGED = {
+    "garbage": b"this is no database" * 100,
+    "short": b"x",
+    "torn": None,
+}
+
+
+def spoil(path: Path, kind: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "torn":
+        Store(path).put([row(f"c{n}", 1e-3) for n in range(500)])
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+        content = path.read_bytes()
+        path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    elif kind == "foreign":
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE trials (mine)")
+        connection.close()
+    elif kind == "newer":
+        Store(path).close()
+        connection = sqlite3.connect(path)
+        connection.execute(f"PRAGMA user_version={database.VERSION + 1}")
+        connection.close()
+    else:
+        path.write_bytes(DAMAGED[kind])
+
+
+@pytest.mark.parametrize("kind", ["garbage", "short", "torn", "foreign", "newer"])
+def test_what_cannot_be_used_is_set_aside(path: Path, kind: str) -> None:
+    spoil(path, kind)
+    content = path.read_bytes()
+    with pytest.warns(StoreWarning, match=r"moved to store\.sqlite\.corrupt-1") as caught:
+        kept = Store(path)
+        kept.put([row("a", 1e-3)])
+        assert kept.rows("d", "p")[0].candidate == "a"
+    assert len(caught) == 1
+    assert path.with_name("store.sqlite.corrupt-1").read_bytes()[:16] == content[:16]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Store(path).best("d", "p", sources={"s"}).candidate == "a"
+
+
+def test_the_second_set_aside_has_its_own_name(path: Path) -> None:
+    for number in (1, 2):
+        spoil(path, "garbage")
+        database._warned.clear()
+        with pytest.warns(StoreWarning, match=f"corrupt-{number}"):
+            Store(path).close()
+
+
+@pytest.mark.parametrize("kind", ["garbage", "torn", "foreign", "newer"])
+def test_a_reader_leaves_the_file_alone(path: Path, kind: str) -> None:
+    spoil(path, kind)
+    reader = Store(path, read_only=True)
+    with pytest.warns(StoreWarning, match="cannot be read") as caught:
+        assert reader.lookup("d", "p", sources={"s"}) is None
+        assert reader.lookup("d", "q", sources={"s"}) is None
+    assert len(caught) == 1
+    assert not list(path.parent.glob("*corrupt*"))
+
+
+def test_a_row_that_has_changed_is_passed_over(path: Path) -> None:
+    kept = Store(path)
+    kept.put([row("a", 1e-3), row("b", 2e-3), row("c", 3e-3)])
+    kept._connection.execute("UPDATE trials SET median = 4e-3 WHERE candidate = 'a'")
+    kept._connection.execute("UPDATE trials SET candidate = 'x' WHERE candidate = 'c'")
+    with pytest.warns(StoreWarning, match="rows that are damaged; they are passed over") as caught:
+        assert kept.best("d", "p", sources={"s"}).candidate == "b"
+        assert [each.candidate for each in kept.rows("d", "p")] == ["b"]
+    assert len(caught) == 1
+
+
+def first_version(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path)
+    for statement in MIGRATIONS[0]:
+        connection.execute(statement)
+    names = ", ".join(Row._fields[:17])
+    values = tuple(row("a", 1e-3, created=5.0, count=3))[:17]
+    values = tuple(None if value != value else value for value in values)
+    connection.execute(f"INSERT INTO trials ({names}) VALUES ({', '.join('?' * 17)})", values)
+    connection.execute("INSERT INTO finished VALUES ('d', 'p', 'quick', 's', 1, 5.0)")
+    connection.execute(f"PRAGMA application_id={database.APPLICATION}")
+    connection.execute("PRAGMA user_version=1")
+    connection.commit()
+    connection.close()
+
+
+def test_a_store_of_the_first_version_is_migrated(path: Path) -> None:
+    first_version(path)
+    content = path.read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Store(path, read_only=True) as reader:  # which leaves the file as it is
+            assert reader.lookup("d", "p", sources={"s"}).median == 1e-3
+        assert path.read_bytes() == content
+        kept = Store(path)
+    (found,) = kept.rows("d", "p")
+    assert (found.median, found.count, found.created, found.regime) == (1e-3, 3, 5.0, "warm")
+    assert [each.problem for each in kept.finished("d")] == ["p"]
+    kept.put([row("b", 5e-4)])
+    assert Store(path).best("d", "p", sources={"s"}).candidate == "b"
+    fresh = Store(path.with_name("fresh.sqlite"))
+    query = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+    assert kept._connection.execute(query).fetchall() == fresh._connection.execute(query).fetchall()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM finished; END",
+        "CREATE TABLE more (x)",
+        "DROP TABLE claims",
+        "CREATE INDEX i ON trials (candidate)",
+    ],
+)
+def test_a_file_with_other_tables_is_no_store(path: Path, statement: str) -> None:
+    """What a file brings must not run inside our statements."""
+    Store(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.close()
+    with pytest.warns(StoreWarning, match="its tables are not a store's"):
+        Store(path).put([row("a", 1e-3)])
+    assert path.with_name("store.sqlite.corrupt-1").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SQLite's other file systems are those of Unix")
+def test_a_file_system_without_shared_memory_gets_another_journal(path: Path, monkeypatch) -> None:
+    with Store(path) as kept:
+        assert database.journal(kept._connection) == "wal"
+    path.unlink()
+    connect = sqlite3.connect
+
+    def without(name: str, **options):
+        return connect(f"file:{name}?vfs=unix-dotfile", **{**options, "uri": True})
+
+    monkeypatch.setattr(sqlite3, "connect", without)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Store(path) as kept:
+            assert database.journal(kept._connection) == "delete"
+            kept.put([row("a", 1e-3)])
+            assert kept.best("d", "p", sources={"s"}).candidate == "a"
+
+
+def test_a_full_disk_leaves_memory(path: Path) -> None:
+    kept = Store(path)
+    kept.put([row("a", 2e-3)])
+    (pages,) = kept._connection.execute("PRAGMA page_count").fetchone()
+    kept._connection.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.warns(StoreWarning, match="full.*in memory only") as caught:
+        kept.put([row(f"c{n}" * 50, 1e-3 + n) for n in range(1000)])
+        kept.put([row("z", 1e-4)])
+    assert len(caught) == 1
+    assert len(kept.rows("d", "p")) == 1002
+    assert kept.lookup("d", "p", sources={"s"}).candidate == "z"
+    assert "in memory" in kept.health()
+    assert [each.candidate for each in Store(path).rows("d", "p")] == ["a"]
+
+
+def test_a_read_only_file_leaves_memory(path: Path) -> None:
+    kept = Store(path)
+    kept.put([row("a", 2e-3)])
+    kept._connection.execute("PRAGMA query_only=1")
+    with pytest.warns(StoreWarning, match="readonly.*in memory only"):
+        kept.put([row("b", 1e-3)])
+    assert [each.candidate for each in kept.rows("d", "p")] == ["b", "a"]
+
+
+def test_a_folder_that_cannot_be_made_leaves_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.warns(StoreWarning, match="in memory only"):
+        kept = Store(tmp_path / "file" / "store.sqlite")
+    kept.put([row("a", 1e-3)])
+    assert kept.best("d", "p", sources={"s"}).candidate == "a"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_read_and_left_alone(path: Path) -> None:
+    kept = Store(path)
+    kept.put([row("a", 1e-3)])
+    kept.close()
+    path.parent.chmod(0o555)
+    try:
+        assert Store(path, read_only=True).lookup("d", "p", sources={"s"}).candidate == "a"
+        with pytest.warns(StoreWarning, match="in memory only"):
+            Store(path).put([row("b", 1e-4)])
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_a_reader_names_the_trouble(path: Path) -> None:
+    spoil(path, "foreign")
+    reader = Store(path, read_only=True)
+    assert "another program" in reader.health()
+    with pytest.warns(StoreWarning, match="another program"):
+        assert reader.rows("d", "p") == []
+    assert reader.devices() == {}

@@ -1,0 +1,139 @@
+"""Stores that several warmups share: claims, kills, misses; and the size and speed of a large one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kills import PROBLEMS, kill_warmups
+
+from autotune import claims, database, store
+from autotune.rows import Row
+from autotune.store import Store
+
+REPO = Path(__file__).parents[1]
+KEY = ("d", "p", "warm")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(database, "_warned", set())
+    return tmp_path / "store.sqlite"
+
+
+CLAIM = "import sys; from autotune.store import Store; print(Store(sys.argv[1]).claim('d', 'p', 'warm'), flush=True)"
+
+
+def elsewhere(path: Path, code: str = CLAIM) -> subprocess.Popen[str]:
+    """A process that claims the problem and tells whether it could."""
+    command = [sys.executable, "-c", code, str(path)]
+    environ = {**os.environ, "PYTHONPATH": str(REPO)}
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+
+
+def test_one_claims_and_others_wait(path: Path) -> None:
+    mine, other = Store(path), Store(path)
+    assert mine.claim(*KEY) and mine.claim(*KEY)
+    assert not other.claim(*KEY)
+    assert other.claim("d", "p", "cold") and other.claim("d", "q", "warm")
+    other.release(*KEY)  # not the other's to release
+    assert not other.claim(*KEY)
+    process = elsewhere(path)
+    assert process.communicate(timeout=30)[0] == "False\n"
+    mine.release(*KEY)
+    assert other.claim(*KEY)
+
+
+def test_a_claim_ends_with_its_process(path: Path) -> None:
+    process = elsewhere(path, CLAIM + "; sys.stdin.read()")
+    assert process.stdout.readline() == "True\n"
+    mine = Store(path)
+    assert not mine.claim(*KEY)
+    process.kill()
+    process.wait(20)
+    assert mine.claim(*KEY)
+    process.communicate()
+
+
+def test_a_claim_from_elsewhere_holds_for_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, here = Store(path), Store(path)
+    monkeypatch.setattr(claims, "place", lambda: "another machine")
+    assert there.claim(*KEY)
+    monkeypatch.undo()
+    assert not here.claim(*KEY)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.0)
+    assert here.claim(*KEY)
+
+
+def test_a_number_of_a_process_that_is_another_now(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, here = Store(path), Store(path)
+    monkeypatch.setattr(claims, "_started", lambda pid: "long ago")
+    assert there.claim(*KEY)
+    monkeypatch.undo()
+    assert here.claim(*KEY) is bool(claims._started(os.getpid()))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is not known there")
+def test_warmups_at_once_and_killed(tmp_path: Path) -> None:
+    """`bench.tuner` kills fifty."""
+    toll = kill_warmups(tmp_path, kills=6, seed=1)
+    assert toll.troubles == []
+    assert toll.kills == 6 and len(toll.finished) == 6 * PROBLEMS
+    assert toll.lost == toll.twice == set()
+
+
+def test_misses_are_counted_and_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Store(path)
+    kept.add_missed("d", [("p", 1), ("q", 3)])
+    kept.add_missed("d", [("p", 4)])
+    kept.add_missed("e", [("r", 1)])
+    assert kept.missed("d") == [("p", 5), ("q", 3)]
+    monkeypatch.setattr(store, "MISSED", 3)
+    kept.add_missed("d", [("x", 1), ("y", 1)])
+    kept.add_missed("d", [("z", 1)])
+    assert kept.missed("d") == [("p", 5), ("q", 3), ("z", 1)]  # of equals the one met last
+    assert Store(path).missed("e") == [("r", 1)]
+    kept.clear_missed("d", ["p", "unknown"])
+    assert [key for key, _ in kept.missed("d")] == ["q", "z"]
+
+
+LARGE = 1000, 100  # problems, candidates each
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "store.sqlite"
+    problems, candidates = LARGE
+    with Store(path) as kept:
+        for p in range(problems):
+            row = Row("d", f"p{p}", "", "s", "ok", median=1.0, score=1.0, estimate=1.0, spread=0.1, count=9)
+            kept.put(row._replace(candidate=f"c{n}(v=1)", score=1e-3 * (n + 1)) for n in range(candidates))
+    return path
+
+
+def test_a_large_store_opens_at_once(large: Path) -> None:
+    took = []
+    for n in range(5):
+        start = time.perf_counter()
+        reader = Store(large, read_only=True)
+        assert reader.lookup("d", f"p{n}", sources={"s"}).candidate == "c0(v=1)"
+        took.append(time.perf_counter() - start)
+        reader.close()
+    assert min(took) < 0.05
+
+
+def test_a_warm_look_up_costs_little(large: Path) -> None:
+    reader, sources = Store(large, read_only=True), frozenset({"s"})
+    limits = {"sources": sources, "accuracies": ("exact", "standard")}
+
+    def seconds(calls: int = 2000) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            reader.lookup("d", "p1", **limits)
+        return (time.perf_counter() - start) / calls
+
+    assert min(seconds() for _ in range(5)) < 10e-6  # 2 µs on a machine of its own

@@ -1,0 +1,201 @@
+"""The HTML page: as text, and in a real browser."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import browser
+import pytest
+
+from autotune.lines import COLUMNS, Line, Section
+from autotune.page import page
+from autotune.page.plot import Axis
+from autotune.report import FORMATS, render
+from autotune.roofline import Level, Roofs, Work
+from autotune.store import Row, Use
+
+HOSTILE = "<script>document.title = 'taken'</script>&\"'</style>"
+US = 1e-6
+LEVELS = (Level("L1", 3e4, 270.0), Level("L2", 1e6, 100.0), Level("L3", 3e7, 18.0), Level("memory", math.inf, 11.0))
+ROOFS = Roofs(150.0, 150.0, LEVELS)
+DEVICE = {
+    "key": "0123456789abcdef",
+    "model": "A CPU <b>",
+    "isa": "avx512",
+    "cores": 2,
+    "cpu_name": "some-cpu",
+    "caches": {"L1d": 32 << 10},
+    "numpy": "2.0",
+    "roofs": {"1": {"measured": 1.7e9}},
+}
+PHONE, DESKTOP = (390, 844), (1200, 900)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def line(label: str, micro: float, count: int, work: Work | None, roofs: Roofs | None = ROOFS, network="net") -> Line:
+    use = Use(network, 1, "auto,auto", label, f"shape of {label} " + "x" * 60, count, 2e6)
+    row = Row("d", use.problem, f"way({label})", "s", "ok", median=micro * US, spread=US, count=5, score=micro * US)
+    return Line(use, row, work, roofs)
+
+
+LINES = [
+    line("middle", 100.0, 3, Work(1e6, 10_000, 20_000, 10_000)),
+    line("slow", 1000.5, 1, Work(1e8, 400_000, 200_000, 400_000)),
+    line("fast", 9.5, 20, Work(1e6, 10_000, 20_000, 10_000)),
+    line("unknown", 50.0, 2, None),
+    line(HOSTILE, 60.0, 1, Work(1e6, 300_000, 20_000, 10_000)),
+    line("other", 60.0, 1, Work(1e6, 300_000, 20_000, 10_000), network=HOSTILE),
+]
+SECTION = Section(DEVICE, LINES)
+
+
+class Parts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attributes) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+
+def test_nothing_is_loaded_and_nothing_is_injected():
+    text = page([SECTION])
+    parts = Parts()
+    parts.feed(text)
+    names = [tag for tag, _ in parts.tags]
+    assert (names.count("script"), names.count("style"), names.count("b")) == (1, 1, 0)
+    assert (names.count("table"), names.count("figure")) == (2, 2)
+    assert names.count("svg") == 2 + 2 + 1  # the plots, and the signs of what binds lines in the one and in the other
+    for _, attributes in parts.tags:
+        assert not {"src", "style", "onload", "onclick"} & set(attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    (policy,) = (found["content"] for _, found in parts.tags if "http-equiv" in found)
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy
+    assert not re.search(r"url\(|@import|https?:", text)
+
+
+def test_each_point_leads_to_its_line():
+    text = page([SECTION])
+    links, rows = re.findall(r'<a href="#(\w+)"', text), re.findall(r'<tr id="(\w+)"', text)
+    assert sorted(links) == sorted(set(rows) - {"d0n0r3"})  # whose work is not known
+    assert links[0] == "d0n0r1"  # what takes the most time, under the others
+    assert "slow: 2.0 GFLOP/s (100.0 GFLOP/s executed, 100 FLOP/byte); 67% of the FMA roof, bound by compute" in text
+
+
+def test_without_roofs_there_is_no_plot():
+    text = page([Section({**DEVICE, "roofs": {}}, [line("a", 10.0, 1, LINES[0].work, None)])])
+    assert "<svg" not in text and "autotune doctor --measure" in text and "What helps" not in text
+
+
+def test_the_same_figures_in_every_format():
+    for name in FORMATS:
+        text = render([SECTION], name)
+        share, time = ("0.66", "1000.") if name in ("csv", "json") else ("67%", "1000.5")
+        assert share in text and time in text and "middle" in text
+
+
+def test_axes_have_ticks():
+    for low, high, expected in ((1.5, 80.0, [1, 2, 5, 10, 20, 50, 100]), (0.15, 600.0, [0.1, 1, 10, 100])):
+        axis = Axis([low, high], 0.0, 100.0)
+        assert list(axis.ticks()) == pytest.approx(expected)
+        assert axis.at(axis.low) == 0.0 and axis.at(axis.high) == pytest.approx(100.0)
+
+
+PROGRAM = browser.find()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[browser.Browser, str]]:
+    """A browser, and the address of the page."""
+    folder = tmp_path_factory.mktemp("page")
+    file = folder / "table.html"
+    file.write_text(page([SECTION]), encoding="utf-8")
+    (folder / "profile").mkdir()
+    window = browser.Browser(PROGRAM, folder / "profile")
+    yield window, file.as_uri()
+    window.close()
+
+
+needs_browser = pytest.mark.skipif(
+    PROGRAM is None or os.name != "posix", reason=f"no browser: none of {', '.join(browser.NAMES)} is on the path"
+)
+
+
+def column(window: browser.Browser, place: int) -> list[str]:
+    cells = f"document.querySelectorAll('table')[0].querySelectorAll('tbody td:nth-child({place + 1})')"
+    return window.evaluate(f"[...{cells}].map(cell => cell.textContent)")
+
+
+@needs_browser
+def test_clicks_sort_by_a_column(shown):
+    window, address = shown
+    window.open(address, *DESKTOP)
+    titles = [each.title for each in COLUMNS]
+    time, share, problem = (titles.index(name) for name in ("time µs", "of roof", "problem"))
+    head = "thead th:nth-child({})"
+    order = ["9.5", "50.0", "60.0", "100.0", "1000.5"]
+    assert column(window, time) == ["100.0", "1000.5", "9.5", "50.0", "60.0"]
+    for expected, said in ((order, "ascending"), (order[::-1], "descending"), (order, "ascending")):
+        window.click(f"{head.format(time + 1)} button")
+        assert column(window, time) == expected
+        sorts = window.evaluate(
+            "[...document.querySelectorAll('table')[0].querySelectorAll('th')].map(h => h.ariaSort)"
+        )
+        assert sorts == [said if place == time else "none" for place in range(len(titles))]
+    # By the keyboard; what is unknown is last, whatever the order.
+    window.evaluate(f"document.querySelector('{head.format(share + 1)} button').focus()")
+    for _ in range(2):
+        window.press("Enter", 13, "\r")
+        found = column(window, share)
+        assert found[-1] == ""
+    assert found[:-1] == sorted(found[:-1], key=lambda text: -int(text[:-1]))
+    window.click(f"{head.format(problem + 1)} button")
+    assert column(window, problem)[1:] == ["fast", "middle", "slow", "unknown"]
+    assert window.evaluate("document.querySelector('tfoot td').textContent") == "total"
+    assert not window.said
+
+
+@needs_browser
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_is_readable_on_every_screen(shown, size, dark):
+    window, address = shown
+    window.open("about:blank", *size, dark=dark)
+    blank = window.screenshot()
+    window.open(address, *size, dark=dark)
+    picture = window.screenshot()
+    assert picture.startswith(PNG) and struct.unpack(">II", picture[16:24]) == size
+    assert len(picture) > 4 * len(blank)
+    assert window.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert window.evaluate("document.title").startswith("A CPU <b>")
+    ink, paper = window.evaluate("(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))")
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, paper)]
+    assert (brightness[0] > brightness[1]) == dark and abs(brightness[0] - brightness[1]) > 400
+    inner = "(box => [box.scrollWidth, box.clientWidth])(document.querySelector('.scroll'))"
+    wide, visible = window.evaluate(inner)
+    assert wide > visible  # the table scrolls in its own box
+    # Letters of the plot in pixels of the screen, and nothing of it outside.
+    plot = window.evaluate("document.querySelector('.plot').getBoundingClientRect().toJSON()")
+    texts = "document.querySelector('.plot').querySelectorAll('text')"
+    for box in window.evaluate(f"[...{texts}].map(each => each.getBoundingClientRect().toJSON())"):
+        assert box["height"] >= 11
+        assert plot["left"] <= box["left"] and box["right"] <= plot["right"]
+        assert plot["top"] <= box["top"] and box["bottom"] <= plot["bottom"]
+    assert not window.said
+
+
+@needs_browser
+def test_a_point_shows_its_line(shown):
+    window, address = shown
+    window.open(address, *DESKTOP)
+    window.evaluate("document.querySelector('.plot a[href=\"#d0n0r1\"]').dispatchEvent(new MouseEvent('click'))")
+    assert window.evaluate("document.querySelector('tr:target td').textContent") == "slow"
+    assert (
+        window.evaluate("getComputedStyle(document.querySelector('tr:target td')).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )

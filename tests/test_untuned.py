@@ -1,0 +1,277 @@
+"""What is asked for and not tuned: the neighbour's algorithm, the miss remembered, the result taken when it comes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pytest
+from example import EXPECTED, W, X, close
+
+import cpuconv
+from autotune.device import fingerprint
+from autotune.explain import explain_stored
+from autotune.store import Row, Store
+from autotune.threads import serial_fraction
+from cpuconv import api, missed, neighbours, select, tuned
+from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.problem import ConvProblem
+from cpuconv.runtime import threads as runtime_threads
+from cpuconv.select import Limits
+from cpuconv.workload import workload
+
+DEVICE = fingerprint().key
+PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
+
+
+@pytest.fixture
+def store(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store of the test's own, with nothing remembered of others."""
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
+    for memory in (missed._counts, missed._waiting, select._memory, api._remembered):
+        memory.clear()
+    yield Store(own_store / "autotune.sqlite")
+    for memory in (missed._counts, missed._waiting, select._memory, api._remembered):
+        memory.clear()
+
+
+def row(problem: ConvProblem, candidate: str, seconds: float, **fields: object) -> Row:
+    return Row(
+        DEVICE,
+        problem.key,
+        candidate,
+        workload.sources_of(candidate),
+        "ok",
+        median=seconds,
+        spread=0.0,
+        count=9,
+        score=seconds,
+        **fields,
+    )
+
+
+def candidates(problem: ConvProblem, solver: str) -> list[select.Ranked]:
+    return [each for each in select.ranking(problem) if solver == each.candidate.solver.NAME]
+
+
+def test_a_miss_takes_the_neighbours_algorithm_where_the_model_agrees(store: Store) -> None:
+    ranked = select.admitted(PROBLEM, Limits())
+    second = ranked[1]
+    assert second.cost.estimate <= neighbours.AGREES * ranked[0].cost.estimate
+    store.put([row(replace(PROBLEM, h=30, w=30), str(second.candidate), 1e-4)])
+    choice = select.choose(PROBLEM, "cached", Limits())
+    assert (str(choice.candidate), choice.decided_by) == (str(second.candidate), "neighbour")
+    told = explain_stored(store, DEVICE, workload, PROBLEM.key, float(PROBLEM.flops), 1, "quick")
+    assert (told.algorithm, told.decided_by) == (str(second.candidate), "neighbour")
+    # The nearer of two counts.
+    store.put([row(replace(PROBLEM, h=29, w=28), str(ranked[0].candidate), 1e-4)])
+    assert neighbours.nearest(PROBLEM) == str(ranked[0].candidate)
+    # Where the model finds it far slower it is not taken.
+    bad = max(ranked, key=lambda each: each.cost.estimate)
+    assert bad.cost.estimate > neighbours.AGREES * ranked[0].cost.estimate
+    agreeing = {each.candidate.solver.NAME for each in ranked if each.cost.estimate <= 1.1 * ranked[0].cost.estimate}
+    store.put([row(replace(PROBLEM, h=28, w=29), str(bad.candidate), 1e-4)])
+    select.forget()
+    choice = select.choose(PROBLEM, "cached", Limits())
+    assert choice.decided_by == ("neighbour" if bad.candidate.solver.NAME in agreeing else "model")
+    assert choice.candidate != bad.candidate
+
+
+def test_neighbours_are_of_a_kind(store: Store) -> None:
+    winner = str(select.ranking(PROBLEM)[0].candidate)
+    others = (
+        replace(PROBLEM, threads=2),
+        replace(PROBLEM, stride=(2, 2)),
+        replace(PROBLEM, in_layout="NHWC"),
+        replace(PROBLEM, groups=2),
+        replace(PROBLEM, groups=64),
+        replace(PROBLEM, dilation=(2, 2)),
+    )
+    store.put([row(other, winner, 1e-4) for other in others])
+    store.put([replace_key(row(PROBLEM, winner, 1e-4), PROBLEM.key.replace("g1mb1", "nonsense"))])
+    assert neighbours.nearest(PROBLEM) is None
+    store.put([row(replace(PROBLEM, activation="relu", n=4), winner, 1e-4)])
+    assert neighbours.nearest(PROBLEM) == winner
+
+
+def replace_key(stored: Row, key: str) -> Row:
+    return stored._replace(problem=key)
+
+
+def test_cold_rows_serve_where_there_is_no_warm_one(store: Store) -> None:
+    first, second = (str(each.candidate) for each in select.ranking(PROBLEM)[:2])
+    store.put([row(PROBLEM, first, 2e-4, regime="cold")])
+    assert str(select.choose(PROBLEM, "cached", Limits()).candidate) == first
+    store.put([row(PROBLEM, second, 3e-4)])
+    select.forget()
+    choice = select.choose(PROBLEM, "cached", Limits())
+    assert (str(choice.candidate), choice.decided_by) == (second, "store")
+
+
+def test_misses_are_remembered_and_written_outside_the_call(store: Store, monkeypatch, no_timing) -> None:
+    for _ in range(3):
+        cpuconv.plan(X.shape, W, padding=1, threads=1)
+    close(cpuconv.conv2d(X, W, padding=1, threads=1), EXPECTED)
+    key = cpuconv.plan(X.shape, W, padding=1, threads=1).problem.key
+    assert store.missed(DEVICE) == []
+    missed.flush()
+    assert store.missed(DEVICE) == [(key, 5)]
+    cpuconv.plan(X.shape, W, padding=1, threads=1, strategy="heuristic")
+    cpuconv.plan(X.shape, W, padding=1, threads=1, algorithm="direct")
+    missed.flush()
+    assert store.missed(DEVICE) == [(key, 5)]
+
+
+def test_misses_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(missed, "MOST", 3)
+    for size in range(4, 12):
+        missed.remember(replace(PROBLEM, h=size), Limits())
+        missed.remember(replace(PROBLEM, h=4), Limits())
+    assert len(missed._counts) == len(missed._waiting) == 3
+    missed.flush()
+    assert (replace(PROBLEM, h=4).key, 9) in store.missed(DEVICE)
+
+
+def test_a_store_that_cannot_be_written_stops_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Store, "add_missed", refuse)
+    missed.remember(PROBLEM, Limits())
+    missed.flush()
+    monkeypatch.setattr(missed, "_is_writable", lambda path: False)
+    missed.remember(PROBLEM, Limits())
+    missed.flush()
+    assert missed._counts == {}
+
+
+def test_what_was_missed_is_taken_once_it_is_tuned(store: Store) -> None:
+    w = W.copy()
+    w.flags.writeable = False
+    close(cpuconv.conv2d(X, w, padding=1, threads=1), EXPECTED)
+    (before,) = (plan for _, plan in api._remembered.values())
+    assert before.decided_by == "model"
+    other = next(str(each.candidate) for each in candidates(before.problem, "direct"))
+    store.put([row(before.problem, other, 1e-4)])
+    close(cpuconv.conv2d(X, w, padding=1, threads=1), EXPECTED)
+    assert [plan for _, plan in api._remembered.values()] == [before]
+    missed.settle()
+    close(cpuconv.conv2d(X, w, padding=1, threads=1), EXPECTED)
+    (after,) = (plan for _, plan in api._remembered.values())
+    assert (after.algorithm, after.decided_by) == (other, "store")
+    assert cpuconv.plan(X.shape, W, padding=1, threads=1).algorithm == other
+
+
+def test_choices_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "_MOST_REMEMBERED", 2)
+    for size in range(4, 9):
+        select.choose(replace(PROBLEM, h=size), "heuristic", Limits())
+    assert len(select._memory) == 2
+
+
+def test_threads_auto_takes_the_fastest_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_threads, "maximum_threads", lambda: 4)
+    monkeypatch.setattr(api, "maximum_threads", lambda: 4)
+    problem = replace(PROBLEM, c=32, k=32)
+    w = oracle.normal((32, 32, 3, 3))
+    name = str(candidates(problem, "direct")[0].candidate)
+
+    def count(**options: object) -> int:
+        return cpuconv.plan((1, 32, 28, 28), w, padding=1, threads="auto", **options).problem.threads
+
+    assert count() == count(strategy="heuristic") == 4
+    assert sorted(each.threads for each in missed._counts) == [1, 2, 4]
+    times = {1: 3e-4, 2: 2e-4, 4: 2.5e-4}
+    store.put([row(replace(problem, threads=n), name, seconds) for n, seconds in times.items()])
+    select.forget()
+    assert count() == 2
+    cpuconv.set_num_threads("auto")
+    try:
+        assert cpuconv.get_num_threads() == "auto"
+        assert cpuconv.plan((1, 32, 28, 28), w, padding=1).problem.threads == 2
+    finally:
+        monkeypatch.setattr(runtime_threads, "_count", None)
+    # Too little work to share.
+    assert cpuconv.plan((1, 4, 4, 4), w[:4, :4, :1, :1], threads="auto").problem.threads == 1
+    for bad, error in (("all", ArgumentTypeError), (0, ArgumentError)):
+        with pytest.raises(error, match="'threads' must be"):
+            cpuconv.plan((1, 32, 28, 28), w, padding=1, threads=bad)
+
+
+def test_profile_compares_threads(store: Store) -> None:
+    w = oracle.normal((8, 8, 3, 3))
+    made = cpuconv.plan((1, 8, 24, 24), w, padding=1, threads="auto", strategy="profile")
+    assert made.decided_by == "store"
+    found = {n: tuned.best(replace(made.problem, threads=n), Limits()).row for n in {1, oracle.THREADS}}
+    assert min(found, key=lambda n: found[n].score) == made.problem.threads
+    if len(found) > 1:
+        assert found[1].threads_fraction == pytest.approx(
+            serial_fraction({n: each.score for n, each in found.items()}), abs=1e-6
+        )
+
+
+def test_cold_weights_give_the_same_results() -> None:
+    for name in ("direct", "winograd"):
+        candidate = str(candidates(PROBLEM, name)[0].candidate)
+        trial = workload.prepare(PROBLEM.key, candidate, "cold")
+        assert trial.check() <= trial.limit
+        places = set()
+        context = trial._plan._contexts[None, None][0]
+        for _ in range(3):
+            trial.run()
+            places |= {block[index] - offset for block, index, offset in context._patches["w"]}
+        assert len(places) >= 3
+        expected = workload.prepare(PROBLEM.key, candidate)
+        np.testing.assert_array_equal(trial._out, expected._out)
+
+
+def test_the_reference_is_of_known_length() -> None:
+    run = workload.reference(PROBLEM.key)
+    times = []
+    for _ in range(200):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    assert 25e-6 < min(times) < 150e-6
+
+
+PROGRAM = """
+import sys, time
+import numpy as np
+import cpuconv
+from cpuconv import api, missed
+
+missed.PERIOD = 0.2
+w = np.random.default_rng(0).standard_normal((8, 8, 3, 3), np.float32)
+w.flags.writeable = False
+x = np.ones((1, 8, 12, 12), np.float32)
+tuner = cpuconv.tune_in_background()
+assert cpuconv.tune_in_background() is tuner
+deadline = time.monotonic() + 120
+decided = ""
+while decided != "store" and time.monotonic() < deadline:
+    cpuconv.conv2d(x, w, padding=1, threads=1)
+    (decided,) = (plan.decided_by for _, plan in api._remembered.values())
+    time.sleep(0.1)
+print(tuner.pid, decided)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no process numbers to look for there")
+def test_results_of_the_background_arrive_and_the_process_ends_with_ours(environ, own_store: Path) -> None:
+    environ = {**environ, "CPUCONV_CACHE_DIR": str(own_store)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    pid, decided = done.stdout.split()
+    assert decided == "store"
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
