@@ -82,7 +82,7 @@ def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
     extra = 0.0
     for moved, size in zip(reordered(problem, candidate), (problem.in_bytes, problem.out_bytes), strict=True):
         if moved:
-            extra += 2 * size / here.rate(2 * size) / (here.frequency * problem.threads)
+            extra += 2 * size / here.rate(2 * size) / (here.isa.frequency * problem.threads)
     return Cost(cost.bound, cost.estimate + extra)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -27,18 +28,32 @@ class Isa:
     load_rate: float  # vector loads a cycle
     store_cost: float  # cycles of a vector store
     probe: str  # a register name that only this set's assembly of a 16-lane FMA shows
+    broadcast_rate: float = 2  # broadcast scalars loaded a cycle
+    efficiency: tuple[float, ...] = (0.86, 0.97, 1.0, 1.0)  # of GEMM tiles with 1, 2, … weight vectors, as measured
+    frequency: float = 2.5e9  # cycles a second
+    l2_rate: float = 32  # bytes a cycle of one core
+    l3_rate: float = 8
+    dram_rate: float = 4
 
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, (30, 13, 8, 6), 2, 2, 1, "zmm"),
+    Isa("avx512", 16, 32, True, (30, 14, 9, 6), 2, 2, 1, "zmm"),
     Isa("avx2", 8, 16, False, (8, 6, 3, 2), 2, 2, 1, "ymm"),
     Isa("sse", 4, 16, False, (8, 6, 3, 2), 2, 2, 1, "xmm"),
     Isa("neon", 4, 32, False, (16, 8, 5, 4), 2, 2, 1, "v0.4s"),
 )
 GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), 1, 1, 1, "")
 
-MICROARCHITECTURES: dict[str, dict[str, float]] = {  # where a CPU differs from its instruction set's row
-    "znver4": {"fma_rate": 1, "load_rate": 1, "store_cost": 2},
+MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from its instruction set's row
+    "znver4": {
+        "fma_rate": 1,
+        "load_rate": 1,
+        "store_cost": 2,
+        "efficiency": (1.0, 1.0, 1.0, 1.0),
+        "frequency": 3.65e9,
+        "l3_rate": 20,
+        "dram_rate": 8,
+    },
 }
 
 _PROBE = """

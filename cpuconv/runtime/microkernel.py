@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from cpuconv.runtime.cache import load_object, load_or_compile
-from cpuconv.runtime.target import target, target_machine
+from cpuconv.runtime.target import schedule, target, target_machine
 from cpuconv.runtime.types import I64, tile_text
 
 _SYMBOL = "cpuconv_micro_kernel"
@@ -65,6 +65,8 @@ class MicroKernel:
         module.triple = target()[0]
         module.data_layout = str(machine.target_data)
         function = ir.Function(module, self.type, _SYMBOL)
+        if schedule():
+            set.add(function.attributes, f'"tune-cpu"="{schedule()}"')  # past llvmlite's list of plain words
         for argument, name in zip(function.args, self.words, strict=True):
             argument.name = name
         builder = ir.IRBuilder(function.append_basic_block("entry"))

@@ -307,9 +307,7 @@ def cost(
     blocks = max(1, tiles // shape.block) if shape.block else 1
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
-        traffic += 2 * in_bytes / machine.l2_rate
+        traffic += 2 * in_bytes / machine.isa.l2_rate
     if planar and problem.in_layout != "NCHW":
         traffic += _GATHER * problem.in_bytes / FLOAT
-    threads = max(1, problem.threads)
-    per_second = machine.frequency * threads
-    return Cost(floor / per_second / 1.6, (compute + traffic) / per_second)
+    return machine.cost(floor, compute + traffic, problem.threads)

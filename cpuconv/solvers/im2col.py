@@ -87,9 +87,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     activations = problem.in_bytes + problem.out_bytes
     traffic = (activations + problem.weight_bytes) / machine.rate(activations + problem.weight_bytes)
     traffic += problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
-    per_second = machine.frequency * problem.threads
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return Cost(floor / per_second / 1.6, (compute + packing + way_out + traffic) / per_second)
+    return machine.cost(floor, compute + packing + way_out + traffic, problem.threads)
 
 
 def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:

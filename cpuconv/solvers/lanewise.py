@@ -192,10 +192,9 @@ def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     moved = problem.in_bytes + problem.out_bytes
     traffic = moved / machine.rate(moved)
     if shape.block:
-        traffic += 2 * problem.in_bytes / machine.l2_rate
-    per_second = machine.frequency * max(1, problem.threads)
+        traffic += 2 * problem.in_bytes / machine.isa.l2_rate
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return Cost(floor / per_second / 1.6, (max(compute, traffic) + 0.5 * min(compute, traffic)) / per_second)
+    return machine.cost(floor, max(compute, traffic) + 0.5 * min(compute, traffic), problem.threads)
 
 
 def pack(problem: ConvProblem, isa: Isa, weight: np.ndarray) -> np.ndarray:

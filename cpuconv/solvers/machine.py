@@ -7,28 +7,31 @@ from dataclasses import dataclass
 
 from autotune.device import fingerprint
 from cpuconv.isa import Isa, current
+from cpuconv.solvers.base import Cost
 
+FASTEST_CLOCK = 6.5e9  # cycles a second: lower bounds must hold on any CPU
 _DEFAULT_CACHES = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 8 << 20}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Instruction set, cache sizes (bytes) and bandwidths (bytes a cycle of one core)."""
+    """Instruction set and cache sizes (bytes)."""
 
     isa: Isa
     l1: int
     l2: int
     l3: int
-    frequency: float = 2.5e9
-    l2_rate: float = 32.0
-    l3_rate: float = 8.0
-    dram_rate: float = 4.0
 
     def rate(self, footprint: float) -> float:
         """Bytes a cycle from the level that holds `footprint` bytes."""
         if footprint <= 0.75 * self.l2:
-            return self.l2_rate
-        return self.l3_rate if footprint <= 0.5 * self.l3 else self.dram_rate
+            return self.isa.l2_rate
+        return self.isa.l3_rate if footprint <= 0.5 * self.l3 else self.isa.dram_rate
+
+    def cost(self, floor: float, cycles: float, threads: int) -> Cost:
+        """Seconds from cycles of one core, shared by `threads`: the lower bound and the estimate."""
+        threads = max(1, threads)
+        return Cost(floor / (FASTEST_CLOCK * threads), cycles / (self.isa.frequency * threads))
 
 
 @functools.lru_cache(maxsize=1)

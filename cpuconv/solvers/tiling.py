@@ -12,11 +12,10 @@ MOST_ROWS = 7
 _MOST_ROWS_A_COLUMN = 3  # taller tiles touch a page a row and use little of it: measured at half the speed
 _COUNTS = 2  # numbers of pixels with one number of weight vectors
 _LATENCY = 4  # cycles of an FMA
-_L2_RATE = 24.0  # bytes a cycle, prefetched
+_STREAMED = 0.75  # share of the bandwidth of L2 that prefetched weights reach
 _L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pixels
 _LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
 _LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: larger tiles first
-_EFFICIENCY = (0.86, 0.97, 1.0, 1.0)  # of a tile with 1, 2, … weight vectors, as measured beside the slots below
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,10 @@ def cycles(isa: Isa, tile: Tile, reduction: int) -> float:
     """Modelled cycles of one tile over `reduction` scalars: whichever of FMA slots, load slots, latency and weights
     binds. A panel of weights that does not stay in L1 streams from L2 for every tile."""
     n = tile.rows * tile.cols
-    loads = (tile.v + n) / isa.load_rate
-    stream = tile.v * isa.lanes * FLOAT / _L2_RATE if streams(isa, tile.v, reduction) else 0.0
+    loads = tile.v / isa.load_rate + n / isa.broadcast_rate
+    stream = tile.v * isa.lanes * FLOAT / (_STREAMED * isa.l2_rate) if streams(isa, tile.v, reduction) else 0.0
     step = max(tile.v * n / isa.fma_rate, loads, _LATENCY, stream) + _LOADS_BESIDE * (loads + stream)
-    efficiency = _EFFICIENCY[min(tile.v, len(_EFFICIENCY)) - 1]
+    efficiency = isa.efficiency[min(tile.v, len(isa.efficiency)) - 1]
     return step * reduction / efficiency + tile.v * n * isa.store_cost + _LOOP_OVERHEAD
 
 

@@ -25,6 +25,7 @@ _TILES = 2  # GEMM tiles a block size
 _CROSSINGS = 4  # times a transformed vector passes between L2 and L3, if it does
 _STREAMED = 2.5  # how much faster than scattered lines weights come from L3, each block anew
 _FITS = 0.6  # share of L2 that transforms and products take without leaving it
+_KEPT = 0.6  # share of L2 in which weights stay from block to block
 _MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
 _CALL = 20  # cycles of the driver for a transform
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
@@ -239,13 +240,12 @@ def cost(
     )
     weight_bytes = planes * reduction * vectors * pixel
     transforms, products = planes * block * channel_blocks * pixel, planes * block * params.chunk * params.v * pixel
-    again = 0 if weight_bytes + transforms + products <= machine.l2 else blocks - 1
-    traffic = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * machine.l3_rate)
+    again = 0 if weight_bytes + transforms + products <= _KEPT * machine.l2 else blocks - 1
+    traffic = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
     missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + products))
     moved = total * planes * (channel_blocks + vectors) * pixel
     traffic += missed * _CROSSINGS * moved / machine.rate(transforms + products)
     activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
-    per_second = machine.frequency * max(1, problem.threads)
     floor = problem.groups * total * planes * vectors * reduction / isa.fma_rate
     estimate = problem.groups * (multiply + transform + traffic) + activations
-    return Cost(floor / per_second / 1.6, estimate / per_second)
+    return machine.cost(floor, estimate, problem.threads)
