@@ -1,6 +1,7 @@
 """The layers of what is known of a problem: a pinned file of wisdom, the user's store, tables that are shipped.
 
-The first layer that has a row within the limits decides. Nothing here raises: a file that cannot be used is passed
+The first layer that has a row within the limits decides. Answers are remembered until a layer changes, which is looked
+for every second, and at once after this process has written. Nothing here raises: a file that cannot be used is passed
 over with one warning.
 """
 
@@ -10,15 +11,19 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from autotune import database, store
+from autotune.connection import writes
 from autotune.rows import REGIMES, WARM, Limits, Row, limits_of
 from autotune.wisdom import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
 LAYERS = PINNED_LAYER, STORE_LAYER, SHIPPED_LAYER = ("pinned", "store", "shipped")
+RECHECK_SECONDS = 1.0  # how soon a look-up sees what another process has found, or another file pinned
+REMEMBERED = 4096  # answers
 
 
 class Found(NamedTuple):
@@ -28,34 +33,40 @@ class Found(NamedTuple):
     layer: str
 
 
+class Layer(Protocol):
+    """What a layer can be asked; `Store` says how it answers."""
+
+    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]: ...
+    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None: ...
+    def version(self) -> tuple[Any, ...]: ...
+
+
 class Book:
-    """The wisdom of one file, read when first asked and again when the file has changed."""
+    """The wisdom of one file, read when first asked and again when `version` finds that the file has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._wisdom: Wisdom | None = None
-        self._state: tuple[int, int, int] | None = None
-        self._asked = 0.0
+        self._state: tuple[Any, ...] = ()
         self._lock = threading.Lock()
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
         """The problem's rows, as `Store.rows`."""
-        return self._read().rows.get((device, problem, regime), [])
+        if self._wisdom is None:
+            self.version()
+        return self._wisdom.rows.get((device, problem, regime), [])
 
     def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
         """As `Store.find`."""
         return next((row for row in self.rows(device, problem, regime) if limits.admits(row)), None)
 
-    def _read(self) -> Wisdom:
-        now = time.monotonic()
-        if self._wisdom is not None and now < self._asked + store.RECHECK_SECONDS:
-            return self._wisdom
+    def version(self) -> tuple[Any, ...]:
+        """As `Store.version`; reads the file if it is another than before."""
         with self._lock:
             state = _state(self.path)
             if self._wisdom is None or state != self._state:
                 self._wisdom, self._state = self._load(), state
-            self._asked = now
-            return self._wisdom
+            return self._state
 
     def _load(self) -> Wisdom:
         try:
@@ -68,12 +79,26 @@ class Book:
         return wisdom
 
 
-def _state(path: Path) -> tuple[int, int, int] | None:
+def _state(path: Path) -> tuple[Any, ...]:
     try:
         found = path.stat()
     except OSError:
-        return None
+        return ()
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@dataclass
+class _Look:
+    """The layers as they were when last looked at, and the answers that have held since.
+
+    until: of `time.monotonic()`, when to look again.  writes: of this process by then.
+    """
+
+    layers: list[tuple[str, Layer]]
+    state: list[tuple[Layer, tuple[Any, ...]]]
+    until: float
+    writes: int
+    answers: dict[tuple[str, Limits], Found | None] = field(default_factory=dict)
 
 
 class Layers:
@@ -88,7 +113,8 @@ class Layers:
         """
         self._tables = tables
         self._kept = kept
-        self._asked: dict[tuple[str, str | None, store.Store], list[tuple[str, Book | store.Store]]] = {}
+        self._books: dict[Path, Book] = {}
+        self._looks: dict[tuple[str, bool], _Look] = {}
 
     def lookup(
         self,
@@ -96,7 +122,6 @@ class Layers:
         problem: str,
         *,
         sources: Collection[str],
-        regimes: Iterable[str] = REGIMES,
         workspace_limit: int | None = None,
         accuracies: Iterable[str] | None = None,
         prefix: str = "",
@@ -106,19 +131,20 @@ class Layers:
 
         Arguments are those of `Store.best`; `read_only=False` asks the store that this process writes.
         """
-        limits = limits_of(sources, workspace_limit, accuracies, prefix)
-        asked = self._layers(device, read_only)
-        for regime in regimes:
-            for name, layer in asked:
-                row = layer.find(device, problem, regime, limits)
-                if row is not None:
-                    return Found(row, name)
-        return None
+        look = self._look(device, read_only)
+        request = problem, limits_of(sources, workspace_limit, accuracies, prefix)
+        try:
+            return look.answers[request]
+        except KeyError:
+            if len(look.answers) >= REMEMBERED:
+                look.answers.clear()
+            found = look.answers[request] = _search(look.layers, device, *request)
+            return found
 
     def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
         """Every candidate's current row, from the first layer that has one."""
         found: dict[str, Found] = {}
-        for name, layer in self._layers(device):
+        for name, layer in self._look(device).layers:
             for row in layer.rows(device, problem, regime):
                 if row.sources in sources:
                     found.setdefault(row.candidate, Found(row, name))
@@ -128,17 +154,37 @@ class Layers:
         """`rows` of every regime, in the order in which a look-up asks them."""
         return [each for regime in REGIMES for each in self.rows(device, problem, sources, regime).values()]
 
-    def _layers(self, device: str, read_only: bool = True) -> list[tuple[str, Book | store.Store]]:
-        pinned = os.environ.get(PINNED)
-        kept = self._kept or store.shared(read_only=read_only)
-        asked = self._asked.get((device, pinned, kept))
-        if asked is None:
-            asked = self._asked[device, pinned, kept] = list(self._make(device, pinned, kept))
-        return asked
+    def forget(self) -> None:
+        """Look at the layers again when next asked."""
+        self._looks.clear()
 
-    def _make(self, device: str, pinned: str | None, kept: store.Store) -> Iterator[tuple[str, Book | store.Store]]:
-        if pinned:
-            yield PINNED_LAYER, Book(Path(pinned))
-        yield STORE_LAYER, kept
+    def _look(self, device: str, read_only: bool = True) -> _Look:
+        now, seen = time.monotonic(), self._looks.get((device, read_only))
+        if seen is not None and now < seen.until and seen.writes == writes():
+            return seen
+        written = writes()  # before the layers are asked: what is written meanwhile is seen the next time
+        layers = list(self._make(device, read_only))
+        look = _Look(layers, [(layer, layer.version()) for _, layer in layers], now + RECHECK_SECONDS, written)
+        if seen is not None and seen.state == look.state:
+            look.answers = seen.answers
+        self._looks[device, read_only] = look
+        return look
+
+    def _make(self, device: str, read_only: bool) -> Iterator[tuple[str, Layer]]:
+        if pinned := os.environ.get(PINNED):
+            yield PINNED_LAYER, self._book(Path(pinned))
+        yield STORE_LAYER, self._kept or store.shared(read_only=read_only)
         if self._tables is not None and (table := self._tables / f"{device}.json").exists():
-            yield SHIPPED_LAYER, Book(table)
+            yield SHIPPED_LAYER, self._book(table)
+
+    def _book(self, path: Path) -> Book:
+        return self._books.setdefault(path, Book(path))
+
+
+def _search(layers: Iterable[tuple[str, Layer]], device: str, problem: str, limits: Limits) -> Found | None:
+    for regime in REGIMES:
+        for name, layer in layers:
+            row = layer.find(device, problem, regime, limits)
+            if row is not None:
+                return Found(row, name)
+    return None

@@ -21,8 +21,6 @@ from autotune.workload import Problem
 
 __all__ = ["REGIMES", "Row", "Store", "Use", "shared"]
 
-RECHECK_SECONDS = 1.0  # how soon a look-up sees what another process has found
-REMEMBERED = 4096  # answers that a reader keeps at hand
 MISSED = 4096  # missed problems kept for a device
 SEEDS = 8  # candidates that other devices suggest
 
@@ -40,42 +38,12 @@ class Store(Connection):
     """The rows of one file. Safe for threads and processes; a child after fork opens its own connection."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
-        self._memo: dict[tuple[Any, ...], Row | None] = {}
-        self._memo_of: tuple[Any, ...] = ()
-        self._memo_writes = -1
-        self._recheck = 0.0
         self._claims = claims.new_owner()
         super().__init__(path, read_only=read_only)
 
     __init__.__doc__ = Connection.__init__.__doc__
 
     # -- what inference asks
-
-    def lookup(
-        self,
-        device: str,
-        problem: str,
-        *,
-        sources: Collection[str],
-        regime: str = WARM,
-        workspace_limit: int | None = None,
-        accuracies: Iterable[str] | None = None,
-        prefix: str = "",
-    ) -> Row | None:
-        """As `best`, from memory where possible: what inference asks of a `shared()` store, which does not raise."""
-        return self.find(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
-
-    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
-        """As `lookup`, of limits made once."""
-        now = time.monotonic()
-        if self._memo_writes != writes() or now >= self._recheck:
-            self._refresh(now)
-        request = (device, problem, regime, limits)
-        try:
-            return self._memo[request]
-        except KeyError:
-            row = self._memo[request] = self._best(*request)
-            return row
 
     def best(
         self,
@@ -95,15 +63,22 @@ class Store(Connection):
             regime: one of `REGIMES`.  workspace_limit: bytes.  accuracies: classes to choose from, None for all.
             prefix: of the candidate's name.
         """
-        return self._best(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
+        return self.find(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
 
-    def _best(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
+    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
+        """As `best`, of limits made once."""
+
         def search(connection: sqlite3.Connection) -> Row | None:
             found = connection.execute(RANKED, (device, problem, regime))
             admitted = (row for row in map(self._sound, found) if row is not None and limits.admits(row))
             return next(admitted, None)
 
         return self._do(search, None)
+
+    def version(self) -> tuple[Any, ...]:
+        """Another one where the answers may be others."""
+        seen = self._do(lambda c: c.execute("PRAGMA data_version").fetchone(), None)
+        return self._identity, seen, writes()
 
     def _sound(self, values: Sequence[Any]) -> Row | None:
         row = from_values(values)
@@ -298,15 +273,6 @@ class Store(Connection):
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def _refresh(self, now: float) -> None:
-        """Forget what is remembered if the file has changed since."""
-        with self._lock:
-            version = self._do(lambda c: c.execute("PRAGMA data_version").fetchone(), ())
-            now_of = (self._identity, version, writes())
-            if now_of != self._memo_of or len(self._memo) > REMEMBERED:
-                self._memo = {}
-            self._memo_of, self._memo_writes, self._recheck = now_of, now_of[-1], now + RECHECK_SECONDS
 
 
 def _values(rows: Iterable[Row]) -> list[tuple[Any, ...]]:

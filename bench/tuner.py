@@ -33,9 +33,8 @@ from autotune.store import Row, Store
 from autotune.warmup import warmup
 from autotune.workload import ADMITS, Problem
 from bench.shapes.drawn import draw
-from cpuconv import select
+from cpuconv import select, tuned
 from cpuconv.problem import ConvProblem
-from cpuconv.recipe import current_sources
 from cpuconv.workload import workload
 
 SPEC = "cpuconv.workload:workload"
@@ -216,7 +215,7 @@ def cost(session: Session) -> Iterator[Figure]:
 
 def lookup(session: Session) -> Iterator[Figure]:
     """A look-up in a process that has asked before."""
-    device, sources, limits = fingerprint().key, current_sources(), select.Limits()
+    device, limits = fingerprint().key, select.Limits()
     problem = ConvProblem.parse(session.problems[0].key)
     key, name = problem.key, str(select.by_model(problem, limits))
     row = _row(device, 0)._replace(problem=key, candidate=name, sources=workload.sources_of(name))
@@ -226,7 +225,7 @@ def lookup(session: Session) -> Iterator[Figure]:
     store.put([row])
     assert select.choose(problem, "cached", limits).decided_by == "store"
     calls: dict[str, Callable[[], object]] = {
-        "Store.lookup": lambda: store.lookup(device, key, sources=sources),
+        "layers": lambda: tuned.best(problem, limits),
         "choice of an algorithm": lambda: select.choose(problem, "cached", limits),
     }
     for name, call in calls.items():
@@ -247,7 +246,7 @@ def large(session: Session) -> Iterator[Figure]:
 
     def first() -> object:
         with Store(path, read_only=True) as store:
-            return store.lookup(device, _row(device, count // 2).problem, sources=("sources",))
+            return store.best(device, _row(device, count // 2).problem, sources=("sources",))
 
     assert first() is not None
     seconds = min(_seconds(first, 1) for _ in range(7))

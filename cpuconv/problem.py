@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -163,10 +164,7 @@ class ConvProblem:
     @property
     def key(self) -> str:
         """The canonical string of the whole problem; `parse` reads it back."""
-        return (
-            f"{self.shape_key} in={self.in_layout} out={self.out_layout} act={activations.to_text(self.activation)}"
-            f" res={int(self.residual)} threads={self.threads}"
-        )
+        return _key(self)
 
     def __str__(self) -> str:
         return self.key
@@ -199,6 +197,14 @@ class ConvProblem:
             n=sizes["mb"], c=sizes["ic"], h=sizes["ih"], w=sizes["iw"], k=sizes["oc"], r=sizes["kh"], s=sizes["kw"],
             stride=stride, pads=tuple(pads), dilation=dilation, groups=sizes["g"], **fields,
         )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)  # every look-up asks for it
+def _key(problem: ConvProblem) -> str:
+    return (
+        f"{problem.shape_key} in={problem.in_layout} out={problem.out_layout}"
+        f" act={activations.to_text(problem.activation)} res={int(problem.residual)} threads={problem.threads}"
+    )
 
 
 def layout_name(value: object, name: str) -> str:

@@ -10,10 +10,11 @@ from autotune.layers import Found, Layers
 from autotune.roofline import Roofs, roofs_for
 from autotune.store import shared
 from autotune.workload import REGIMES
+from cpuconv import select
 from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, current_sources
-from cpuconv.select import ACCURACIES, Choice, Limits, forget
+from cpuconv.select import ACCURACIES, Choice, Limits
 
 TABLES = Path(__file__).parent / "wisdom"
 """Device tables that come with the package, each found by its device's fingerprint."""
@@ -52,6 +53,12 @@ def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only:
     if solver.applicable(problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
         return None
     return Choice(candidate, found.layer)
+
+
+def forget() -> None:
+    """Drop remembered answers and the choices that were made by them."""
+    _layers.forget()
+    select.forget()
 
 
 def rows(problem: ConvProblem) -> list[Found]:

@@ -38,6 +38,14 @@ def no_attendant() -> None:
     missed._thread = threading.main_thread()
 
 
+@pytest.fixture(autouse=True)
+def new_look() -> None:
+    """Layers of wisdom that another test has looked at, in its own environment, are looked at again."""
+    from cpuconv import tuned
+
+    tuned.forget()
+
+
 @pytest.fixture
 def environ() -> dict[str, str]:
     """The environment of a process that imports this tree and its tests."""
@@ -49,7 +57,7 @@ def own_store(tmp_path: Path) -> Path:
     """A cache folder with a store of its own, and the session's kernels."""
     folder = tmp_path / "cache"
     folder.mkdir()
-    (CACHE / "kernels").mkdir(exist_ok=True)
+    (CACHE / "kernels").mkdir(parents=True, exist_ok=True)
     (folder / "kernels").symlink_to(CACHE / "kernels", target_is_directory=True)
     return folder
 

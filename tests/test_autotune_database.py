@@ -84,8 +84,8 @@ def test_a_reader_leaves_the_file_alone(path: Path, kind: str) -> None:
     spoil(path, kind)
     reader = Store(path, read_only=True)
     with pytest.warns(StoreWarning, match="cannot be read") as caught:
-        assert reader.lookup("d", "p", sources={"s"}) is None
-        assert reader.lookup("d", "q", sources={"s"}) is None
+        assert reader.best("d", "p", sources={"s"}) is None
+        assert reader.best("d", "q", sources={"s"}) is None
     assert len(caught) == 1
     assert not list(path.parent.glob("*corrupt*"))
 
@@ -123,7 +123,7 @@ def test_a_store_of_the_first_version_is_migrated(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with Store(path, read_only=True) as reader:  # which leaves the file as it is
-            assert reader.lookup("d", "p", sources={"s"}).median == 1e-3
+            assert reader.best("d", "p", sources={"s"}).median == 1e-3
         assert path.read_bytes() == content
         kept = Store(path)
     (found,) = kept.rows("d", "p")
@@ -185,7 +185,7 @@ def test_a_full_disk_leaves_memory(path: Path) -> None:
         kept.put([row("z", 1e-4)])
     assert len(caught) == 1
     assert len(kept.rows("d", "p")) == 1002
-    assert kept.lookup("d", "p", sources={"s"}).candidate == "z"
+    assert kept.best("d", "p", sources={"s"}).candidate == "z"
     assert "in memory" in kept.health()
     assert [each.candidate for each in Store(path).rows("d", "p")] == ["a"]
 
@@ -214,7 +214,7 @@ def test_a_read_only_folder_is_read_and_left_alone(path: Path) -> None:
     kept.close()
     path.parent.chmod(0o555)
     try:
-        assert Store(path, read_only=True).lookup("d", "p", sources={"s"}).candidate == "a"
+        assert Store(path, read_only=True).best("d", "p", sources={"s"}).candidate == "a"
         with pytest.warns(StoreWarning, match="in memory only"):
             Store(path).put([row("b", 1e-4)])
     finally:

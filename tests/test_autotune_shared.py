@@ -120,20 +120,7 @@ def test_a_large_store_opens_at_once(large: Path) -> None:
     for n in range(5):
         start = time.perf_counter()
         reader = Store(large, read_only=True)
-        assert reader.lookup("d", f"p{n}", sources={"s"}).candidate == "c0(v=1)"
+        assert reader.best("d", f"p{n}", sources={"s"}).candidate == "c0(v=1)"
         took.append(time.perf_counter() - start)
         reader.close()
     assert min(took) < 0.05
-
-
-def test_a_warm_look_up_costs_little(large: Path) -> None:
-    reader, sources = Store(large, read_only=True), frozenset({"s"})
-    limits = {"sources": sources, "accuracies": ("exact", "standard")}
-
-    def seconds(calls: int = 2000) -> float:
-        start = time.perf_counter()
-        for _ in range(calls):
-            reader.lookup("d", "p1", **limits)
-        return (time.perf_counter() - start) / calls
-
-    assert min(seconds() for _ in range(5)) < 10e-6  # 2 µs on a machine of its own

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import database, store
+from autotune import database
 from autotune.rows import KEY
 from autotune.store import Row, Store, shared
 from autotune.workload import Problem
@@ -50,8 +50,7 @@ def test_a_row_replaces_its_elder(path: Path) -> None:
     assert [each.median for each in kept.rows("d", "p")] == [1e-3]
 
 
-@pytest.mark.parametrize("ask", [Store.best, Store.lookup])
-def test_limits_choose_again(path: Path, ask) -> None:
+def test_limits_choose_again(path: Path) -> None:
     kept = Store(path)
     kept.put(
         [
@@ -65,7 +64,7 @@ def test_limits_choose_again(path: Path, ask) -> None:
     )
 
     def name(**limits) -> str | None:
-        found = ask(kept, "d", "p", **{"sources": {"s"}, **limits})
+        found = kept.best("d", "p", **{"sources": {"s"}, **limits})
         return found and found.candidate
 
     assert name() == "fast"
@@ -78,14 +77,13 @@ def test_limits_choose_again(path: Path, ask) -> None:
     assert name(sources={"new"}) is None
 
 
-@pytest.mark.parametrize("ask", [Store.best, Store.lookup])
-def test_regimes_and_names_are_asked_for(path: Path, ask) -> None:
+def test_regimes_and_names_are_asked_for(path: Path) -> None:
     kept = Store(path)
     kept.put([row("direct(v=2)", 1e-3), row("winograd(rows=4,v=2)", 2e-3), row("winograd(rows=6,v=2)", 3e-3)])
     kept.put([row("winograd(rows=6,v=2)", 1e-3, regime="cold"), row("direct(v=2)", 5e-3, regime="cold")])
 
     def name(**limits) -> str | None:
-        found = ask(kept, "d", "p", sources={"s"}, **limits)
+        found = kept.best("d", "p", sources={"s"}, **limits)
         return found and found.candidate
 
     assert name() == "direct(v=2)"
@@ -133,57 +131,12 @@ def test_problems_in_their_networks_order(path: Path) -> None:
     assert kept.problems("other") == []
 
 
-def test_lookup_sees_what_others_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Store(path, read_only=True)
-    assert reader.lookup("d", "p", sources={"s"}) is None
-    assert not path.exists()
-    writer = Store(path)
-    writer.put([row("a", 2e-3)])
-    assert reader.lookup("d", "p", sources={"s"}).candidate == "a"
-    monkeypatch.setattr(store, "RECHECK_SECONDS", 0.0)
-    code = f"""
-        import sys; sys.path[:0] = [{str(REPO)!r}]
-        from autotune.store import Row, Store
-        Store({str(path)!r}).put([Row("d", "p", "b", "s", "ok", median=1e-3, score=1e-3)])
-    """
-    reader._recheck = 0.0
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=30)
-    assert reader.lookup("d", "p", sources={"s"}).candidate == "b"
-
-
-def test_lookup_sees_a_new_file_in_the_place_of_the_old(path: Path) -> None:
-    Store(path).put([row("a", 2e-3)])
-    reader = Store(path, read_only=True)
-    assert reader.lookup("d", "p", sources={"s"}).candidate == "a"
-    for file in path.parent.iterdir():
-        file.unlink()
-    Store(path).put([row("b", 2e-3)])
-    assert reader.lookup("d", "p", sources={"s"}).candidate == "b"
-
-
 def test_a_writer_whose_file_was_deleted_begins_another(path: Path) -> None:
     writer = Store(path)
     for file in path.parent.iterdir():
         file.unlink()
     writer.put([row("a", 2e-3)])
     assert Store(path).best("d", "p", sources={"s"}).candidate == "a"
-
-
-def test_lookup_is_quick(path: Path) -> None:
-    Store(path).put([row(f"c{n}", 1e-3 + n, problem=f"p{m}") for m in range(500) for n in range(20)])
-    reader = Store(path, read_only=True)
-    reader.lookup("d", "p0", sources={"s"})
-
-    def seconds(problems: list[str]) -> float:
-        took = []
-        for problem in problems:
-            start = time.perf_counter()
-            assert reader.lookup("d", problem, sources={"s"}).candidate == "c0"
-            took.append(time.perf_counter() - start)
-        return sorted(took)[len(took) // 2]
-
-    assert seconds([f"p{m}" for m in range(1, 400)]) < 200e-6
-    assert seconds(["p1"] * 1000) < 20e-6
 
 
 def test_values_that_no_tuner_writes_are_ignored(path: Path) -> None:
@@ -217,7 +170,7 @@ def test_threads_share_a_store(path: Path) -> None:
 
     def write_and_read(n: int) -> str:
         kept.put([row(f"c{n}", 1e-3, problem=f"p{n}")])
-        return kept.lookup("d", f"p{n}", sources={"s"}).candidate
+        return kept.best("d", f"p{n}", sources={"s"}).candidate
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(write_and_read, range(64))) == [f"c{n}" for n in range(64)]
@@ -229,10 +182,10 @@ def test_a_forked_child_opens_its_own_connection(path: Path, monkeypatch: pytest
     writer = Store()
     writer.put([row("a", 1e-3)])
     parents = shared()
-    assert parents.lookup("d", "p", sources={"s"}).candidate == "a"
+    assert parents.best("d", "p", sources={"s"}).candidate == "a"
     child = os.fork()
     if child == 0:
-        found = shared().lookup("d", "p", sources={"s"})
+        found = shared().best("d", "p", sources={"s"})
         writer.put([row("b", 1e-4)])
         os._exit(0 if shared() is not parents and found.candidate == "a" else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune import database, exchange, layers, store, wisdom
-from autotune.database import StoreWarning
+from autotune import database, exchange, layers, wisdom
 from autotune.device import fingerprint
-from autotune.layers import Layers
 from autotune.rows import COLD, Finished, Row
 from autotune.store import Store
 from autotune.wisdom import Wisdom, WisdomError
@@ -133,59 +131,6 @@ def test_prune(kept: Store) -> None:
     assert kept.prune(HERE.key, {"other"}) == 4
     kept.shrink()
     assert kept.health() == "ok"
-
-
-# -- layers
-
-
-def table(path: Path, *rows: Row) -> None:
-    made = Wisdom({HERE.key: HERE})
-    made.add(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(wisdom.render(made))
-
-
-def test_the_first_layer_that_knows_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(store, "RECHECK_SECONDS", 0.0)
-    pinned, folder = tmp_path / "pinned.json", tmp_path / "tables"
-    table(folder / f"{HERE.key}.json", row("shipped", 3e-3), row("only shipped", 1e-3, problem="q"))
-    asked = Layers(folder)
-
-    def ask(problem: str = "p", **limits) -> tuple[str, str] | None:
-        found = asked.lookup(HERE.key, problem, sources=limits.pop("sources", SOURCES), **limits)
-        return found and (found.layer, found.row.candidate)
-
-    assert ask() == ("shipped", "shipped")
-    Store().put([row("stored", 5e-3, workspace=100), row("cold", 1e-3, regime=COLD, problem="r")])
-    assert ask() == ("store", "stored")
-    assert ask(workspace_limit=99) == ("shipped", "shipped")
-    assert ask("r") == ("store", "cold")
-    table(pinned, row("pinned", 9e-3), row("stale", 1e-3, sources="old"))
-    monkeypatch.setenv(layers.PINNED, str(pinned))
-    assert ask() == ("pinned", "pinned")
-    assert ask("q") == ("shipped", "only shipped")
-    assert ask(sources={"new"}) is None
-    assert ask(prefix="st") == ("store", "stored")
-    assert {name: each.layer for name, each in asked.rows(HERE.key, "p", SOURCES).items()} == {
-        "pinned": "pinned",
-        "stored": "store",
-        "shipped": "shipped",
-    }
-    table(pinned, row("another", 9e-3))
-    assert ask() == ("pinned", "another")
-
-
-@pytest.mark.parametrize("content", [b"{}", b"\xff", None])
-def test_a_pinned_file_that_is_none_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content) -> None:
-    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv(layers.PINNED, str(tmp_path / "pinned.json"))
-    if content is not None:
-        (tmp_path / "pinned.json").write_bytes(content)
-    with pytest.warns(StoreWarning, match="pinned.json.*nothing is taken from it") as caught:
-        for _ in range(3):
-            assert Layers(tmp_path).lookup(HERE.key, "p", sources=SOURCES) is None
-    assert len(caught) == 1
 
 
 # -- hostile files
@@ -369,7 +314,7 @@ def test_ten_thousand_mutations_of_a_store(kept: Store, tmp_path: Path) -> None:
             path.write_bytes(damaged)
             database._warned.clear()
             with Store(path, read_only=True) as reader:
-                reader.lookup(HERE.key, "p", sources=SOURCES)
+                reader.best(HERE.key, "p", sources=SOURCES)
                 found = [each for key in (HERE.key, OTHER.key) for name in "pq" for each in reader.rows(key, name)]
                 assert known.issuperset(map(repr, found))
                 survived += bool(found)

@@ -11,7 +11,7 @@ import oracle
 import pytest
 
 import cpuconv
-from cpuconv import reference, select
+from cpuconv import reference, select, tuned
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
 
@@ -98,7 +98,7 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
     # Another process, here: what was found decides, and nothing is timed.
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    select.forget()
+    tuned.forget()
     for problem in (STEM, HEAD):
         w = oracle.normal(problem.weight_shape)
         options = {"stride": problem.stride, "padding": problem.pads[0], "threads": 1}
@@ -114,12 +114,12 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
         assert cpuconv.plan(problem.in_shape, w, strategy="heuristic", **options).decided_by == "model"
         exact = cpuconv.plan(problem.in_shape, w, accuracy="exact", **options)
         assert Candidate.parse(exact.algorithm).accuracy == "exact"
-    select.forget()
+    tuned.forget()
 
 
 def test_profile_times_what_is_not_stored(own_store, monkeypatch):
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
-    select.forget()
+    tuned.forget()
     w = oracle.normal((16, 16, 1, 1))
     shape = (1, 16, 9, 9)
     assert cpuconv.plan(shape, w, threads=1).decided_by == "model"
@@ -127,7 +127,7 @@ def test_profile_times_what_is_not_stored(own_store, monkeypatch):
     assert made.decided_by == "store"
     assert cpuconv.plan(shape, w, threads=1).algorithm == made.algorithm
     assert cpuconv.plan(shape, w, threads=1).decided_by == "store"
-    select.forget()
+    tuned.forget()
 
 
 def test_sources_that_cannot_be_read(environ, tmp_path):

@@ -161,7 +161,7 @@ def test_the_layer_that_decides_is_told(kept: Store, tmp_path: Path, monkeypatch
     monkeypatch.setattr(tuned, "_layers", Layers(tmp_path / "tables"))
 
     def decided(**options) -> tuple[str, str]:
-        select.forget()
+        tuned.forget()
         made = cpuconv.plan(X.shape, W, padding=1, threads=1, **options)
         assert made.explain().decided_by == made.decided_by
         return made.algorithm, made.decided_by

@@ -1,0 +1,170 @@
+"""Layers of wisdom: which decides, and how soon a change of one is seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune import database, layers, wisdom
+from autotune.database import StoreWarning
+from autotune.device import fingerprint
+from autotune.layers import Layers
+from autotune.rows import COLD, Row
+from autotune.store import Store
+from autotune.wisdom import Wisdom
+
+REPO = Path(__file__).parents[1]
+HERE = fingerprint()
+SOURCES = frozenset({"s"})
+
+
+def row(candidate: str, seconds: float, **values) -> Row:
+    given = {"device": HERE.key, "problem": "p", "sources": "s", "state": "ok", "median": seconds, "score": seconds}
+    return Row(**{**given, "candidate": candidate, **values})
+
+
+@pytest.fixture(autouse=True)
+def warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_warned", set())
+    monkeypatch.delenv(layers.PINNED, raising=False)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the store lies that processes share."""
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "autotune.sqlite"
+
+
+def best(asked: Layers, problem: str = "p") -> str | None:
+    found = asked.lookup(HERE.key, problem, sources=SOURCES)
+    return found and found.row.candidate
+
+
+def table(path: Path, *rows: Row) -> None:
+    made = Wisdom({HERE.key: HERE})
+    made.add(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(wisdom.render(made))
+
+
+def test_the_first_layer_that_knows_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(layers, "RECHECK_SECONDS", 0.0)
+    pinned, folder = tmp_path / "pinned.json", tmp_path / "tables"
+    table(folder / f"{HERE.key}.json", row("shipped", 3e-3), row("only shipped", 1e-3, problem="q"))
+    asked = Layers(folder)
+
+    def ask(problem: str = "p", **limits) -> tuple[str, str] | None:
+        found = asked.lookup(HERE.key, problem, sources=limits.pop("sources", SOURCES), **limits)
+        return found and (found.layer, found.row.candidate)
+
+    assert ask() == ("shipped", "shipped")
+    Store().put([row("stored", 5e-3, workspace=100), row("cold", 1e-3, regime=COLD, problem="r")])
+    assert ask() == ("store", "stored")
+    assert ask(workspace_limit=99) == ("shipped", "shipped")
+    assert ask("r") == ("store", "cold")
+    table(pinned, row("pinned", 9e-3), row("stale", 1e-3, sources="old"))
+    monkeypatch.setenv(layers.PINNED, str(pinned))
+    assert ask() == ("pinned", "pinned")
+    assert ask("q") == ("shipped", "only shipped")
+    assert ask(sources={"new"}) is None
+    assert ask(prefix="st") == ("store", "stored")
+    assert {name: each.layer for name, each in asked.rows(HERE.key, "p", SOURCES).items()} == {
+        "pinned": "pinned",
+        "stored": "store",
+        "shipped": "shipped",
+    }
+    table(pinned, row("another", 9e-3))
+    assert ask() == ("pinned", "another")
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\xff", None])
+def test_a_pinned_file_that_is_none_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content) -> None:
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv(layers.PINNED, str(tmp_path / "pinned.json"))
+    if content is not None:
+        (tmp_path / "pinned.json").write_bytes(content)
+    with pytest.warns(StoreWarning, match="pinned.json.*nothing is taken from it") as caught:
+        for _ in range(3):
+            assert Layers(tmp_path).lookup(HERE.key, "p", sources=SOURCES) is None
+    assert len(caught) == 1
+
+
+PUT = """import sys; from autotune.store import Row, Store
+Store(sys.argv[1]).put([Row(sys.argv[2], "p", "b", "s", "ok", median=1e-3, score=1e-3)])"""
+
+
+def put_elsewhere(path: Path) -> None:
+    command = [sys.executable, "-c", PUT, str(path), HERE.key]
+    subprocess.run(command, check=True, timeout=30, env={**os.environ, "PYTHONPATH": str(REPO)})
+
+
+def test_what_this_process_writes_is_seen_at_once(path: Path) -> None:
+    asked = Layers()
+    assert best(asked) is None
+    assert not path.exists()
+    Store().put([row("a", 2e-3)])
+    assert best(asked) == "a"
+    Store().put([row("b", 1e-3)])
+    assert best(asked) == "b"
+
+
+def test_what_others_write_is_seen_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store().put([row("a", 2e-3)])
+    monkeypatch.setattr(layers, "RECHECK_SECONDS", 1000.0)
+    asked = Layers()
+    assert best(asked) == "a"
+    put_elsewhere(path)
+    assert best(asked) == "a"
+    asked._looks[HERE.key, True].until = time.monotonic()
+    assert best(asked) == "b"
+
+
+def test_a_new_file_in_the_place_of_the_old_is_seen(path: Path) -> None:
+    Store(path).put([row("a", 2e-3)])
+    asked = Layers()
+    assert best(asked) == "a"
+    for file in path.parent.iterdir():
+        file.unlink()
+    Store(path).put([row("b", 2e-3)])
+    assert best(asked) == "b"
+
+
+def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path: Path, monkeypatch) -> None:
+    Store().put([row("a", 2e-3)])
+    asked = Layers()
+    assert best(asked) == "a"
+    monkeypatch.setattr(layers, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(layers, "REMEMBERED", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "find", None)  # nobody asks the store again
+        asked._looks[HERE.key, True].until = 0.0
+        assert best(asked) == "a"
+    for n in range(10):
+        assert best(asked, f"p{n}") is None
+    assert len(asked._looks[HERE.key, True].answers) <= 3
+    asked.forget()
+    assert best(asked) == "a" and len(asked._looks) == 1
+
+
+def test_a_look_up_costs_little(path: Path) -> None:
+    Store().put([row(f"c{n}", 1e-3 + n, problem=f"p{m}") for m in range(500) for n in range(20)])
+    asked = Layers()
+    assert best(asked) is None
+
+    def seconds(problems: list[str]) -> float:
+        took = []
+        for problem in problems:
+            start = time.perf_counter()
+            assert best(asked, problem) == "c0"
+            took.append(time.perf_counter() - start)
+        return sorted(took)[len(took) // 2]
+
+    assert seconds([f"p{m}" for m in range(1, 400)]) < 300e-6
+    assert seconds(["p1"] * 1000) < 10e-6  # 1 µs on a machine of its own
