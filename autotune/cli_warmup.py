@@ -39,6 +39,7 @@ HELP = "time the candidates of every problem in the sources and store the fastes
 
 
 def run(options: argparse.Namespace) -> int:
+    """Tune what the sources hold, or what was missed, here or on a cluster; returns the exit code."""
     spec, workload = discover(options.workload)
     store, outcome, begun = Store(options.store), Outcome(), time.monotonic()
     missed = store.missed(fingerprint().key) if options.missed else []
@@ -145,18 +146,21 @@ def _tell_outcome(
             "resumed": outcome.resumed,
             "failed": outcome.failed,
             "left": outcome.left,
+            "elsewhere": outcome.elsewhere,
             "problems": [line.record() for line in lines],
         }
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         print(report.render([Section(fingerprint().to_dict(), lines)], "plain"), end="")
     counts = f"{len(outcome.tuned)} tuned in {seconds:.1f} s, {len(outcome.resumed)} tuned before"
-    if outcome.left:
-        counts += f", {len(outcome.left)} left for want of time"
+    if outcome.elsewhere:
+        counts += f", {len(outcome.elsewhere)} that another warmup is at"
+    if late := len(outcome.left) - len(outcome.elsewhere):
+        counts += f", {late} left for want of time"
     if outcome.failed:
         counts += f", {len(outcome.failed)} that no candidate solves (see 'autotune explain')"
     say(counts, OK)
-    return FAILED if outcome.failed or not (outcome.tuned or outcome.resumed) else OK
+    return FAILED if outcome.failed or not (outcome.tuned or outcome.resumed or outcome.elsewhere) else OK
 
 
 def add_options(made: argparse.ArgumentParser) -> None:

@@ -30,12 +30,13 @@ ORDER_SHARE = 0.05  # of a budget, spent on finding out what is worth most
 @dataclass
 class Outcome:
     """What became of each problem, by `Problem.task`: tuned (with its best row), finished before or by another process,
-    failed, or left for another time."""
+    failed, or left for another time; of those left, the ones that another process is at."""
 
     tuned: dict[str, Row] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
 
 
 def warmup(
@@ -168,7 +169,7 @@ class _Warmup:
                 elsewhere += self.run_batch(pending[start : start + size])
         for problem in elsewhere:
             if self.left() > 0.0:
-                self.run_batch([problem])
+                self.outcome.elsewhere += [each.task for each in self.run_batch([problem])]
 
     def run_batch(self, batch: Sequence[Problem]) -> list[Problem]:
         """Tune problems together; returns those that another process is at."""

@@ -185,7 +185,7 @@ def parse(content: bytes) -> Wisdom:
     if type(told.get("version")) is not int or told["version"] != VERSION:
         raise WisdomError(f"its version must be {VERSION}, not {told.get('version')!r:.20}")
     _keys(told, TOP, "the file")
-    if told["sha256"] != _digest(told):
+    if told["sha256"] != digest(told):
         raise WisdomError("it is damaged: its sha256 is another")
     if told["columns"] != COLUMNS:
         raise WisdomError(f"columns must be those of version {VERSION}")
@@ -292,11 +292,11 @@ def render(wisdom: Wisdom) -> str:
             }
         )
     told["uses"] = table(wisdom.uses, USE_RULES)
-    told["sha256"] = _digest(told)
+    told["sha256"] = digest(told)
     return _lines(told)
 
 
-def _digest(told: dict[str, Any]) -> str:
+def digest(told: dict[str, Any]) -> str:
     """Of all but itself, however it is spaced and ordered; against damage, not against malice."""
     rest = {name: value for name, value in told.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -9,12 +9,12 @@ from autotune.device import fingerprint
 from autotune.layers import Found, Layers
 from autotune.roofline import Roofs, roofs_for
 from autotune.store import shared
-from autotune.workload import REGIMES
+from autotune.workload import ADMITS, REGIMES
 from cpuconv import select
 from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, current_sources
-from cpuconv.select import ACCURACIES, Choice, Limits
+from cpuconv.select import Choice, Limits
 
 TABLES = Path(__file__).parent / "wisdom"
 """Device tables that come with the package, each found by its device's fingerprint."""
@@ -33,7 +33,7 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
         problem.key,
         sources=current_sources(),
         workspace_limit=limits.workspace,
-        accuracies=ACCURACIES[: ACCURACIES.index(limits.accuracy) + 1],
+        accuracies=ADMITS[limits.accuracy],
         prefix=prefix,
         read_only=read_only,
     )

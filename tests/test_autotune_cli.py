@@ -14,7 +14,6 @@ import time
 from html.parser import HTMLParser
 from pathlib import Path
 
-import fake_workload
 import pytest
 
 from autotune import cli_warmup
@@ -23,6 +22,7 @@ from autotune.database import StoreWarning
 from autotune.device import fingerprint
 from autotune.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.store import Store
+from bench.tuning import fake
 
 HERE = Path(__file__).parent
 COMMAND = [sys.executable, "-m", "autotune"]
@@ -31,10 +31,10 @@ COMMAND = [sys.executable, "-m", "autotune"]
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}{os.pathsep}{HERE}")
-    monkeypatch.setenv("AUTOTUNE_WORKLOAD", "fake_workload:workload")
+    monkeypatch.setenv("AUTOTUNE_WORKLOAD", "bench.tuning.fake:workload")
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_CLOCK", "1")
-    fake_workload.install(monkeypatch.setattr)
+    fake.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     return dict(os.environ)
 
@@ -310,6 +310,16 @@ def test_missed_problems_are_tuned(environ: dict[str, str], tmp_path: Path, caps
         assert [key for key, _ in store.missed(device)] == ["nonsense"]
 
 
+def test_what_another_warmup_is_at_is_no_failure(environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    (problem,) = fake.workload.load("good:1", layouts=("NCHW", "NCHW"), threads=1)
+    with Store() as other:
+        assert other.claim(fingerprint().key, problem.key)
+        assert main(["warmup", "good:1", "--threads", "1", "--json"]) == OK
+    out, err = capsys.readouterr()
+    assert json.loads(out)["elsewhere"] == [problem.task]
+    assert "1 that another warmup is at" in err and "want of time" not in err
+
+
 def test_threads_and_regimes(environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr(cli_warmup, "allowed_cores", lambda: 4)
     assert main(["warmup", "shared:1", "--threads", "auto", "--regime", "both", "--json"]) == OK
@@ -324,13 +334,13 @@ def test_threads_and_regimes(environ: dict[str, str], capsys: pytest.CaptureFixt
 
 def test_open_axes_reach_the_workload(environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     seen: list[dict] = []
-    inner = fake_workload.Fake.load
+    inner = fake.Fake.load
 
     def load(self, source: str, **options):
         seen.append(options)
         return inner(self, source, **options)
 
-    monkeypatch.setattr(fake_workload.Fake, "load", load)
+    monkeypatch.setattr(fake.Fake, "load", load)
     arguments = ["--batches", "1,8,8", "--input", "a=1x3", "--input", "b=2x2", "--threads", "1"]
     assert main(["warmup", "good:1", *arguments]) == OK
     assert seen[0]["batches"] == (1, 8)

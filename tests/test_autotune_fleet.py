@@ -6,9 +6,7 @@ import json
 import os
 from pathlib import Path
 
-import fake_workload
 import pytest
-from fake_workload import workload
 
 from autotune import fleet
 from autotune.cli import FAILED, OK, USAGE, main
@@ -16,9 +14,11 @@ from autotune.device import fingerprint
 from autotune.store import Row, Store
 from autotune.wisdom import read
 from autotune.workload import Problem
+from bench.tuning import fake
+from bench.tuning.fake import workload
 
 HERE = Path(__file__).parent
-SPEC = "fake_workload:workload"
+SPEC = "bench.tuning.fake:workload"
 
 
 def problems(count: int) -> list[Problem]:
@@ -58,7 +58,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_WORKLOAD", SPEC)
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_CLOCK", "1")
-    fake_workload.install(monkeypatch.setattr)
+    fake.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
 
 

@@ -9,9 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import fake_workload
 import pytest
-from fake_workload import workload
 
 from autotune.device import fingerprint
 from autotune.measure import EFFORTS
@@ -20,13 +18,15 @@ from autotune.store import Row, Store
 from autotune.warmup import warmup
 from autotune.worker import Pool, WorkerError
 from autotune.workload import Problem, SourceError, Verdict, discover
+from bench.tuning import fake
+from bench.tuning.fake import workload
 
-SPEC = "fake_workload:workload"
+SPEC = "bench.tuning.fake:workload"
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> fake_workload.Clock:
-    return fake_workload.install(monkeypatch.setattr)
+def clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
+    return fake.install(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_times_are_comparable_though_the_machine_slows(store: Store, clock, monk
     (problem,) = problems("close")
     profile(workload, problem.key, store)
     found = rows(store, problem)
-    for name, way in fake_workload.WAYS["close"].items():
+    for name, way in fake.WAYS["close"].items():
         assert found[name].median / found["best"].median == pytest.approx(way.seconds / 100e-6, rel=0.04)
 
 
@@ -138,7 +138,7 @@ def test_a_second_warmup_tunes_nothing(store: Store, tmp_path: Path, monkeypatch
     asked = problems("good:1", "tie:1", "good:1")
     first = warmup(workload, asked, store)
     assert len(first.tuned) == 2
-    monkeypatch.setattr(fake_workload.Fake, "log", str(tmp_path / "log"))
+    monkeypatch.setattr(fake.Fake, "log", str(tmp_path / "log"))
     second = warmup(workload, asked, Store(store.path))
     assert (len(second.resumed), second.tuned) == (2, {})
     assert not (tmp_path / "log").exists()
@@ -163,7 +163,7 @@ def test_more_effort_looks_again_and_less_does_not(store: Store, monkeypatch: py
     assert warmup(workload, [problem], store, "quick").resumed == [problem.key]
 
 
-def test_the_budget_is_kept_and_the_rest_left(store: Store, clock: fake_workload.Clock) -> None:
+def test_the_budget_is_kept_and_the_rest_left(store: Store, clock: fake.Clock) -> None:
     asked = problems(*(f"good:{n}" for n in range(1, 30)))
     begun = clock.now
     outcome = warmup(workload, asked, store, budget=5.0)
@@ -220,7 +220,10 @@ def test_unknown_effort(store: Store) -> None:
 
 
 def test_workers_that_cannot_start_are_an_error() -> None:
-    with Pool("fake_workload:missing", workers=1, limit=5.0) as pool, pytest.raises(WorkerError, match="missing"):
+    with (
+        Pool("bench.tuning.fake:missing", workers=1, limit=5.0) as pool,
+        pytest.raises(WorkerError, match="missing"),
+    ):
         pool.run([("good:1", "fast")])
 
 
@@ -238,7 +241,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     code = """
 import os, sys, threading
 from autotune.worker import Pool
-pool = Pool("fake_workload:workload", workers=1, limit=600)
+pool = Pool("bench.tuning.fake:workload", workers=1, limit=600)
 threading.Thread(target=lambda: pool.run([("bad:1", "hangs")]), daemon=True).start()
 while pool._workers[0]._tasks == 0 and not os.path.exists(sys.argv[1]): pass
 print(pool._workers[0]._process.pid, flush=True)
@@ -266,10 +269,14 @@ def _alive(pid: int) -> bool:
 
 def test_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
     assert discover(SPEC) == (SPEC, workload)
-    assert isinstance(discover("fake_workload:Fake")[1], fake_workload.Fake)
+    assert isinstance(discover("bench.tuning.fake:Fake")[1], fake.Fake)
     monkeypatch.setenv("AUTOTUNE_WORKLOAD", SPEC)
     assert discover()[1] is workload
-    for spec, said in [("fake_workload", "module:attribute"), ("no_such:x", "no_such"), ("fake_workload:x", "'x'")]:
+    for spec, said in [
+        ("bench.tuning.fake", "module:attribute"),
+        ("no_such:x", "no_such"),
+        ("bench.tuning.fake:x", "'x'"),
+    ]:
         with pytest.raises(SourceError, match=said):
             discover(spec)
 

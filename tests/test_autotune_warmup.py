@@ -7,9 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import fake_workload
 import pytest
-from fake_workload import workload
 
 from autotune import background, threads
 from autotune.cores import thread_counts
@@ -18,14 +16,16 @@ from autotune.search import choose
 from autotune.store import Row, Store
 from autotune.warmup import Outcome, warmup
 from autotune.workload import Candidate, Problem
+from bench.tuning import fake
+from bench.tuning.fake import workload
 
-SPEC = "fake_workload:workload"
+SPEC = "bench.tuning.fake:workload"
 DEVICE = fingerprint().key
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> fake_workload.Clock:
-    return fake_workload.install(monkeypatch.setattr)
+def clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
+    return fake.install(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_what_does_not_survive_its_first_run_is_rejected(store: Store) -> None:
     assert (found["right"].error, found["right"].error_limit) == (1e-7, 1e-5)
 
 
-def test_regimes_are_tuned_and_stored_apart(store: Store, clock: fake_workload.Clock) -> None:
+def test_regimes_are_tuned_and_stored_apart(store: Store, clock: fake.Clock) -> None:
     (warm,) = problems("weights")
     cold = replace(warm, regime="cold")
     outcome = warmup(workload, [warm, cold], store)
@@ -67,13 +67,13 @@ def test_regimes_are_tuned_and_stored_apart(store: Store, clock: fake_workload.C
 
 def test_the_slow_come_before_those_of_more_arithmetic(store: Store, monkeypatch: pytest.MonkeyPatch, clock) -> None:
     estimates = {"tie:2": 5e-3, "tie:3": 1e-3, "tie:50": 1e-5}
-    inner = fake_workload.Fake.candidates
+    inner = fake.Fake.candidates
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list]:
         found, rejected = inner(self, key, effort)
         return [replace(each, estimate=estimates[key]) for each in found], rejected
 
-    monkeypatch.setattr(fake_workload.Fake, "candidates", candidates)
+    monkeypatch.setattr(fake.Fake, "candidates", candidates)
     asked = [
         Problem("tie:50", "arithmetic", 50, 1e9, "net"),
         Problem("tie:3", "often", 8, 1e6, "net"),
@@ -86,7 +86,7 @@ def test_the_slow_come_before_those_of_more_arithmetic(store: Store, monkeypatch
 
 
 def test_few_estimates_are_made_when_the_budget_is_small(store: Store, monkeypatch: pytest.MonkeyPatch, clock) -> None:
-    inner = fake_workload.Fake.candidates
+    inner = fake.Fake.candidates
     asked = []
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list]:
@@ -94,7 +94,7 @@ def test_few_estimates_are_made_when_the_budget_is_small(store: Store, monkeypat
         clock.now += 0.05
         return inner(self, key, effort)
 
-    monkeypatch.setattr(fake_workload.Fake, "candidates", candidates)
+    monkeypatch.setattr(fake.Fake, "candidates", candidates)
     begun = clock.now
     outcome = warmup(workload, problems(*(f"good:{n}" for n in range(1, 200))), store, budget=6.0)
     assert clock.now - begun <= 6.0 * 1.1
@@ -103,7 +103,7 @@ def test_few_estimates_are_made_when_the_budget_is_small(store: Store, monkeypat
 
 
 @pytest.mark.parametrize("limit", [0.5, 1.0, 2.0])
-def test_the_limit_of_a_shape_is_kept(store: Store, clock: fake_workload.Clock, limit: float) -> None:
+def test_the_limit_of_a_shape_is_kept(store: Store, clock: fake.Clock, limit: float) -> None:
     asked = problems("many:3", "many:2", "many:1")
     times = [clock.now]
     warmup(
@@ -137,7 +137,7 @@ def test_the_limit_of_a_shape_holds_for_what_hangs(store: Store) -> None:
     assert not warmup(workload, [problem], store, spec=SPEC, compile_seconds=0.5).resumed
 
 
-def test_memory_is_bounded(store: Store, clock: fake_workload.Clock) -> None:
+def test_memory_is_bounded(store: Store, clock: fake.Clock) -> None:
     statistics = Path("/proc/self/statm")
     if not statistics.exists():
         pytest.skip("no /proc here")
@@ -151,17 +151,17 @@ def test_memory_is_bounded(store: Store, clock: fake_workload.Clock) -> None:
     assert (pages[1000] - pages[200]) * os.sysconf("SC_PAGE_SIZE") < 8 << 20
 
 
-def test_what_another_process_is_at_is_left_to_it(store: Store, clock: fake_workload.Clock) -> None:
+def test_what_another_process_is_at_is_left_to_it(store: Store, clock: fake.Clock) -> None:
     first, second = problems("good:2", "good:1")
     with Store(store.path) as other:
         assert other.claim(DEVICE, first.key, first.regime)
         outcome = warmup(workload, [first, second], store)
-        assert (list(outcome.tuned), outcome.left) == ([second.task], [first.task])
+        assert (list(outcome.tuned), outcome.left, outcome.elsewhere) == ([second.task], [first.task], [first.task])
         other.release(DEVICE, first.key, first.regime)
     assert list(warmup(workload, [first, second], store).tuned) == [first.task]
 
 
-def test_what_another_process_finished_meanwhile_is_not_tuned_again(store: Store, clock: fake_workload.Clock) -> None:
+def test_what_another_process_finished_meanwhile_is_not_tuned_again(store: Store, clock: fake.Clock) -> None:
     first, second = problems("good:2", "good:1")
     outcome, told = Outcome(), []
 
@@ -196,17 +196,17 @@ def test_the_serial_fraction_is_amdahls() -> None:
     assert threads.serial_fraction({1: 1.0, 2: 0.45}) == 0.0
 
 
-def test_threads_are_compared(store: Store, clock: fake_workload.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_compared(store: Store, clock: fake.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = (1, 2, 4)
     shared = [each for count in counts for each in problems("shared", count=count)]
     serial = [each for count in counts for each in problems("serial", count=count)]
-    inner, slow = fake_workload.FakeTrial.run, [1.0]
+    inner, slow = fake.FakeTrial.run, [1.0]
 
     def run(self) -> None:
         clock.now += self.seconds * (slow[0] - 1)
         inner(self)
 
-    monkeypatch.setattr(fake_workload.FakeTrial, "run", run)
+    monkeypatch.setattr(fake.FakeTrial, "run", run)
 
     def slower(state) -> None:  # a machine that slows from problem to problem: each count is tuned at another speed
         if state.ended:
@@ -230,7 +230,7 @@ def test_threads_are_compared(store: Store, clock: fake_workload.Clock, monkeypa
     assert others["other"].threads_fraction != others["other"].threads_fraction  # NaN
 
 
-def test_the_most_missed_is_tuned_first_in_the_background(store: Store, clock: fake_workload.Clock) -> None:
+def test_the_most_missed_is_tuned_first_in_the_background(store: Store, clock: fake.Clock) -> None:
     keys = [problem.key for problem in problems("good:1", "tie:1")]
     store.add_missed(DEVICE, [(keys[0], 1), (keys[1], 5), ("nonsense", 9)])
     told = [background.tune_missed(workload, store, "quick", None) for _ in range(4)]

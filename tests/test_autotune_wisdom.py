@@ -6,8 +6,6 @@ import copy
 import json
 import math
 import os
-import random
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from autotune.rows import COLD, Finished, Row
 from autotune.store import Store
 from autotune.wisdom import Wisdom, WisdomError
 from autotune.workload import Problem
+from bench.tuning.fuzz import fuzz_store, fuzz_wisdom, signed
 
 HERE = fingerprint()
 OTHER = replace(HERE, model="Another CPU", cores=HERE.cores + 1)
@@ -136,13 +135,6 @@ def test_prune(kept: Store) -> None:
 # -- hostile files
 
 
-def signed(told: object) -> bytes:
-    """The file with a true checksum: what malice writes, as damage would not."""
-    if not isinstance(told, dict):
-        return json.dumps(told).encode()
-    return json.dumps({**told, "sha256": wisdom._digest(told)}).encode()
-
-
 def set_in(path: str, value: object):
     def change(told: dict) -> None:
         *way, last = [int(part) if part.lstrip("-").isdigit() else part for part in path.split("/")]
@@ -241,92 +233,17 @@ def test_too_many_rows(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         wisdom.parse(content)
 
 
-JUNK = (None, True, -1, 0, 1 << 80, -0.0, 1e308, 5e-324, "", "x" * 5000, "\x00", "ok", "direct(v=1)", [], {}, [[]])
-
-
-def mutated(told: object, rng: random.Random) -> object:
-    """The structure with one value, name or place changed."""
-    if isinstance(told, dict) and told and rng.random() < 0.95:
-        name = rng.choice(list(told))
-        if rng.random() < 0.1:
-            return {("x" if key == name else key): value for key, value in told.items()}
-        return {**told, name: mutated(told[name], rng)}
-    if isinstance(told, list) and told and rng.random() < 0.95:
-        at = rng.randrange(len(told))
-        what = rng.random()
-        if what < 0.1:
-            return told[:at] + told[at + 1 :]
-        if what < 0.2:
-            return told[:at] + [told[at]] + told[at:]
-        return told[:at] + [mutated(told[at], rng)] + told[at + 1 :]
-    if isinstance(told, float) and rng.random() < 0.5:
-        return told * rng.choice((-1, 0.5, 2, 1e9))
-    return rng.choice(JUNK)
-
-
 def test_ten_thousand_mutations_of_a_file(kept: Store) -> None:
     """Damage is refused by its checksum; malice that keeps to every rule is wisdom, with sound rows only."""
-    rng = random.Random(20)
-    content = wisdom.render(exchange.from_store(kept)).encode()
-    told = json.loads(content)
-    refused = taken = 0
-    for number in range(10_000):
-        if number % 2:
-            damaged = bytearray(content)
-            for _ in range(rng.randint(1, 8)):
-                at = rng.randrange(len(damaged))
-                damaged[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
-            attempt = bytes(damaged)
-        else:
-            attempt = signed(mutated(told, rng))
-        try:
-            found = wisdom.parse(attempt)
-        except WisdomError:
-            refused += 1
-            continue
-        taken += 1
-        for each in found:
-            assert each.is_sound() and each.candidate.isprintable() and each.device in found.devices
-        if number % 2:
-            assert json.loads(attempt) == told  # the change was in white space
-    assert refused > 5000 and taken > 50
+    tally = fuzz_wisdom(wisdom.render(exchange.from_store(kept)).encode(), 10_000, seed=20)
+    assert (tally.attempts, tally.wrong, tally.executed) == (10_000, [], [])
+    assert tally.refused > 5000 and tally.taken > 50 and tally.longest < 5.0
 
 
 @pytest.mark.slow
 def test_ten_thousand_mutations_of_a_store(kept: Store, tmp_path: Path) -> None:
     """Whatever a file holds, a reader and a writer go on, and rows are as they were written or not there."""
-    rng = random.Random(30)
-    known = {repr(each) for each in exchange.from_store(kept)}
     kept.close()
-    content = kept.path.read_bytes()
-    path = tmp_path / "mutated.sqlite"
-    pages = [at for at in range(0, len(content), 4096) if content[at : at + 4096].strip(b"\0")]
-    survived = written = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for number in range(10_000):
-            damaged = bytearray(content)
-            for _ in range(rng.randint(1, 6)):
-                page = rng.choice(pages)
-                damaged[page + rng.randrange(4096)] = rng.randrange(256)
-            if number % 50 == 0:
-                damaged = damaged[: rng.randrange(len(damaged))]
-            path.write_bytes(damaged)
-            database._warned.clear()
-            with Store(path, read_only=True) as reader:
-                reader.best(HERE.key, "p", sources=SOURCES)
-                found = [each for key in (HERE.key, OTHER.key) for name in "pq" for each in reader.rows(key, name)]
-                assert known.issuperset(map(repr, found))
-                survived += bool(found)
-                if number % 10 == 0:
-                    reader.devices(), reader.missed(HERE.key), reader.problems(HERE.key), reader.seeds("p")
-                    reader.finished(HERE.key), reader.health()
-            if number % 250 == 0:
-                with Store(path) as writer:
-                    writer.put([row("written", 1e-3, problem="w")])
-                    # In a tree whose order is damaged a row may not be found again; never is it another.
-                    assert {each.candidate for each in writer.rows(HERE.key, "w")} <= {"written"}
-                    written += bool(writer.rows(HERE.key, "w"))
-                for left in tmp_path.glob("mutated*"):
-                    left.unlink()
-    assert survived > 5000 and written > 30
+    tally = fuzz_store(kept.path, 10_000, seed=30, folder=tmp_path)
+    assert (tally.attempts, tally.wrong, tally.executed) == (10_000, [], [])
+    assert tally.taken > 5000 and tally.written > 30 and tally.longest < 5.0

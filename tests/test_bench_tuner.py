@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import sys
 from pathlib import Path
 
-import fake_workload
 import pytest
 from rich.progress import Progress as Bar
 
+from autotune.paths import VARIABLE
 from bench import tuner
 from bench.shapes import drawn, family
-from bench.tuner import Figure, Session, Times
+from bench.tuning import choices, fake, fuzz, kills, mutations, session
+from bench.tuning.figures import Figure, table
+from bench.tuning.session import UNCOUNTED, Session, Times
 from cpuconv import select
 
 
@@ -36,6 +40,9 @@ def test_figures_against_targets() -> None:
     assert Figure("part", "name", 1.1, target=1.0).met is False
     assert Figure("part", "name", 94.0, target=95.0, most=False).met is False
     assert Figure("part", "name", 1.0).met is None
+    lines = table([Figure("a", "b", 1.234, "×", 1.02), Figure("c", "d", 96.0, "%", 95.0, most=False)]).splitlines()
+    assert lines[2].split() == ["a", "b", "1.234", "×", "≤", "1.02", "×", "not", "met"]
+    assert lines[3].split() == ["c", "d", "96", "%", "≥", "95", "%", "met"]
 
 
 def test_times_are_compared_round_by_round() -> None:
@@ -46,44 +53,86 @@ def test_times_are_compared_round_by_round() -> None:
     assert Times(["a", "a"], {"a": [1.0]}).ratio(0, 1) == 1.0
 
 
-def test_small_parts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tuner.VARIABLE, os.environ[tuner.VARIABLE])  # the look-ups' own store is put aside again
-    arguments = ["--shapes", "1", "--only", "lookup", "--only", "large", "--calls", "50", "--rows", "400"]
+def test_small_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.environ[VARIABLE]
+    arguments = ["--shapes", "1", "--parts", "open,lookup", "--calls", "50", "--rows", "400"]
     assert tuner.main([*arguments, "--json"]) in (0, 1)
     figures = json.loads(capsys.readouterr().out)["figures"]
-    assert [figure["part"] for figure in figures] == ["look-up", "look-up", "large store"]
+    assert [figure["part"] for figure in figures] == ["lookup", "lookup", "open"]
     assert all(figure["value"] > 0 and figure["target"] for figure in figures)
+    assert os.environ[VARIABLE] == before
     tuner.main(arguments)
-    assert "400 rows: open, first look-up" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        tuner.main(["--efforts", "much"])
+    assert "400 rows, and the first look-up" in capsys.readouterr().out
+    for wrong in (["--efforts", "much"], ["--parts", "lookup,all"]):
+        with pytest.raises(SystemExit):
+            tuner.main(wrong)
+        assert "must be of" in capsys.readouterr().err
 
 
-@pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+def test_files_are_attacked_in_another_process(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    arguments = ["--shapes", "1", "--parts", "fuzz", "--mutations", "300", "--json"]
+    assert tuner.main(arguments) == 0
+    found = {figure["name"]: figure["value"] for figure in json.loads(capsys.readouterr().out)["figures"]}
+    for kind in mutations.KINDS:
+        assert found[f"{kind}: mutations read to the end"] == 300
+        assert found[f"{kind}: files from which something was taken"] > 0
+    monkeypatch.setattr(mutations, "HANGS", 0.1)
+    assert tuner.main(arguments) == 1
+    assert [figure["value"] for figure in json.loads(capsys.readouterr().out)["figures"]][:2] == [0, True]
+
+
+def test_what_reads_pickles_is_caught() -> None:
+    tally = fuzz.Tally()
+    with tally.attempt():
+        pickle.loads(pickle.dumps(Path))
+    with tally.attempt():
+        exec("")
+    pickle.loads(pickle.dumps(Path))
+    assert [each.split()[0] for each in tally.executed] == ["pickle.find_class", "compile", "exec"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is not known there")
+def test_kills_are_told(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "PROBLEMS", 3)
+    session.options.kills = 2
+    told = list(kills.kills(session))
+    assert [figure.value for figure in told if figure.target is not None] == [2, 6, 0, 0, 0]
+    assert all(figure.met is not False for figure in told)
+
+
+@pytest.fixture(name="session")
+def fake_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     """Warmups of the fake workload, on its clock."""
-    monkeypatch.setattr(tuner, "workload", fake_workload.workload)
-    monkeypatch.setattr(tuner, "SPEC", None)
-    fake_workload.install(monkeypatch.setattr)
+    monkeypatch.setattr(session, "workload", fake.workload)
+    monkeypatch.setattr(session, "SPEC", None)
+    fake.install(monkeypatch.setattr)
     sources = ("good:1", "close:1", "hidden:1", "tie:1")
-    problems = [each for source in sources for each in fake_workload.workload.load(source, layouts=None, threads=1)]
+    problems = [each for source in sources for each in fake.workload.load(source, layouts=None, threads=1)]
     return Session(tuner.parser().parse_args([]), problems, tmp_path, Bar(disable=True))
 
 
 def test_warmups_are_judged(session: Session) -> None:
-    found = {figure.name.partition(",")[0]: figure for figure in tuner.regret(session)}
+    found = {figure.name.partition(",")[0]: figure for figure in choices.regret(session)}
     # Of forty ways the quick effort tries those eight that the model likes best, and these are slow.
     assert found["quick: worst"].name.endswith("hidden:1") and found["quick: worst"].value > 2.0
     assert found["normal: worst"].value < found["quick: worst"].value
     assert 1.0 <= found["quick: geomean over 4 shapes"].value < found["quick: worst"].value
-    better = {figure.name: figure for figure in tuner.heuristic(session)}
+    better = {figure.name: figure for figure in choices.heuristic(session)}
     assert better["quick: tuned time over the model's, geomean"].value < 0.9
     assert better["normal: shapes slower beyond noise"].value == 0
-    assert all(figure.met for figure in tuner.repeatability(session))
-    assert [figure.target for figure in tuner.cost(session)] == [1.5, 6.0]
+    assert all(figure.met for figure in choices.repeat(session))
+    assert [figure.target for figure in choices.seconds(session)] == [1.5, 6.0]
+    assert not list(session.folder.glob(f"*-{UNCOUNTED}.sqlite"))
+
+
+def test_without_regret_nothing_is_tried_exhaustively(session: Session) -> None:
+    session.options.parts, session.options.efforts = ("seconds",), ("quick",)
+    list(choices.seconds(session))
+    turns = (UNCOUNTED, *range(session.options.warmups))
+    assert {file.name for file in session.folder.glob("*.sqlite")} == {f"quick-{turn}.sqlite" for turn in turns}
 
 
 def test_nothing_to_judge_is_said(session: Session) -> None:
     session.problems = session.problems[:0]
     with pytest.raises(SystemExit, match="shape-limit"):
-        list(tuner.regret(session))
+        list(choices.regret(session))

@@ -1,0 +1,84 @@
+"""How good the stored winners are, how far warmups agree, and what they cost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+
+from autotune.measure import interval
+from autotune.store import Store
+from autotune.workload import ADMITS, Problem
+from bench.tuning import session as warmups
+from bench.tuning.figures import Figure
+from bench.tuning.session import ACCURACY, EXHAUSTIVE, Session
+
+SAME = 0.03  # two warmups whose winners are this close chose alike
+SECONDS = {"quick": 1.5, "normal": 6.0}  # that a shape may cost
+
+
+def regret(session: Session) -> Iterator[Figure]:
+    """The stored winner against the winner of trying everything."""
+    best, spent = session.warmed(EXHAUSTIVE)
+    yield Figure("regret", f"{EXHAUSTIVE}, compiling included, a shape", spent / max(1, len(session.problems)), "s")
+    for effort in session.options.efforts:
+        store, _ = session.warmed(effort)
+
+        def rivals(problem: Problem, store: Store = store) -> list[str] | None:
+            pair = session.winner(problem, store), session.winner(problem, best)
+            return None if None in pair else [row.candidate for row in pair if row is not None]
+
+        found = {p.label: times.ratio(0, 1) for p, times in session.against(f"regret, {effort}", rivals)}
+        yield Figure("regret", f"{effort}: geomean over {len(found)} shapes", _geomean(found.values()), "×", 1.02)
+        yield Figure("regret", f"{effort}: worst, {_worst(found)}", max(found.values()), "×", 1.08)
+
+
+def heuristic(session: Session) -> Iterator[Figure]:
+    """The stored winner against the cost model's choice."""
+    for effort in session.options.efforts:
+        store, _ = session.warmed(effort)
+
+        def rivals(problem: Problem, store: Store = store, effort: str = effort) -> list[str] | None:
+            row = session.winner(problem, store)
+            candidates, _ = warmups.workload.candidates(problem.key, effort)
+            model = next((each.name for each in candidates if each.accuracy in ADMITS[ACCURACY]), None)
+            return None if row is None or model is None else [row.candidate, model]
+
+        found = list(session.against(f"heuristic, {effort}", rivals))
+        ratios = {problem.label: times.ratio(0, 1) for problem, times in found}
+        slower = sum(interval(times.ratios(0, 1))[0] > 1.0 for _, times in found)
+        name = f"{effort}: tuned time over the model's, geomean"
+        yield Figure("heuristic", name, _geomean(ratios.values()), "×", 1.0)
+        yield Figure("heuristic", f"{effort}: worst, {_worst(ratios)}", max(ratios.values()), "×")
+        yield Figure("heuristic", f"{effort}: shapes slower beyond noise", slower, "", 0)
+
+
+def repeat(session: Session) -> Iterator[Figure]:
+    """The winners of several warmups from nothing against one another."""
+    for effort in session.options.efforts:
+        stores = [session.warmed(effort, turn)[0] for turn in range(session.options.warmups)]
+
+        def rivals(problem: Problem, stores: Sequence[Store] = stores) -> list[str] | None:
+            rows = [session.winner(problem, store) for store in stores]
+            return None if None in rows else [row.candidate for row in rows if row is not None]
+
+        spreads = [times.spread() for _, times in session.against(f"repeat, {effort}", rivals)]
+        alike = sum(spread <= SAME for spread in spreads) / max(1, len(spreads))
+        name = f"{effort}: shapes on which {len(stores)} warmups are within {SAME:.0%}"
+        yield Figure("repeat", name, 100 * alike, "%", 95.0, most=False)
+
+
+def seconds(session: Session) -> Iterator[Figure]:
+    """Seconds a shape with kernels compiled, workers' start included."""
+    for effort in session.options.efforts:
+        turns = [session.warmed(effort, turn)[1] for turn in range(session.options.warmups)]
+        each = statistics.median(turns) / len(session.problems)
+        yield Figure("seconds", f"{effort}, a shape", each, "s", SECONDS.get(effort))
+
+
+def _geomean(values: Iterable[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def _worst(ratios: dict[str, float]) -> str:
+    return max(ratios, key=ratios.__getitem__)

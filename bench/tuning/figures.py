@@ -1,0 +1,41 @@
+"""Figures with their targets, and the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+HEADERS = ("part", "figure", "value", "target", "")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something measured: `most` is True where it must not exceed the target, False where it must reach it."""
+
+    part: str
+    name: str
+    value: float
+    unit: str = ""
+    target: float | None = None
+    most: bool = True
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is reached, None without one."""
+        if self.target is None:
+            return None
+        return self.value <= self.target if self.most else self.value >= self.target
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """All figures, each beside its target."""
+    return tabulate([_cells(figure) for figure in figures], HEADERS, disable_numparse=True)
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    sign = "≤" if figure.most else "≥"
+    target = "" if figure.target is None else f"{sign} {figure.target:g} {figure.unit}".strip()
+    met = {True: "met", False: "not met", None: ""}[figure.met]
+    return figure.part, figure.name, f"{figure.value:.4g} {figure.unit}".strip(), target, met

@@ -1,0 +1,202 @@
+"""Damaged and hostile files: wisdom and stores with bytes, values and names changed at random.
+
+A file of wisdom is attacked twice: by damage, which its checksum tells, and by malice, which writes a true checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune import exchange, wisdom
+from autotune.rows import Row
+from autotune.store import Store
+from autotune.wisdom import Wisdom, WisdomError
+
+JUNK = (None, True, -1, 0, 1 << 80, -0.0, 1e308, 5e-324, "", "x" * 5000, "\x00", "ok", "direct(v=1)", [], {}, [[]])
+EXECUTIONS = ("exec", "compile", "import", "marshal", "pickle", "subprocess", "os.system", "os.exec", "os.spawn")
+PAGE = 4096
+WRITTEN = 250  # of so many damaged stores one is written too …
+WRITTEN_ROW = Row("device", "problem", "written", "sources", "ok", median=1e-3, score=1e-3)  # … with this
+
+Done = Callable[[], object]
+
+
+@dataclass
+class Tally:
+    """attempts, refused, taken: files; of a store, with rows or without.  written: stores that took a row.
+    longest: seconds of one.  executed: what ran that a reader runs not.  wrong: what was read and is not so."""
+
+    attempts: int = 0
+    refused: int = 0
+    taken: int = 0
+    written: int = 0
+    longest: float = 0.0
+    executed: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Count and watch one."""
+        self.attempts += 1
+        begun = time.perf_counter()
+        with _watched(self.executed):
+            yield
+        self.longest = max(self.longest, time.perf_counter() - begun)
+
+
+def signed(told: object) -> bytes:
+    """The file with a true checksum: what malice writes, as damage would not."""
+    if not isinstance(told, dict):
+        return json.dumps(told).encode()
+    return json.dumps({**told, "sha256": wisdom.digest(told)}).encode()
+
+
+def fuzz_wisdom(
+    content: bytes, count: int, seed: int, look: Callable[[bytes, Wisdom], str | None] | None = None, done: Done = int
+) -> Tally:
+    """Read a file of wisdom with so many changes, one at a time.
+
+    Arguments:
+        look: told what was taken, with its content, says what is wrong with it.
+    """
+    rng, tally, told = random.Random(seed), Tally(), json.loads(content)
+    wisdom.parse(content)  # nothing is imported later
+    for number in range(count):
+        damage = number % 2 == 1
+        attempt = damaged(content, rng) if damage else signed(mutated(told, rng))
+        found = None
+        with tally.attempt(), contextlib.suppress(WisdomError):
+            found = wisdom.parse(attempt)
+        done()
+        if found is None:
+            tally.refused += 1
+            continue
+        tally.taken += 1
+        if not all(row.is_sound() and row.candidate.isprintable() and row.device in found.devices for row in found):
+            tally.wrong.append(f"number {number} has rows that no tuner writes")
+        if damage and json.loads(attempt) != told:  # a change of white space is none
+            tally.wrong.append(f"number {number} is damaged and was taken")
+        if look is not None and (trouble := look(attempt, found)):
+            tally.wrong.append(f"number {number}: {trouble}")
+    return tally
+
+
+def fuzz_store(path: Path, count: int, seed: int, folder: Path, done: Done = int) -> Tally:
+    """Read, and now and then write, a store with so many changes of its bytes, one at a time.
+
+    Whatever the file holds, reader and writer go on, and rows are as they were written or not there.
+    """
+    rng, tally = random.Random(seed), Tally()
+    with Store(path, read_only=True) as store:
+        known = {repr(row) for row in exchange.from_store(store)}
+        problems = sorted({(key, *each) for key in store.devices() for each in store.tuned(key)})
+    content = path.read_bytes()
+    pages = [at for at in range(0, len(content), PAGE) if content[at : at + PAGE].strip(b"\0")]
+    attempt = folder / "mutated.sqlite"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(count):
+            attempt.write_bytes(_broken(content, pages, rng, cut=number % 50 == 0))
+            with tally.attempt():
+                found = _read(attempt, problems, thorough=number % 10 == 0)
+                back = _write(attempt) if number % WRITTEN == 0 else []
+            tally.written += bool(back)
+            # In a tree whose order is damaged a row may not be found again; never is it another.
+            if not {row.candidate for row in back} <= {WRITTEN_ROW.candidate}:
+                tally.wrong.append(f"number {number} gives back what was not written")
+            if not known.issuperset(map(repr, found)):
+                tally.wrong.append(f"number {number} has rows that nobody wrote")
+            tally.taken += bool(found)
+            tally.refused += not found
+            for left in folder.glob("mutated*"):
+                left.unlink()
+            done()
+    return tally
+
+
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """Some bytes replaced, removed or added."""
+    changed = bytearray(content)
+    for _ in range(rng.randint(1, 8)):
+        at = rng.randrange(len(changed))
+        changed[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
+    return bytes(changed)
+
+
+def mutated(told: Any, rng: random.Random) -> Any:
+    """The structure with one value, name or place changed."""
+    if isinstance(told, dict) and told and rng.random() < 0.95:
+        name = rng.choice(list(told))
+        if rng.random() < 0.1:
+            return {("x" if key == name else key): value for key, value in told.items()}
+        return {**told, name: mutated(told[name], rng)}
+    if isinstance(told, list) and told and rng.random() < 0.95:
+        at = rng.randrange(len(told))
+        what = rng.random()
+        if what < 0.1:
+            return told[:at] + told[at + 1 :]
+        if what < 0.2:
+            return told[:at] + [told[at]] + told[at:]
+        return told[:at] + [mutated(told[at], rng)] + told[at + 1 :]
+    if isinstance(told, float) and rng.random() < 0.5:
+        return told * rng.choice((-1, 0.5, 2, 1e9))
+    if isinstance(told, str) and told and rng.random() < 0.5:
+        at = rng.randrange(len(told))
+        return told[:at] + rng.choice("0123456789-=(),.ax") + told[at + 1 :]
+    return rng.choice(JUNK)
+
+
+def _broken(content: bytes, pages: list[int], rng: random.Random, cut: bool) -> bytes:
+    changed = bytearray(content)
+    for _ in range(rng.randint(1, 6)):
+        changed[rng.choice(pages) + rng.randrange(PAGE)] = rng.randrange(256)
+    return bytes(changed[: rng.randrange(len(changed))] if cut else changed)
+
+
+def _read(path: Path, problems: list[tuple[str, str, str]], thorough: bool) -> list[Row]:
+    with Store(path, read_only=True) as reader:
+        found = [row for problem in problems for row in reader.rows(*problem)]
+        if thorough:
+            reader.health(), reader.devices()
+            for device, key, _ in problems:
+                reader.missed(device), reader.problems(device), reader.finished(device), reader.seeds(key)
+    return found
+
+
+def _write(path: Path) -> list[Row]:
+    with Store(path) as writer:
+        writer.put([WRITTEN_ROW])
+        return writer.rows(WRITTEN_ROW.device, WRITTEN_ROW.problem)
+
+
+_watching: list[list[str]] = []
+
+
+@contextlib.contextmanager
+def _watched(executed: list[str]) -> Iterator[None]:
+    """Note what the interpreter executes, imports or unpickles meanwhile."""
+    if not _watch.installed:
+        sys.addaudithook(_watch)
+        _watch.installed = True
+    _watching.append(executed)
+    try:
+        yield
+    finally:
+        _watching.pop()
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watching and event.startswith(EXECUTIONS):
+        _watching[-1].append(f"{event} {arguments!r:.200}")
+
+
+_watch.installed = False  # a hook stays for good

@@ -1,0 +1,122 @@
+"""Warmups killed at random moments, several at once: what a store must survive."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.device import fingerprint
+from autotune.store import Store
+from bench.tuning.figures import Figure
+from bench.tuning.session import Session
+
+REPO = Path(__file__).resolve().parents[2]
+PROBLEMS = 200  # a kill: enough that there is always something left to do
+AT_ONCE = 2
+LIFE = 4.0  # a warmup lives at most so many times as long as one of a single problem, most of which is its start
+
+
+@dataclass
+class Toll:
+    """kills: warmups that were ended by SIGKILL.  under_fire: problems that were finished while there were such.
+    finished: problems in the store.  lost: those that once were there.  twice: those tuned again after they were
+    finished, or by both of two warmups that nobody killed.  troubles: what else was wrong."""
+
+    kills: int = 0
+    under_fire: int = 0
+    finished: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    twice: set[str] = field(default_factory=set)
+    troubles: list[str] = field(default_factory=list)
+
+
+def kills(session: Session) -> Iterator[Figure]:
+    """What is left of a store on which warmups, two at once, are killed at random moments."""
+    count = session.options.kills
+    task = session.bar.add_task("killing warmups", total=count)
+    folder = session.folder / "killed"
+    folder.mkdir()
+    toll = kill_warmups(folder, count, session.options.seed, lambda: session.bar.advance(task))
+    yield Figure("kills", f"warmups killed, {AT_ONCE} at once on one store", toll.kills, "", count, most=False)
+    wanted = PROBLEMS * count
+    yield Figure("kills", "problems finished by warmups that were killed", toll.under_fire)
+    yield Figure("kills", "problems finished at the end", len(toll.finished), "", wanted, most=False)
+    yield Figure("kills", "stores that did not open, or warmups that failed", len(toll.troubles), "", 0)
+    yield Figure("kills", "finished problems lost", len(toll.lost), "", 0)
+    yield Figure("kills", "problems tuned twice", len(toll.twice), "", 0)
+
+
+def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], object] = lambda: None) -> Toll:
+    """Start pairs of warmups of a fake workload on one store and kill each after a random time, then let one pair end
+    by itself.
+
+    Arguments:
+        folder: for the store and logs.  kills: warmups to kill.  seed: of the times.  killed: called after each.
+    """
+    rng, toll, path = random.Random(seed), Toll(), folder / "store.sqlite"
+    source = folder / "net.txt"
+    source.write_text("".join(f"good:{n}\n" for n in range(1, PROBLEMS * kills + 1)))
+    log = folder / "log"
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(REPO),
+        "FAKE_CLOCK": "1",
+        "FAKE_LOG": str(log),
+    }
+    command = [sys.executable, "-m", "autotune", "warmup", "--threads", "1", "--workload", "bench.tuning.fake:workload"]
+    begun = time.monotonic()
+    subprocess.run([*command, "good:1", "--store", str(folder / "first.sqlite")], env=environ, capture_output=True)
+    longest = LIFE * (time.monotonic() - begun)
+    command += [str(source), "--store", str(path)]
+    while True:
+        last = toll.kills >= kills
+        log.write_text("")
+        running = [
+            subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for _ in range(AT_ONCE)
+        ]
+        for process in running:
+            if not last:
+                time.sleep(rng.uniform(0.1, longest))
+                process.send_signal(signal.SIGKILL)
+                toll.kills += 1
+                killed()
+            _, said = process.communicate(timeout=240)
+            if process.returncode not in (0, -signal.SIGKILL) or "StoreWarning" in said:
+                toll.troubles.append(said)
+        if last:
+            toll.under_fire = len(toll.finished)
+        _look(toll, path, log, undisturbed=last)
+        if last:
+            return toll
+
+
+def _look(toll: Toll, path: Path, log: Path, undisturbed: bool) -> None:
+    """Compare the store with what it held before, and with what was tuned since."""
+    with Store(path) as store:
+        if store.health() != "ok":
+            toll.troubles.append(store.health())
+        finished = {each.problem for each in store.finished(fingerprint().key)}
+        timed = {key for key in finished if store.rows(fingerprint().key, key)}
+    toll.lost |= toll.finished - timed
+    prepared = Counter(line for line in log.read_text().splitlines() if line.startswith("prepare"))
+    toll.twice |= {key for key in timed if prepared[f"prepare {key} model"] > _allowed(key, toll, undisturbed)}
+    toll.finished |= timed
+    corrupt = sorted(path.parent.glob("*.corrupt-*"))
+    toll.troubles += [f"{each.name} was set aside" for each in corrupt]
+
+
+def _allowed(key: str, toll: Toll, undisturbed: bool) -> float:
+    """How often a candidate may have been prepared since the last look: by a worker, and by the tuner itself."""
+    if key in toll.finished:
+        return 0
+    return 2 if undisturbed else math.inf  # who was killed at it left it to another

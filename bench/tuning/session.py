@@ -1,0 +1,117 @@
+"""Warmups that several parts ask for, each done once, and their winners timed against one another."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import Progress as Bar
+
+from autotune.measure import calibrate, race
+from autotune.search import timed_rows
+from autotune.store import Row, Store
+from autotune.warmup import warmup
+from autotune.workload import ADMITS, Problem
+from cpuconv.workload import workload
+
+SPEC = "cpuconv.workload:workload"
+ACCURACY = "standard"
+EXHAUSTIVE = "exhaustive"
+UNCOUNTED = -1  # the turn of a warmup that only compiles
+
+
+@dataclass(frozen=True)
+class Times:
+    """Samples of rivals, in rounds."""
+
+    names: Sequence[str]
+    samples: dict[str, list[float]]
+
+    def ratios(self, at: int, to: int) -> list[float]:
+        """One rival's time over another's, round by round."""
+        pairs = zip(self.samples[self.names[at]], self.samples[self.names[to]], strict=True)
+        return [a / b for a, b in pairs]
+
+    def ratio(self, at: int, to: int) -> float:
+        """The median of those."""
+        return statistics.median(self.ratios(at, to))
+
+    def spread(self) -> float:
+        """How much slower the slowest rival is than the fastest."""
+        medians = [statistics.median(samples) for samples in self.samples.values()]
+        return max(medians) / min(medians) - 1.0
+
+
+class Session:
+    """The drawn problems, a folder for files, and one store a warmup."""
+
+    def __init__(self, options: argparse.Namespace, problems: Sequence[Problem], folder: Path, bar: Bar) -> None:
+        self.options, self.problems, self.folder, self.bar = options, problems, folder, bar
+        self._warmups: dict[tuple[str, int], tuple[Store, float]] = {}
+
+    def warmed(self, effort: str, turn: int = 0) -> tuple[Store, float]:
+        """A store that one warmup has filled from nothing, and its seconds; kernels are compiled before."""
+        if (effort, turn) not in self._warmups:
+            if effort != EXHAUSTIVE and turn != UNCOUNTED:
+                self.warmed(*((EXHAUSTIVE, 0) if "regret" in self.options.parts else (effort, UNCOUNTED)))
+            self._warmups[effort, turn] = self._warm(effort, turn)
+        return self._warmups[effort, turn]
+
+    def _warm(self, effort: str, turn: int) -> tuple[Store, float]:
+        store = Store(self.folder / f"{effort}-{turn}.sqlite")
+        name = f"{effort} warmup {turn + 1}" if turn != UNCOUNTED else f"compiling for {effort}"
+        task = self.bar.add_task(name, total=1.0)
+        begun = time.perf_counter()
+        warmup(
+            workload,
+            self.problems,
+            store,
+            effort,
+            progress=lambda state: self.bar.update(task, completed=state.fraction),
+            spec=SPEC,
+            shape_limit=self.options.shape_limit if effort == EXHAUSTIVE else None,
+        )
+        seconds = time.perf_counter() - begun
+        self.bar.update(task, completed=1.0)
+        return store, seconds
+
+    def winner(self, problem: Problem, store: Store) -> Row | None:
+        """What a caller with no limits gets."""
+        rows = timed_rows(workload, problem.key, store)
+        return next((row for row in rows if row.accuracy in ADMITS[ACCURACY]), None)
+
+    def against(self, what: str, rivals: Callable[[Problem], Sequence[str] | None]) -> Iterator[tuple[Problem, Times]]:
+        """Each problem's rivals timed again, interleaved; a problem without is left out.
+
+        Raises:
+            SystemExit: none has rivals.
+        """
+        found = [(problem, names) for problem in self.problems if (names := rivals(problem))]
+        if not found:
+            raise SystemExit("Argument 'shape-limit' must leave time to compile and time some candidates.")
+        task = self.bar.add_task(f"timing {what}", total=len(found))
+        for problem, names in found:
+            yield problem, self._timed(problem, names)
+            self.bar.advance(task)
+
+    def _timed(self, problem: Problem, names: Sequence[str]) -> Times:
+        """Seconds of each round by candidate; one that is all there is need not be timed."""
+        unique = list(dict.fromkeys(names))
+        if len(unique) == 1:
+            return Times(names, {unique[0]: [1.0]})
+        entrants = {name: calibrate(workload.prepare(problem.key, name).run) for name in unique}
+        result = race(
+            entrants,
+            rounds=self.options.rounds,
+            seconds=math.inf,
+            rng=random.Random(problem.key),
+            drop=False,
+            reference=workload.reference(problem.key),
+        )
+        return Times(names, result.samples)
