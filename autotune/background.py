@@ -98,7 +98,7 @@ def tune_missed(workload: Workload, store: Store, effort: str, spec: str | None)
         return False
     key, _ = missed[0]
     with contextlib.suppress(Exception):  # whatever is wrong with it, the rest goes on
-        problems = [replace(each, network=MISSED) for each in workload.load(key, layouts=None, threads=1)]
+        problems = [replace(each, network=MISSED) for each in workload.load(key)]
         warmup(workload, problems, store, effort, spec=spec, workers=1)
     store.clear_missed(device, [key])
     return True

@@ -104,7 +104,7 @@ def _missed(workload: Workload, missed: Sequence[tuple[str, int]]) -> list[Probl
     found = []
     for key, count in missed:
         try:
-            loaded = workload.load(key, layouts=None, threads=1)
+            loaded = workload.load(key)
         except SourceError:  # of other sources than these
             continue
         found += [replace(problem, count=count, network=MISSED) for problem in loaded]

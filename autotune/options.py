@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune.device import allowed_cores
-from autotune.workload import Problem, Workload
+from autotune.workload import Problem, Reading, Workload
 
 AUTO = "auto"
 MISSED = "missed"  # the network that missed problems are put under
@@ -35,9 +35,9 @@ def say(message: str, code: int) -> int:
 def load(workload: Workload, sources: Sequence[str], options: argparse.Namespace) -> list[Problem]:
     """The problems of the sources under the options."""
     threads = allowed_cores() if options.threads == AUTO else options.threads
-    open_axes = {"batches": getattr(options, "batches", ()), "inputs": dict(getattr(options, "input", ()))}
-    loaded = (workload.load(source, layouts=options.layouts, threads=threads, **open_axes) for source in sources)
-    return [problem for problems in loaded for problem in problems]
+    batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
+    reading = Reading(options.layouts, threads, batches, inputs)
+    return [problem for source in sources for problem in workload.load(source, reading)]
 
 
 def layouts_text(options: argparse.Namespace) -> str:

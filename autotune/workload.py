@@ -7,7 +7,7 @@ import importlib.metadata
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -53,6 +53,24 @@ class Problem:
     def task(self) -> str:
         """Equal for what is tuned once: the key, and the regime where it is not the usual one."""
         return self.key if self.regime == REGIMES[0] else f"{self.key} {self.regime}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a source of problems is read: what it leaves open.
+
+    layouts: of inputs and outputs, by name; None for the usual ones.  threads: that will run the problems.
+    batches: sizes to take for the open batch axis of a model, each one a network of its own.
+    inputs: shapes of a model's inputs by name, where it leaves axes open.
+    """
+
+    layouts: tuple[str, str] | None = None
+    threads: int = 1
+    batches: Sequence[int] = ()
+    inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+AS_IT_IS = Reading()
 
 
 @dataclass(frozen=True)
@@ -115,20 +133,8 @@ class Workload(Protocol):
     tables: Path | None
     """Folder of device tables that come with the workload (`autotune.layers`), if any."""
 
-    def load(
-        self,
-        source: str,
-        *,
-        layouts: tuple[str, str] | None,
-        threads: int,
-        batches: Sequence[int] = (),
-        inputs: Mapping[str, Sequence[int]] | None = None,
-    ) -> list[Problem]:
-        """The problems of a file or of one problem string.
-
-        batches: sizes to take for the open batch axis of a model, each one a network of its own.
-        inputs: shapes of a model's inputs by name, where it leaves axes open.
-        """
+    def load(self, source: str, reading: Reading = AS_IT_IS) -> list[Problem]:
+        """The problems of a file or of one problem string."""
 
     def with_threads(self, key: str, threads: int) -> str:
         """The key of the same problem for another number of threads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -117,15 +117,7 @@ class ConvWorkload:
         """The key of the same problem for another number of threads."""
         return replace(ConvProblem.parse(key), threads=threads).key
 
-    def load(
-        self,
-        source: str,
-        *,
-        layouts: tuple[str, str] | None,
-        threads: int,
-        batches: Sequence[int] = (),
-        inputs: Mapping[str, Sequence[int]] | None = None,
-    ) -> list[protocol.Problem]:
+    def load(self, source: str, reading: protocol.Reading = protocol.AS_IT_IS) -> list[protocol.Problem]:
         """The problems of a source; `auto` layouts are resolved by the model. Those of a model, which runs whole and
         so finds its weights in memory, are timed with cold weights.
 
@@ -134,10 +126,10 @@ class ConvWorkload:
         autotune.workload.SourceError
             The source cannot be read; the message says why.
         """
-        wanted = layouts or ("NCHW", "NCHW")
+        wanted = reading.layouts or ("NCHW", "NCHW")
         concrete = tuple("NCHW" if name == AUTO else name for name in wanted)
         try:
-            entries = sources.load(source, concrete, threads, batches, inputs or {})
+            entries = sources.load(source, concrete, reading.threads, reading.batches, reading.inputs)
         except SourceError as error:
             raise protocol.SourceError(str(error)) from error
         regime = "cold" if sources.is_model(source) else "warm"

@@ -22,6 +22,7 @@ from autotune.database import StoreWarning
 from autotune.device import fingerprint
 from autotune.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.store import Store
+from autotune.workload import Reading
 from bench.tuning import fake
 
 HERE = Path(__file__).parent
@@ -311,7 +312,7 @@ def test_missed_problems_are_tuned(environ: dict[str, str], tmp_path: Path, caps
 
 
 def test_what_another_warmup_is_at_is_no_failure(environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    (problem,) = fake.workload.load("good:1", layouts=("NCHW", "NCHW"), threads=1)
+    (problem,) = fake.workload.load("good:1", Reading(("NCHW", "NCHW")))
     with Store() as other:
         assert other.claim(fingerprint().key, problem.key)
         assert main(["warmup", "good:1", "--threads", "1", "--json"]) == OK
@@ -333,15 +334,14 @@ def test_threads_and_regimes(environ: dict[str, str], capsys: pytest.CaptureFixt
 
 
 def test_open_axes_reach_the_workload(environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    seen: list[dict] = []
+    seen: list[Reading] = []
     inner = fake.Fake.load
 
-    def load(self, source: str, **options):
-        seen.append(options)
-        return inner(self, source, **options)
+    def load(self, source: str, reading: Reading):
+        seen.append(reading)
+        return inner(self, source, reading)
 
     monkeypatch.setattr(fake.Fake, "load", load)
     arguments = ["--batches", "1,8,8", "--input", "a=1x3", "--input", "b=2x2", "--threads", "1"]
     assert main(["warmup", "good:1", *arguments]) == OK
-    assert seen[0]["batches"] == (1, 8)
-    assert seen[0]["inputs"] == {"a": (1, 3), "b": (2, 2)}
+    assert seen == [Reading(("NCHW", "NCHW"), 1, (1, 8), {"a": (1, 3), "b": (2, 2)})]

@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def problems(*sources: str) -> list[Problem]:
-    return [problem for source in sources for problem in workload.load(source, layouts=None, threads=1)]
+    return [problem for source in sources for problem in workload.load(source)]
 
 
 def rows(store: Store, problem: Problem) -> dict[str, Row]:

@@ -15,7 +15,7 @@ from autotune.device import fingerprint
 from autotune.search import choose
 from autotune.store import Row, Store
 from autotune.warmup import Outcome, warmup
-from autotune.workload import Candidate, Problem
+from autotune.workload import Candidate, Problem, Reading
 from bench.tuning import fake
 from bench.tuning.fake import workload
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def problems(*sources: str, count: int = 1) -> list[Problem]:
-    return [problem for source in sources for problem in workload.load(source, layouts=None, threads=count)]
+    return [problem for source in sources for problem in workload.load(source, Reading(threads=count))]
 
 
 def rows(store: Store, problem: Problem) -> dict[str, Row]:

@@ -107,7 +107,7 @@ def fake_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(session, "SPEC", None)
     fake.install(monkeypatch.setattr)
     sources = ("good:1", "close:1", "hidden:1", "tie:1")
-    problems = [each for source in sources for each in fake.workload.load(source, layouts=None, threads=1)]
+    problems = [each for source in sources for each in fake.workload.load(source)]
     return Session(tuner.parser().parse_args([]), problems, tmp_path, Bar(disable=True))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune import measure, progress, search, warmup
 from autotune.roofline import Work
-from autotune.workload import Candidate, Problem, Rejected, SourceError
+from autotune.workload import AS_IT_IS, Candidate, Problem, Reading, Rejected, SourceError
 
 US = 1e-6
 
@@ -164,7 +164,7 @@ class Fake:
     def with_threads(self, key: str, threads: int) -> str:
         return f"{key.partition(' threads=')[0]} threads={threads}"
 
-    def load(self, source: str, *, layouts: tuple[str, str] | None, threads: int, **open_axes: Any) -> list[Problem]:
+    def load(self, source: str, reading: Reading = AS_IT_IS) -> list[Problem]:
         path = Path(source)
         lines = path.read_text().split() if path.is_file() else [source]
         problems = []
@@ -172,9 +172,9 @@ class Fake:
             kind, _, rest = line.partition(" ")[0].partition(":")
             if kind not in WAYS:
                 raise SourceError(f"{source}: {line!r} is no problem")
-            key = f"{kind}:{rest} layouts={'-'.join(layouts or ())} threads={threads}"
+            key = f"{kind}:{rest} layouts={'-'.join(reading.layouts or ())} threads={reading.threads}"
             network = path.stem if path.is_file() else "single"
-            problems.append(Problem(key, line, int(rest or 1), 1e6, network, threads))
+            problems.append(Problem(key, line, int(rest or 1), 1e6, network, reading.threads))
         return problems
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
