@@ -38,4 +38,5 @@ def _cells(figure: Figure) -> tuple[str, ...]:
     sign = "≤" if figure.most else "≥"
     target = "" if figure.target is None else f"{sign} {figure.target:g} {figure.unit}".strip()
     met = {True: "met", False: "not met", None: ""}[figure.met]
-    return figure.part, figure.name, f"{figure.value:.4g} {figure.unit}".strip(), target, met
+    value = f"{figure.value:d}" if isinstance(figure.value, int) else f"{figure.value:.4g}"
+    return figure.part, figure.name, f"{value} {figure.unit}".strip(), target, met

@@ -20,9 +20,9 @@ from bench.tuning.figures import Figure
 from bench.tuning.session import Session
 
 REPO = Path(__file__).resolve().parents[2]
-PROBLEMS = 200  # a kill: enough that there is always something left to do
+PROBLEMS = 100  # a kill: enough that there is always something left to do
 AT_ONCE = 2
-LIFE = 4.0  # a warmup lives at most so many times as long as one of a single problem, most of which is its start
+LIFE = 3.0  # a warmup lives at most so many times as long as one of a single problem, most of which is its start
 
 
 @dataclass
