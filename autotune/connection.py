@@ -85,7 +85,8 @@ class Connection:
         try:
             return self._attempt(work, otherwise)
         except (database.Unusable, sqlite3.Error, OSError) as error:
-            database.warn_once(f"{self.path} cannot be read ({error}); nothing is taken from it")
+            what = f"{self.path} cannot be read ({error}); nothing is taken from it"
+            database.warn_once(what, database.identity(self.path))
             return otherwise
 
     def _attempt(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:

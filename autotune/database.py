@@ -48,7 +48,7 @@ def open_writable(path: Path) -> tuple[sqlite3.Connection, str]:
                 except OSError as failure:
                     why = str(failure)
                     break
-                warn_once(f"{path} is {error}; moved to {aside.name}, a new store is begun")
+                warn_once(f"{path} is {error}; moved to {aside.name}, a new store is begun", seen)
         except (sqlite3.Error, OSError) as error:
             why = str(error)
             break
@@ -80,12 +80,13 @@ def recover(path: Path, error: sqlite3.DatabaseError) -> tuple[sqlite3.Connectio
     """What to go on with after an error in use: a new file if the old is damaged, else memory; as `open_writable`."""
     why = str(error)
     if is_corrupt(error):
+        seen = identity(path)
         try:
             aside = set_aside(path)
         except OSError as failure:
             why = str(failure)
         else:
-            warn_once(f"{path} is damaged ({error}); moved to {aside.name}, a new store is begun")
+            warn_once(f"{path} is damaged ({error}); moved to {aside.name}, a new store is begun", seen)
             return open_writable(path)
     return in_memory(path, why), why
 
@@ -132,13 +133,15 @@ def is_corrupt(error: sqlite3.Error) -> bool:
     return type(error) is sqlite3.DatabaseError
 
 
-_warned: set[str] = set()
+_warned: set[object] = set()
 
 
-def warn_once(message: str) -> None:
-    """Warn, once in a process for each message."""
-    if message not in _warned:
-        _warned.add(message)
+def warn_once(message: str, unusable: tuple[int, int] | None = None) -> None:
+    """Warn, once in a process for each message; once for each file (its `identity`) that cannot be used as a store,
+    whether it is passed over or moved."""
+    subject = unusable or message
+    if subject not in _warned:
+        _warned.add(subject)
         warnings.warn(message, StoreWarning, stacklevel=3)
 
 

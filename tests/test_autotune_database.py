@@ -90,6 +90,19 @@ def test_a_reader_leaves_the_file_alone(path: Path, kind: str) -> None:
     assert not list(path.parent.glob("*corrupt*"))
 
 
+@pytest.mark.parametrize("kind", ["garbage", "torn", "foreign", "newer"])
+def test_who_passes_a_file_over_and_then_moves_it_warns_once(path: Path, kind: str) -> None:
+    spoil(path, kind)
+    with pytest.warns(StoreWarning, match="cannot be read") as caught:
+        assert Store(path, read_only=True).best("d", "p", sources={"s"}) is None
+        Store(path).put([row("a", 1e-3)])
+    assert len(caught) == 1
+    assert Store(path, read_only=True).best("d", "p", sources={"s"}).candidate == "a"
+    path.write_bytes(b"garbage again" * 100)
+    with pytest.warns(StoreWarning):
+        Store(path).close()
+
+
 def test_a_row_that_has_changed_is_passed_over(path: Path) -> None:
     kept = Store(path)
     kept.put([row("a", 1e-3), row("b", 2e-3), row("c", 3e-3)])

@@ -15,6 +15,7 @@ import pytest
 from example import EXPECTED, W, X, close
 
 import cpuconv
+from autotune import database
 from autotune.device import fingerprint
 from autotune.explain import explain_stored
 from autotune.store import Row, Store
@@ -149,6 +150,18 @@ def test_a_store_that_cannot_be_written_stops_nobody(store: Store, monkeypatch: 
     missed.remember(PROBLEM, Limits())
     missed.flush()
     assert missed._counts == {}
+
+
+def test_inference_goes_on_without_a_store_that_is_damaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_warned", set())
+    store.close()
+    store.path.write_bytes(b"this is no database" * 100)
+    with pytest.warns(database.StoreWarning, match="cannot be read") as caught:
+        for _ in range(2):
+            close(cpuconv.conv2d(X, W, padding=1, threads=1), EXPECTED)
+            missed.flush()
+    assert len(caught) == 1
+    assert store.path.with_name("autotune.sqlite.corrupt-1").exists() and len(store.missed(DEVICE)) == 1
 
 
 def test_what_was_missed_is_taken_once_it_is_tuned(store: Store) -> None:
