@@ -8,6 +8,7 @@ over with one warning.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -33,11 +34,15 @@ class Found(NamedTuple):
     layer: str
 
 
+Winners = list[tuple[str, str]]  # problem, candidate
+
+
 class Layer(Protocol):
     """What a layer can be asked; `Store` says how it answers."""
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]: ...
     def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None: ...
+    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners: ...
     def version(self) -> tuple[Any, ...]: ...
 
 
@@ -52,13 +57,18 @@ class Book:
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
         """The problem's rows, as `Store.rows`."""
-        if self._wisdom is None:
-            self.version()
-        return self._wisdom.rows.get((device, problem, regime), [])
+        return self._read().rows.get((device, problem, regime), [])
 
     def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
         """As `Store.find`."""
         return next((row for row in self.rows(device, problem, regime) if limits.admits(row)), None)
+
+    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners:
+        """As `Store.winners`."""
+        limits, pattern = limits_of(sources), re.compile(".*".join(map(re.escape, like.split("%"))))
+        asked = [key for of, key, how in self._read().rows if (of, how) == (device, regime) and pattern.fullmatch(key)]
+        found = ((key, self.find(device, key, regime, limits)) for key in sorted(asked))
+        return [(key, row.candidate) for key, row in found if row is not None]
 
     def version(self) -> tuple[Any, ...]:
         """As `Store.version`; reads the file if it is another than before."""
@@ -67,6 +77,11 @@ class Book:
             if self._wisdom is None or state != self._state:
                 self._wisdom, self._state = self._load(), state
             return self._state
+
+    def _read(self) -> Wisdom:
+        if self._wisdom is None:
+            self.version()
+        return self._wisdom or Wisdom()
 
     def _load(self) -> Wisdom:
         try:
@@ -153,6 +168,14 @@ class Layers:
     def all_rows(self, device: str, problem: str, sources: Collection[str]) -> list[Found]:
         """`rows` of every regime, in the order in which a look-up asks them."""
         return [each for regime in REGIMES for each in self.rows(device, problem, sources, regime).values()]
+
+    def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
+        """`Store.winners`, of each problem from the first layer that knows it."""
+        found: dict[str, str] = {}
+        for _, layer in self._look(device).layers:
+            for problem, candidate in layer.winners(device, like, sources=sources, regime=regime):
+                found.setdefault(problem, candidate)
+        return sorted(found.items())
 
     def forget(self) -> None:
         """Look at the layers again when next asked."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.device import fingerprint
-from autotune.store import shared
 from autotune.workload import REGIMES
+from cpuconv import tuned
 from cpuconv.errors import CpuconvError
 from cpuconv.problem import ConvProblem
-from cpuconv.recipe import Candidate, current_sources
+from cpuconv.recipe import Candidate
 from cpuconv.select import Ranked
 
 AGREES = 1.1  # the model may find a neighbour's algorithm so much slower than its own choice
@@ -38,8 +37,7 @@ def nearest(problem: ConvProblem) -> str | None:
     """The winner of the tuned problem that is nearest: same kernel, steps, layouts and threads, sizes alike."""
     found = []
     for regime in REGIMES:
-        tuned = shared().winners(fingerprint().key, _alike(problem), sources=current_sources(), regime=regime)
-        for key, candidate in tuned:
+        for key, candidate in tuned.winners(_alike(problem), regime):
             try:
                 other = ConvProblem.parse(key)
             except CpuconvError:  # a key that this version did not write

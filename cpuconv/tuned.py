@@ -66,6 +66,11 @@ def rows(problem: ConvProblem) -> list[Found]:
     return _layers.all_rows(fingerprint().key, problem.key, current_sources())
 
 
+def winners(like: str, regime: str) -> list[tuple[str, str]]:
+    """(problem's key, best candidate) of every problem that any layer knows and whose key matches a pattern of LIKE."""
+    return _layers.winners(fingerprint().key, like, current_sources(), regime)
+
+
 def roofs(threads: int) -> Roofs | None:
     """This device's measured roofs for so many threads, or None."""
     return roofs_for(shared().devices().get(fingerprint().key, {}), threads)

@@ -96,6 +96,22 @@ def test_a_pinned_file_that_is_none_warns_once(tmp_path: Path, monkeypatch: pyte
     assert len(caught) == 1
 
 
+def test_winners_of_all_layers(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [row("a", 2e-3, problem="k3 x"), row("b", 1e-3, problem="k3 x"), row("c", 1e-3, problem="k5 x")]
+    table(
+        tmp_path / f"{HERE.key}.json",
+        *rows,
+        row("d", 1e-3, problem="k3 y"),
+        row("old", 1e-4, problem="k3 z", sources="t"),
+    )
+    asked = Layers(tmp_path)
+    assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "d")]
+    Store().put([row("mine", 9e-3, problem="k3 y"), row("cold", 9e-3, problem="k3 w", regime=COLD)])
+    assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "mine")]
+    assert asked.winners(HERE.key, "%x", SOURCES) == [("k3 x", "b"), ("k5 x", "c")]
+    assert asked.winners(HERE.key, "k3%", SOURCES, COLD) == [("k3 w", "cold")]
+
+
 PUT = """import sys; from autotune.store import Row, Store
 Store(sys.argv[1]).put([Row(sys.argv[2], "p", "b", "s", "ok", median=1e-3, score=1e-3)])"""
 

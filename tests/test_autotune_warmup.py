@@ -137,6 +137,13 @@ def test_the_limit_of_a_shape_holds_for_what_hangs(store: Store) -> None:
     assert not warmup(workload, [problem], store, spec=SPEC, compile_seconds=0.5).resumed
 
 
+def test_the_budget_holds_for_what_hangs(store: Store) -> None:
+    begun = time.monotonic()
+    outcome = warmup(workload, problems("bad:3", "bad:2", "good:1"), store, spec=SPEC, budget=4.0, workers=1)
+    assert time.monotonic() - begun <= 4.0 * 1.1
+    assert outcome.tuned and len(outcome.tuned) + len(outcome.left) == 3
+
+
 def test_memory_is_bounded(store: Store, clock: fake.Clock) -> None:
     statistics = Path("/proc/self/statm")
     if not statistics.exists():

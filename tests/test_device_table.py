@@ -71,7 +71,8 @@ def test_a_table_is_made_and_taken_by_a_process_whose_store_is_empty(environ: di
 
     told = json.loads(run(environ, package, "fresh", "-c", TOLD))
     assert Path(told["tables"]) == table.parent
-    assert (told["decided"], told["layer"], told["inside"]) == ("shipped", "shipped", 72.0)
+    assert (told["decided"], told["layer"]) == ("shipped", "shipped")
+    assert told["inside"] == pytest.approx(72.0, rel=1e-4)
     assert told["other"] in ("model", "neighbour")  # nothing is known of it
     stored = json.loads(run(environ, package, "tuner", "-c", TOLD))
     assert (stored["decided"], stored["algorithm"]) == ("store", told["algorithm"])
