@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.roofline import Work
-from cpuconv.micro.fft import plane_count
 from cpuconv.problem import FLOAT_BYTES, ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.solvers import fft, transformed, winograd
+from cpuconv.solvers.transformed import Planes
 
 Size = tuple[int, int]
 
@@ -26,9 +26,9 @@ def work(problem: ConvProblem, candidate: Candidate) -> Work:
         flops, weights = problem.flops, problem.weight_bytes
     else:
         planes, tile, step = special(problem, candidate.params)
-        pairs = planes * problem.cg * problem.k
-        flops = 2 * pairs * transformed.tile_grid(problem, tile, step)[2]
-        weights = pairs * FLOAT_BYTES
+        pairs = problem.cg * problem.k
+        flops = 2 * pairs * planes.products * transformed.tile_grid(problem, tile, step)[2]
+        weights = pairs * planes.count * FLOAT_BYTES
     return Work(flops, touched_bytes(problem), weights, problem.out_bytes)
 
 
@@ -52,18 +52,18 @@ def touched_bytes(problem: ConvProblem) -> int:
     return problem.n * problem.c * math.prod(counts) * FLOAT_BYTES
 
 
-def _winograd(problem: ConvProblem, params: winograd.Params) -> tuple[int, Size, Size]:
+def _winograd(problem: ConvProblem, params: winograd.Params) -> tuple[Planes, Size, Size]:
     tile = params.rows, params.cols
-    return math.prod(winograd.outer(problem, tile)), tile, problem.dilation
+    return Planes(math.prod(winograd.outer(problem, tile))), tile, problem.dilation
 
 
-def _fft(problem: ConvProblem, params: fft.Params) -> tuple[int, Size, Size]:
-    return plane_count(params.rows, params.cols), fft.outputs(problem, params.rows, params.cols), (1, 1)
+def _fft(problem: ConvProblem, params: fft.Params) -> tuple[Planes, Size, Size]:
+    return fft.planes(params.rows, params.cols, params.products), fft.outputs(problem, params.rows, params.cols), (1, 1)
 
 
-# Of the algorithms that multiply in another domain: products a tile and pair of channels of a group, outputs a tile,
+# Of the algorithms that multiply in another domain: components of a tile and pair of channels of a group, outputs a tile,
 # and their distance.
-_TRANSFORMS: dict[str, Callable[[ConvProblem, Any], tuple[int, Size, Size]]] = {
+_TRANSFORMS: dict[str, Callable[[ConvProblem, Any], tuple[Planes, Size, Size]]] = {
     winograd.NAME: _winograd,
     fft.NAME: _fft,
 }

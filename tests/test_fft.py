@@ -21,6 +21,7 @@ from cpuconv.solvers import fft
 
 LIMIT = 1e-4
 BLOCKED = layouts.blocked(current().lanes).name
+FORMS = (micro.GAUSS, micro.REGULAR)
 ODD_SIZES = (1, 3, 5, 6, 7, 9, 10, 14, 18)
 
 
@@ -83,11 +84,14 @@ def test_operation_counts(size):
 
 @pytest.mark.parametrize("rows", (2, 4, 12, 20))
 @pytest.mark.parametrize("cols", (2, 4, 16))
-def test_plane_count(rows, cols):
+@pytest.mark.parametrize("products", FORMS)
+def test_plane_count(rows, cols, products):
     weight = np.random.default_rng(0).standard_normal((3, 2, 1, 1))
-    assert fft.spectrum(weight, (1, 1), rows, cols).shape == (micro.plane_count(rows, cols), 3, 2)
+    count = micro.plane_count(rows, cols, products)
+    assert fft.spectrum(weight, (1, 1), rows, cols, products).shape == (count, 3, 2)
     real = 4  # frequencies that are their own mirror image
-    assert micro.plane_count(rows, cols) == 3 * (rows * cols - real) // 2 + real
+    found = fft.planes(rows, cols, products)
+    assert (found.count, found.products) == (count, products * (rows * cols - real) // 2 + real)
 
 
 def check(problem: ConvProblem, candidate: Candidate) -> float:
@@ -127,10 +131,11 @@ def test_random_problems(problem, pick):
 
 
 @pytest.mark.parametrize("size", [(2, 2), (4, 12), (8, 16), (16, 16), (20, 8), (24, 2), (28, 20), (32, 32)])
-def test_every_tile_size(size):
+@pytest.mark.parametrize("products", FORMS)
+def test_every_tile_size(size, products):
     reach = [min(7, extent - 1) for extent in size]
     problem = ConvProblem(2, 19, 37, 41, 35, *reach, pads=(3, 3, 3, 3), in_layout=BLOCKED, out_layout=BLOCKED)
-    params = fft.Params(*size, v=1, n=3, block=7, chunk=1)
+    params = fft.Params(*size, products, v=1, n=3, block=7, chunk=1)
     assert check(problem, Candidate(fft, params)) < LIMIT
 
 
@@ -154,7 +159,7 @@ def test_not_applicable(changes, word):
 
 @functools.lru_cache
 def assembly(kernel: str, size: int) -> str:
-    tile = micro.FftTransform(current().lanes, size, size, size - 6, size - 6)
+    tile = micro.FftTransform(current().lanes, size, size, micro.GAUSS, size - 6, size - 6)
     return getattr(micro, kernel).assembly(tile)
 
 

@@ -42,10 +42,12 @@ def test_winograd_and_fft_count_their_products():
     found = work(apart, Candidate.parse("winograd(rows=2,cols=4,v=2,n=6,block=16,chunk=1)"))
     tiles = (3 + 2) * (1 + 1 + 1)  # of 5 and 4 rows by two, of 3, 3 and 2 columns by four
     assert found == Work(2 * 24 * tiles * 16 * 64, apart.in_bytes, 4 * 24 * 16 * 64, apart.out_bytes)
-    # 8x8 inputs a tile give 6x6 outputs: 5 x 5 tiles; 4 real components and 60 more, half of them, of three products.
-    found = work(problem, Candidate.parse("fft(rows=8,cols=8,v=2,n=6,block=16,chunk=1)"))
-    planes = 4 + 30 * 3
-    assert found == Work(2 * planes * 25 * 32 * 48, moved[0], 4 * planes * 32 * 48, moved[1])
+    # 8x8 inputs a tile give 6x6 outputs: 5 x 5 tiles; 4 real components and 60 more, half of them, of three products
+    # and three planes, or four and two.
+    for products, planes in ((3, 3), (4, 2)):
+        found = work(problem, Candidate.parse(f"fft(rows=8,cols=8,products={products},v=2,n=6,block=16,chunk=1)"))
+        flops, weights = 2 * (4 + 30 * products) * 25 * 32 * 48, 4 * (4 + 30 * planes) * 32 * 48
+        assert found == Work(flops, moved[0], weights, moved[1])
 
 
 @pytest.mark.parametrize("line", shapes.load(), ids=lambda line: line.label)

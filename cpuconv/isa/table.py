@@ -1,7 +1,8 @@
 """What each instruction set offers, as data, and which one code is generated for here.
 
 Sources: Intel's and AMD's optimisation guides. The most pixels of a tile were read off the machine code for AVX-512 and
-AVX2 (a test does it again); those of NEON are from measurements of an earlier emitter, those of SSE are AVX2's.
+AVX2 (a test does it again), those of complex tiles for NEON too (Cortex-A76); other figures of NEON are from measurements
+of an earlier emitter, those of SSE are AVX2's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Isa:
     registers: int  # vector registers
     broadcast_operand: bool  # a broadcast scalar can be an operand of an FMA, without a register
     pixels: tuple[int, ...]  # most pixels of a GEMM tile with 1, 2, … weight vectors that LLVM keeps in registers
+    pairs: tuple[int, ...]  # the same of a complex tile with 1, 2, … pairs of weight vectors
     fma_rate: float  # vector FMAs a cycle
     load_rate: float  # vector loads a cycle
     store_cost: float  # cycles of a vector store
@@ -37,12 +39,12 @@ class Isa:
 
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, (30, 14, 9, 6), 2, 2, 1, "zmm"),
-    Isa("avx2", 8, 16, False, (8, 6, 3, 2), 2, 2, 1, "ymm"),
-    Isa("sse", 4, 16, False, (8, 6, 3, 2), 2, 2, 1, "xmm"),
-    Isa("neon", 4, 32, False, (16, 8, 5, 4), 2, 2, 1, "v0.4s"),
+    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm"),
+    Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "ymm"),
+    Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "xmm"),
+    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), 2, 2, 1, "v0.4s"),
 )
-GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), 1, 1, 1, "")
+GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 1, 1, 1, "")
 
 MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from its instruction set's row
     "znver4": {

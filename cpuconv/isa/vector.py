@@ -111,6 +111,10 @@ class Vector:
         """a·b + c, rounded once."""
         return self._intrinsic("fma", [a, b, c])
 
+    def negative(self, a: Any) -> Any:
+        """−a."""
+        return self.builder.fneg(a)
+
     def add(self, a: Any, b: Any) -> Any:
         """a + b."""
         return self.builder.fadd(a, b)

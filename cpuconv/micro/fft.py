@@ -8,8 +8,10 @@ in a loop over the rows or the columns of the tile; between the two, the tile li
 A complex number is a pair (re, im); None stands for an exact zero. A row of n reals has n/2+1 frequencies, of which
 the first and the last are real: together they make one complex column, and columns are transformed as such.
 
-A product of complex numbers is three real ones (Gauss), each a plane of its own. For pixels X and weights W:
-    Wr·(Xr+Xi), (Wi−Wr)·Xr, (Wr+Wi)·Xi; the product is (first − third, first + second).
+A product of complex numbers is formed from planes of real ones in one of two ways. For pixels X and weights W:
+    `regular`  planes Xr, Xi and Wr, Wi: four products, in a complex GEMM tile;
+    Gauss      planes Xr+Xi, Xr, Xi and Wr, Wi−Wr, Wr+Wi: three products; theirs is (first − third, first + second).
+The few frequencies that are real are planes of their own, and come first.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 Complex = tuple[Any, Any]
 
-GAUSS = 3  # real products, hence planes, of a frequency that is not real
+REAL = 4  # frequencies of a tile that are real: those of its corners
+GAUSS, REGULAR = 3, 4  # real products of a complex one
+PLANES = {GAUSS: 3, REGULAR: 2}  # that hold a complex number
 
 
 def _sum(vec: Vector, a: Any, b: Any) -> Any:
@@ -139,49 +143,41 @@ def _inverse(vec: Vector, z: Sequence[Complex]) -> list[Complex]:
     return [(re, im) for im, re in fourier(vec, [(im, re) for re, im in z])]
 
 
-def is_real(u: int, rows: int) -> bool:
-    """Whether frequency u of the first or last column is real: it is its own mirror image."""
-    return 2 * u % rows == 0
-
-
-def edge_planes(rows: int) -> int:
-    """Planes of the first column, and of the last: half a column and a line, as it is Hermitian."""
-    return sum(1 if is_real(u, rows) else GAUSS for u in range(rows // 2 + 1))
-
-
-def plane_count(rows: int, cols: int) -> int:
-    """Planes of a rows×cols tile: first column, last column, then the columns between, u after u, GAUSS each."""
-    return 2 * edge_planes(rows) + (cols // 2 - 1) * rows * GAUSS
+def plane_count(rows: int, cols: int, products: int) -> int:
+    """Planes of a rows×cols tile: the real frequencies; the first and the last column, in turn, as far as they are not
+    each other's mirror image; then the columns between, u after u."""
+    return REAL + PLANES[products] * (rows * cols - REAL) // 2
 
 
 class _Planes:
     """Reads or writes planes one after another, from an address on."""
 
-    def __init__(self, vec: Vector, address: Any, plane: Any) -> None:
-        self.vec, self.address, self.plane = vec, address, plane
+    def __init__(self, vec: Vector, address: Any, plane: Any, products: int) -> None:
+        self.vec, self.address, self.plane, self.products = vec, address, plane, products
 
     def _next(self) -> Any:
         here = self.address
         self.address = self.vec.offset(here, self.plane)
         return here
 
-    def _store(self, value: Any) -> None:
+    def store(self, value: Any) -> None:
+        """One plane."""
         self.vec.store(value, self._next(), align=4 * self.vec.lanes)
 
-    def _load(self) -> Any:
+    def load(self) -> Any:
+        """One plane."""
         return self.vec.load(self._next(), align=4 * self.vec.lanes)
 
     def put(self, re: Any, im: Any) -> None:
-        """One frequency's planes; a real one has a single plane."""
-        for value in (re,) if im is None else (self.vec.add(re, im), re, im):
-            self._store(value)
+        """The planes of a complex number."""
+        for value in (re, im) if self.products == REGULAR else (self.vec.add(re, im), re, im):
+            self.store(value)
 
-    def get(self, real: bool) -> Complex:
-        """One frequency from its products."""
-        first = self._load()
-        if real:
-            return first, None
-        second, third = self._load(), self._load()
+    def get(self) -> Complex:
+        """A complex number from its products."""
+        if self.products == REGULAR:
+            return self.load(), self.load()
+        first, second, third = self.load(), self.load(), self.load()
         return self.vec.sub(first, third), self.vec.add(first, second)
 
 
@@ -204,15 +200,21 @@ def _loop(builder: ir.IRBuilder, first: int, last: int, body: Callable[[Any], No
 
 @dataclass(frozen=True)
 class FftTransform:
-    """A rows×cols tile, cols even; the inverse keeps `out_rows`×`out_cols` outputs and applies the epilogue."""
+    """A rows×cols tile, both even; the inverse keeps `out_rows`×`out_cols` outputs and applies the epilogue."""
 
     lanes: int
     rows: int
     cols: int
+    products: int  # GAUSS or REGULAR
     out_rows: int = 0
     out_cols: int = 0
     residual: bool = False
     activation: tuple[Any, ...] | None = None
+
+    @property
+    def edges(self) -> int:
+        """Planes of the first and the last column."""
+        return plane_count(self.rows, 2, self.products)
 
 
 class _Scratch:
@@ -239,18 +241,12 @@ class _Scratch:
         return self.vec.load(slot, align=self.size), self.vec.load(self.vec.offset(slot, self.size), align=self.size)
 
 
-def _edges(tile: FftTransform, vec: Vector, base: Any, plane: Any) -> tuple[_Planes, _Planes]:
-    """The planes of the first column and of the last."""
-    last = vec.builder.mul(plane, I64(edge_planes(tile.rows)))
-    return _Planes(vec, base, plane), _Planes(vec, vec.offset(base, last), plane)
-
-
 def _middle(tile: FftTransform, vec: Vector, base: Any, plane: Any, column: Any) -> _Planes:
-    """The planes of a column between them."""
+    """The planes of a column between the first and the last."""
     builder = vec.builder
-    first = builder.mul(builder.sub(column, I64(1)), I64(tile.rows * GAUSS))
-    first = builder.add(first, I64(2 * edge_planes(tile.rows)))
-    return _Planes(vec, vec.offset(base, builder.mul(first, plane)), plane)
+    step = tile.rows * PLANES[tile.products]
+    first = builder.add(builder.mul(builder.sub(column, I64(1)), I64(step)), I64(tile.edges))
+    return _Planes(vec, vec.offset(base, builder.mul(first, plane)), plane, tile.products)
 
 
 @MicroKernel
@@ -280,16 +276,14 @@ def fft_in(
 
     _loop(builder, 0, rows, transform_row)
     _loop(builder, 1, half, transform_column)
-    first, last = _edges(tile, vec, v, plane)
+    edges = _Planes(vec, v, plane, tile.products)
     found = fourier(vec, [space.get(row, 0) for row in range(rows)])
-    for u in range(rows // 2 + 1):
+    for value in (*found[0], *found[rows // 2]):
+        edges.store(value)
+    for u in range(1, rows // 2):
         (re, im), (mirror_re, mirror_im) = found[u], found[-u]
-        if is_real(u, rows):
-            first.put(re, None)
-            last.put(im, None)
-        else:
-            first.put(vec.add(re, mirror_re), vec.sub(im, mirror_im))
-            last.put(vec.add(im, mirror_im), vec.sub(mirror_re, re))
+        edges.put(vec.add(re, mirror_re), vec.sub(im, mirror_im))
+        edges.put(vec.add(im, mirror_im), vec.sub(mirror_re, re))
 
 
 @MicroKernel
@@ -320,7 +314,7 @@ def fft_out(
 
     def transform_column(column: ir.Value) -> None:
         planes = _middle(tile, vec, m, plane, column)
-        put_column(column, [planes.get(real=False) for _ in range(rows)])
+        put_column(column, [planes.get() for _ in range(rows)])
 
     def transform_row(row: ir.Value) -> None:
         edges, *values = (space.get(row, column) for column in range(half))
@@ -332,15 +326,13 @@ def fft_out(
             vec.store(finish(vec, value, bias, extra, tile.activation), target)
 
     _loop(builder, 1, half, transform_column)
-    first, last = _edges(tile, vec, m, plane)
+    edges = _Planes(vec, m, plane, tile.products)
     packed: list[Any] = [None] * rows
-    for u in range(rows // 2 + 1):
-        real = is_real(u, rows)
-        (re, im), (last_re, last_im) = first.get(real), last.get(real)
-        if real:
-            packed[u] = re, last_re
-        else:
-            packed[u] = vec.sub(re, last_im), vec.add(im, last_re)
-            packed[-u] = vec.add(re, last_im), vec.sub(last_re, im)
+    for u in (0, rows // 2):
+        packed[u] = edges.load(), edges.load()
+    for u in range(1, rows // 2):
+        (re, im), (last_re, last_im) = edges.get(), edges.get()
+        packed[u] = vec.sub(re, last_im), vec.add(im, last_re)
+        packed[-u] = vec.add(re, last_im), vec.sub(last_re, im)
     put_column(0, packed)
     _loop(builder, 0, tile.out_rows, transform_row)

@@ -3,7 +3,8 @@
 The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
 next `unroll` × v weight vectors, which are packed in the order they are read. One body therefore serves pointwise
 and direct convolution in blocked layouts (a segment is a channel block at one kernel tap), planar input (a segment
-is a kernel row) and the products of Winograd and FFT.
+is a kernel row) and the products of Winograd and FFT. In a tile of complex numbers the two rows are the real and the
+imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` of imaginary parts.
 
 Where a panel of weights does not stay in L1, the reduction can be cut into parts: a part's segments are summed for all
 tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
@@ -29,14 +30,18 @@ _AHEAD = 2048  # bytes of weights between prefetch and use
 _ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
 _LINE = 64  # bytes of a cache line
 
+# A scalar's products, by its tile row: (row of the sum, part of the weights, whether it is subtracted).
+_REAL = {row: ((row, 0, False),) for row in range(32)}
+_COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
+
 
 @dataclass(frozen=True)
 class GemmTile:
     """Parameters of a GEMM tile; strides in floats."""
 
     lanes: int
-    v: int  # weight vectors: v·lanes output channels
-    rows: int
+    v: int  # weight vectors (of complex tiles: pairs): v·lanes output channels
+    rows: int  # of complex tiles: 2
     cols: int
     unroll: int  # scalars of a segment
     xs: int  # from a pixel of x to the next in its tile row
@@ -50,6 +55,12 @@ class GemmTile:
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
+    complex: bool = False  # rows are real and imaginary parts
+
+    @property
+    def vectors(self) -> int:
+        """Weight vectors read for a scalar of the reduction."""
+        return self.v * (2 if self.complex else 1)
 
 
 def emit_tile(
@@ -111,22 +122,25 @@ def emit_tile(
         if tile.ks == 0:
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
-            wanted += [(vec.offset(w_now, (k * tile.v + j) * size + _AHEAD), L1) for j in range(tile.v)]
+            wanted += [(vec.offset(w_now, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
         if tile.fetch:
             wanted.append((vec.offset(fetch_now, k * size), L2))
         for address, level in wanted:
             vec.prefetch(address, level)
-        weights = [vec.load(vec.offset(w_now, (k * tile.v + j) * size), align=size) for j in range(tile.v)]
-        for position, (row, col) in enumerate(pixels):
+        weights = [vec.load(vec.offset(w_now, (k * tile.vectors + j) * size), align=size) for j in range(tile.vectors)]
+        for row, col in pixels:
             scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
-            for j in range(tile.v):
-                current[position][j] = vec.fma(scalar, weights[j], current[position][j])
+            for target, part, negative in (_COMPLEX if tile.complex else _REAL)[row]:
+                sums_of = current[target * tile.cols + col]
+                for j in range(tile.v):
+                    weight = weights[part * tile.v + j]
+                    sums_of[j] = vec.fma(scalar, vec.negative(weight) if negative else weight, sums_of[j])
         if tile.ks == 0:
             starts = [vec.offset(start, kstep) for start in starts]
         elif tile.xs <= (tile.unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
     index.add_incoming(following, loop)
-    w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.v * size), loop)
+    w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.vectors * size), loop)
     fetch_now.add_incoming(vec.offset(fetch_now, tile.unroll * size), loop)
     for phis, values in zip(sums, current, strict=True):
         for phi, value in zip(phis, values, strict=True):
@@ -224,7 +238,7 @@ def gemm_strip(
     x_now = builder.add(x, builder.mul(start, I64(4 * tile.xs)))
     y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
     parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.v * tile.rows * tile.cols)))
-    mine = builder.urem(builder.add(index, turn), I64(tile.v))
+    mine = builder.urem(builder.add(index, turn), I64(tile.vectors))
     fetch = builder.add(upcoming, builder.mul(mine, share))
     emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual, parked_now, fetch)
     following = builder.add(index, I64(1))

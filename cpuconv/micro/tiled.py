@@ -3,7 +3,8 @@
 The driver of Winograd and FFT. A table names the tiles of an output plane, and tiles are cut into blocks whose
 transforms stay in L2. For a block: all channels of its tiles are transformed; then, for each chunk of output channels,
 the products of all planes are formed and transformed back. A plane is one real component of the transform; a product
-sums it over channels. The pixels of a tile are row_step and column_step apart, which makes a dilated convolution a
+sums one over channels, or a pair of planes that are the real and imaginary parts of complex numbers: first come the
+single planes, then the pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated convolution a
 dense one. The transforms and the GEMM are micro-kernels, given by address; the transforms' words are those of
 `forward` and `backward` below.
 """
@@ -99,31 +100,35 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
     pixel = 4 * tile.lanes
     first = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
     columns = (count + args.tile_columns - 1) // args.tile_columns
-    for product in range(args.products):
+    plane = 0
+    while plane < args.planes:
+        wide = 1 if plane < args.singles else 2
+        panel_bytes = wide * args.panel_bytes
         for p in range(panel, next_panel):
             vector = min(p * args.tile_vectors, args.vectors - args.tile_vectors) - first
-            panel_weights = w + (product * args.panels + p) * args.panel_bytes
+            panel_weights = w + plane * args.panels * args.panel_bytes + p * panel_bytes
             following = 1 if p + 1 < next_panel else args.panels - (next_panel - panel) + 1  # panel of weights
             call_gemm_strip(
-                args.gemm,
-                v + product * args.v_plane,
-                0,
+                args.gemm if wide == 1 else args.pair_gemm,
+                v + plane * args.v_plane,
+                args.v_plane,
                 args.table,
                 args.segments,
                 0,
                 panel_weights,
-                m + product * args.m_plane + vector * args.most * pixel,
-                0,
+                m + plane * args.m_plane + vector * args.most * pixel,
+                args.m_plane,
                 args.most * pixel,
                 0,
                 0,
                 0,
-                panel_weights + following * args.panel_bytes,
+                panel_weights + following * panel_bytes,
                 0,
                 0,
                 columns,
                 count,
             )
+        plane += wide
 
 
 @inline
@@ -175,8 +180,8 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
 
 
 @kernel(
-    "gemm tile_vectors tile_columns forward backward x y w bias residual table segments panel_bytes panels "
-    "vectors products chunk chunks places tiles groups total blocks most tile_height tile_width in_tile_height "
+    "gemm pair_gemm tile_vectors tile_columns forward backward x y w bias residual table segments panel_bytes panels "
+    "vectors planes singles chunk chunks places tiles groups total blocks most tile_height tile_width in_tile_height "
     "in_tile_width row_step column_step reach_rows reach_columns in_height in_width pad_top pad_left channel_blocks "
     "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step"
 )
@@ -201,7 +206,7 @@ def tiled(tile, worker, workers, args):
             done = part
             x = args.x + group * args.channel_blocks * args.x_cb
             _forward(tile, args, x, first, count, v, worker)
-        w = args.w + group * args.products * args.panels * args.panel_bytes
+        w = args.w + group * args.planes * args.panels * args.panel_bytes
         last = args.panels * (chunk + 1) // args.chunks
         panel = args.panels * chunk // args.chunks
         while panel < last:

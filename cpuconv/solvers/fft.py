@@ -15,15 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.micro.fft import FftTransform, fft_in, fft_out, is_real, plane_count
+from cpuconv.micro.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, transformed
 from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.transformed import Planes
 
 NAME = "fft"
 ACCURACY = "standard"
-ROUNDING = ("rows", "cols")
+ROUNDING = ("rows", "cols", "products")
 
 # Tile size: operations of the complex codelet, and of the real ones forward and back (a test counts them).
 SIZES: dict[int, tuple[int, int, int]] = {
@@ -47,10 +48,12 @@ _WORTH_TAPS = 25  # fewer taps than this, and only one candidate is tried
 
 @dataclass(frozen=True)
 class Params:
-    """Input tile rows×cols; v weight vectors × n tiles a GEMM tile; `block` tiles in L2; `chunk` panels at a time."""
+    """Input tile rows×cols; real products of a complex one, three (Gauss) or four; v weight vectors × n tiles a GEMM
+    tile; `block` tiles in L2; `chunk` panels at a time."""
 
     rows: int
     cols: int
+    products: int
     v: int
     n: int
     block: int
@@ -76,51 +79,58 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return None
 
 
-def _operations(rows: int, cols: int, out_rows: int) -> tuple[int, int]:
+def planes(rows: int, cols: int, products: int) -> Planes:
+    """The components of a tile's transform."""
+    count = plane_count(rows, cols, products)
+    return Planes(REAL, (count - REAL) // 2) if products == REGULAR else Planes(count)
+
+
+def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int, int]:
     """Additions and multiplications of a tile, forward and back, Gauss's sums with them."""
     half = cols // 2
     column = SIZES[rows][0]
-    sums = rows * half
+    sums = rows * half if products == GAUSS else 0
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
-def _tiles(problem: ConvProblem) -> list[tuple[int, int]]:
-    """The few tile sizes with the least work for a whole plane; of rows×cols and cols×rows, the better."""
+def _tiles(problem: ConvProblem) -> list[tuple[int, int, int]]:
+    """The few tile sizes, and products of complex numbers, with the least work for a whole plane; of rows×cols and
+    cols×rows, the better."""
 
-    def work(size: tuple[int, int]) -> float:
-        out = outputs(problem, *size)
-        forward, backward = _operations(*size, out[0])
+    def work(form: tuple[int, int, int]) -> float:
+        out = outputs(problem, *form[:2])
+        forward, backward = _operations(*form, out[0])
         tiles = transformed.tile_grid(problem, out)[2]
-        products = plane_count(*size) * problem.c * problem.k
+        products = planes(*form).products * problem.c * problem.k
         return products * (tiles + _WEIGHTS_READ) + tiles * (forward * problem.c + backward * problem.k)
 
     most_planes = _MOST_WEIGHTS // (4 * problem.c * problem.k)
     found = [
-        (rows, cols)
+        (rows, cols, products)
         for rows in SIZES
         for cols in SIZES
-        if min(outputs(problem, rows, cols)) >= 1 and plane_count(rows, cols) <= most_planes
+        for products in (GAUSS, REGULAR)
+        if min(outputs(problem, rows, cols)) >= 1 and plane_count(rows, cols, products) <= most_planes
     ]
-    distinct = {frozenset(size): size for size in sorted(found, key=work, reverse=True)}
+    distinct = {(frozenset(form[:2]), form[2]): form for form in sorted(found, key=work, reverse=True)}
     return sorted(distinct.values(), key=work)[:_MOST_TILES]
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with GEMM tiles and block sizes; for small kernels, the first of them."""
     found = (
-        Params(*a, *sizes)
-        for a in _tiles(problem)
-        for sizes in transformed.sizes(problem, isa, machine(), outputs(problem, *a), plane_count(*a), _L2_SHARES)
+        Params(*form, *sizes)
+        for form in _tiles(problem)
+        for sizes in transformed.sizes(problem, isa, machine(), outputs(problem, *form[:2]), planes(*form), _L2_SHARES)
     )
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
-    out = outputs(problem, params.rows, params.cols)
-    planes = plane_count(params.rows, params.cols)
-    operations = _operations(params.rows, params.cols, out[0])
-    return transformed.cost(problem, params, machine, out, planes, operations)
+    form = params.rows, params.cols, params.products
+    out = outputs(problem, *form[:2])
+    return transformed.cost(problem, params, machine, out, planes(*form), _operations(*form, out[0]))
 
 
 def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
@@ -128,39 +138,33 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return blocked.layout(isa), blocked.layout(isa)
 
 
-def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int) -> np.ndarray:
+def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int, products: int) -> np.ndarray:
     """Planes (count, K, C) in float64 of weights (K, C, R, S), in the order that `plane_count` names.
 
-    Edge columns take the half that the forward transform leaves out of their doubled frequencies.
+    `products` real ones form a complex product. Edge columns take the half that the forward transform leaves out of their doubled frequencies.
     """
     spread = np.zeros((*weight.shape[:2], rows, cols))
     reach = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
     spread[:, :, : reach[0] : dilation[0], : reach[1] : dilation[1]] = weight
     found = np.conj(np.fft.rfft2(spread)).transpose(2, 3, 0, 1) / (rows * cols)
-    planes: list[np.ndarray] = []
-
-    def add(w: np.ndarray) -> None:
-        planes.extend((w.real, w.imag - w.real, w.real + w.imag))
-
-    for column in (0, cols // 2):
-        for u in range(rows // 2 + 1):
-            if is_real(u, rows):
-                planes.append(found[u, column].real)
-            else:
-                add(found[u, column] / 2)
-    for column in range(1, cols // 2):
-        for u in range(rows):
-            add(found[u, column])
+    edges = (0, cols // 2)
+    planes = [found[u, column].real for u in (0, rows // 2) for column in edges]
+    numbers = [found[u, column] / 2 for u in range(1, rows // 2) for column in edges]
+    numbers += [found[u, column] for column in range(1, cols // 2) for u in range(rows)]
+    for w in numbers:
+        planes += (w.real, w.imag) if products == REGULAR else (w.real, w.imag - w.real, w.real + w.imag)
     return np.stack(planes)
 
 
 def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """The spectrum in float32 as [plane][panel][C][v][lanes of K]."""
-    planes = np.empty((plane_count(params.rows, params.cols), problem.k, problem.c), np.float32)
+    """The spectrum in float32 in the order of `transformed.pack`."""
+    form = params.rows, params.cols, params.products
+    kinds = planes(*form)
+    packed = np.empty((kinds.count, problem.k, problem.c), np.float32)
     for k in range(0, problem.k, _PACKED_AT_ONCE):
         some = weight[k : k + _PACKED_AT_ONCE].astype(np.float64)
-        planes[:, k : k + _PACKED_AT_ONCE] = spectrum(some, problem.dilation, params.rows, params.cols)
-    return transformed.pack(problem, params.v, isa, planes)
+        packed[:, k : k + _PACKED_AT_ONCE] = spectrum(some, problem.dilation, *form)
+    return transformed.pack(problem, params.v, isa, packed, kinds.pairs)
 
 
 def bind(
@@ -168,8 +172,9 @@ def bind(
 ) -> list[Step]:
     """One parallel call of the tiled kernel."""
     a = params.rows, params.cols
+    form = *a, params.products
     m = outputs(problem, *a)
-    forward = MicroRef(fft_in, FftTransform(isa.lanes, *a))
-    backward = MicroRef(fft_out, FftTransform(isa.lanes, *a, *m, residual is not None, problem.activation))
-    planes, scratch = plane_count(*a), params.rows * params.cols
-    return [transformed.step(problem, params, isa, space, x, y, residual, m, a, forward, backward, planes, scratch)]
+    forward = MicroRef(fft_in, FftTransform(isa.lanes, *form))
+    backward = MicroRef(fft_out, FftTransform(isa.lanes, *form, *m, residual is not None, problem.activation))
+    scratch = params.rows * params.cols
+    return [transformed.step(problem, params, isa, space, x, y, residual, m, a, forward, backward, planes(*form), scratch)]

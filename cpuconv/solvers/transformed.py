@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,49 @@ def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[i
     return rows, columns, max(1, problem.n) * rows * columns
 
 
+@dataclass(frozen=True)
+class Planes:
+    """Real components of a transform, in the order in which they lie: single ones, then pairs that are the real and
+    imaginary parts of complex numbers."""
+
+    singles: int
+    pairs: int = 0
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.singles + 2 * self.pairs
+
+    @property
+    def products(self) -> int:
+        """Real products of a pixel and a weight: a complex one takes four."""
+        return self.singles + 4 * self.pairs
+
+
+def _complex_cycles(isa: Isa, tile: Tile, reduction: int) -> float:
+    """Modelled cycles of a complex tile: it has the FMAs and loads of a real one twice as high and wide, not its sums."""
+    return cycles(isa, Tile(2 * tile.v, 1, 2 * tile.cols), reduction) - 2 * tile.v * tile.cols * isa.store_cost
+
+
+def _complex_tiles(isa: Isa, vectors: int, block: int, reduction: int) -> list[Tile]:
+    """The best complex tiles for a block, best first, one for a number of weight vectors."""
+
+    def time(tile: Tile) -> float:
+        return divide(vectors, tile.v) * divide(block, tile.cols) * _complex_cycles(isa, tile, reduction)
+
+    most = dict(enumerate(isa.pairs, 1))
+    found = [
+        min((Tile(v, 1, n) for n in range(1, min(most[v], block) + 1)), key=time) for v in most if v <= vectors
+    ]
+    return sorted(found, key=time)[:_TILES]
+
+
 def sizes(
     problem: ConvProblem,
     isa: Isa,
     machine: Machine,
     m: Size,
-    planes: int,
+    planes: Planes,
     shares: Sequence[float] = _L2_SHARES,
     dilation: Size = (1, 1),
 ) -> Iterator[tuple[int, int, int, int]]:
@@ -65,15 +103,19 @@ def sizes(
     channels = divide(problem.cg, isa.lanes) * isa.lanes
     vectors = divide(problem.kg, isa.lanes)
     total = tile_grid(problem, m, dilation)[2]
-    per_tile = planes * channels * FLOAT
+    per_tile = planes.count * channels * FLOAT
     blocks = [min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile))) for share in shares]
     if total * per_tile <= _L3_SHARE * machine.l3:
         blocks.append(total)
     seen = set()
     for block in blocks:
         block = divide(total, divide(total, block))  # equal blocks
-        for tile in tiles(isa, vectors, 1, block, channels, most=_TILES):
-            panel_bytes = planes * tile.v * isa.lanes * block * FLOAT
+        for tile in (
+            _complex_tiles(isa, vectors, block, channels)
+            if planes.pairs
+            else tiles(isa, vectors, 1, block, channels, most=_TILES)
+        ):
+            panel_bytes = planes.count * tile.v * isa.lanes * block * FLOAT
             panels = divide(vectors, tile.v)
             fused = block * per_tile <= _FUSED_SHARE * machine.l2
             chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes))) if fused else panels
@@ -83,18 +125,23 @@ def sizes(
                 yield found
 
 
-def pack(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray) -> np.ndarray:
-    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero."""
+def pack(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray, pairs: int = 0) -> np.ndarray:
+    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero; the last `pairs`
+    pairs of planes as [group][pair][panel][channel][2][v][lanes of K]."""
     lanes, count, groups = isa.lanes, len(planes), problem.groups
     vectors, channels = divide(problem.kg, lanes), divide(problem.cg, lanes) * lanes
     full = np.zeros((count, groups, vectors * lanes, channels), np.float32)
     full[:, :, : problem.kg, : problem.cg] = planes.reshape(count, groups, problem.kg, problem.cg)
     full = full.reshape(count, groups, vectors, lanes, channels)
     panels = divide(vectors, v)
+    singles = count - 2 * pairs
     packed = aligned((groups, count, panels, channels, v, lanes))
+    paired = packed[:, singles:].reshape(groups, pairs, panels, channels, 2, v, lanes)
     for panel in range(panels):
         first = min(panel * v, vectors - v)
-        packed[:, :, panel] = full[:, :, first : first + v].transpose(1, 0, 4, 2, 3)
+        some = full[:, :, first : first + v].transpose(1, 0, 4, 2, 3)
+        packed[:, :singles, panel] = some[:, :singles]
+        paired[:, :, panel] = some[:, singles:].reshape(groups, pairs, 2, channels, v, lanes).swapaxes(2, 3)
     return packed
 
 
@@ -123,7 +170,7 @@ def step(
     a: Size,
     forward: MicroRef,
     backward: MicroRef,
-    planes: int,
+    planes: Planes,
     scratch: int = 0,
     dilation: Size = (1, 1),
 ) -> Step:
@@ -143,7 +190,7 @@ def step(
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
     table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
-    v_step, m_step = planes * v_plane + pixel, planes * m_plane + pixel
+    v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
     gemm = GemmTile(
         lanes,
@@ -158,7 +205,8 @@ def step(
         epilogue=False,
     )
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm),
+        "gemm": MicroRef(gemm_strip, gemm) if planes.singles else 0,
+        "pair_gemm": MicroRef(gemm_strip, replace(gemm, rows=2, complex=True)) if planes.pairs else 0,
         "tile_vectors": params.v,
         "tile_columns": params.n,
         "forward": forward,
@@ -173,7 +221,8 @@ def step(
         "panel_bytes": channel_blocks * lanes * params.v * pixel,
         "panels": panels,
         "vectors": vectors,
-        "products": planes,
+        "planes": planes.count,
+        "singles": planes.singles,
         "chunk": params.chunk,
         "chunks": chunks,
         "places": tiles,
@@ -220,7 +269,7 @@ def cost(
     params: Any,
     machine: Machine,
     m: Size,
-    planes: int,
+    planes: Planes,
     operations: tuple[int, int],
     dilation: Size = (1, 1),
 ) -> Cost:
@@ -232,20 +281,24 @@ def cost(
     block = min(params.block, total)
     blocks = divide(total, block)
     gemm = Tile(params.v, 1, params.n)
-    multiply = blocks * planes * divide(vectors, params.v) * divide(block, params.n) * cycles(isa, gemm, reduction)
-    moves = planes * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
+    products = planes.singles * cycles(isa, gemm, reduction)
+    if planes.pairs:
+        products += planes.pairs * _complex_cycles(isa, gemm, reduction)
+    multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
+    moves = planes.count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
     transform = total * (
         channel_blocks * (operations[0] / isa.fma_rate + moves + _CALL)
-        + vectors * (operations[1] / isa.fma_rate + moves + planes * _MISS + _CALL)
+        + vectors * (operations[1] / isa.fma_rate + moves + planes.count * _MISS + _CALL)
     )
-    weight_bytes = planes * reduction * vectors * pixel
-    transforms, products = planes * block * channel_blocks * pixel, planes * block * params.chunk * params.v * pixel
-    again = 0 if weight_bytes + transforms + products <= _KEPT * machine.l2 else blocks - 1
+    weight_bytes = planes.count * reduction * vectors * pixel
+    transforms = planes.count * block * channel_blocks * pixel
+    summed = planes.count * block * params.chunk * params.v * pixel
+    again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
     traffic = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
-    missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + products))
-    moved = total * planes * (channel_blocks + vectors) * pixel
-    traffic += missed * _CROSSINGS * moved / machine.rate(transforms + products)
+    missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
+    moved = total * planes.count * (channel_blocks + vectors) * pixel
+    traffic += missed * _CROSSINGS * moved / machine.rate(transforms + summed)
     activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
-    floor = problem.groups * total * planes * vectors * reduction / isa.fma_rate
+    floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
     estimate = problem.groups * (multiply + transform + traffic) + activations
     return machine.cost(floor, estimate, problem.threads)

@@ -22,7 +22,7 @@ from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, transformed
 from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step, divide
 from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.transformed import Size
+from cpuconv.solvers.transformed import Planes, Size
 
 NAME = "winograd"
 ACCURACY = "standard"
@@ -157,7 +157,7 @@ def _tile_operations(problem: ConvProblem, m: Size) -> tuple[int, int]:
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with a few GEMM tiles and block sizes."""
     for m in _tiles(problem):
-        planes = math.prod(outer(problem, m))
+        planes = Planes(math.prod(outer(problem, m)))
         for sizes in transformed.sizes(problem, isa, machine(), m, planes, dilation=problem.dilation):
             yield Params(*m, *sizes)
 
@@ -165,7 +165,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
     m = params.rows, params.cols
-    planes = math.prod(outer(problem, m))
+    planes = Planes(math.prod(outer(problem, m)))
     forward, backward = _tile_operations(problem, m)
     operations = _STALLS * forward, _STALLS * backward
     return transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
@@ -207,7 +207,7 @@ def bind(
         a,
         MicroRef(winograd_in, forward),
         MicroRef(winograd_out, backward),
-        planes=math.prod(a),
+        planes=Planes(math.prod(a)),
         dilation=problem.dilation,
     )
     return [step]
