@@ -50,6 +50,14 @@ def test_streaming_gemm_loop(v, rows, cols):
         assert "\n".join(body).count("prefetcht") == (v + 1) * tile.unroll + -(-cols * 4 * ISA.lanes // 64)
 
 
+@pytest.mark.parametrize("v, n", list(enumerate(ISA.pairs, 1)))
+def test_complex_gemm_loop(v, n):
+    tile = gemm(v, 2, n, stream=True, fetch=True, epilogue=False, complex=True)
+    body = hot_loop(gemm_strip.assembly(tile))
+    assert count_fma(body) == 4 * v * n * tile.unroll
+    assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
+
+
 @pytest.mark.parametrize("unroll, stride", [(3, 1), (3, 2), (7, 2), (11, 4), (4, 4)])
 @pytest.mark.parametrize("v, rows, cols", FULL)
 def test_planar_gemm_loop(v, rows, cols, unroll, stride):
