@@ -200,7 +200,7 @@ def step(
         unroll=lanes,
         xs=lanes,
         ys=lanes,
-        stream=True,
+        stream=isa.load_rate > 1,  # prefetches take the slots of loads; `fetch` asks for a line once, not once a tile
         fetch=True,
         epilogue=False,
     )
