@@ -23,7 +23,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.isa.vector import I64, Vector
+from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.micro.epilogue import finish
 from cpuconv.micro.linear import combine
 from cpuconv.runtime.microkernel import MicroKernel
@@ -162,11 +162,15 @@ class _Planes:
 
     def store(self, value: Any) -> None:
         """One plane."""
-        self.vec.store(value, self._next(), align=4 * self.vec.lanes)
+        here = self._next()
+        self.vec.prefetch(self.vec.offset(here, 4 * self.vec.lanes), L2, write=True)  # the next tile's
+        self.vec.store(value, here, align=4 * self.vec.lanes)
 
     def load(self) -> Any:
         """One plane."""
-        return self.vec.load(self._next(), align=4 * self.vec.lanes)
+        here = self._next()
+        self.vec.prefetch(self.vec.offset(here, 4 * self.vec.lanes), L2)
+        return self.vec.load(here, align=4 * self.vec.lanes)
 
     def put(self, re: Any, im: Any) -> None:
         """The planes of a complex number."""

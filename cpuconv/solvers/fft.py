@@ -37,6 +37,9 @@ SIZES: dict[int, tuple[int, int, int]] = {
     24: (376, 161, 213),
     28: (485, 211, 251),
     32: (488, 213, 335),
+    40: (756, 329, 417),
+    48: (948, 413, 556),
+    64: (1240, 549, 846),
 }
 _MOST_TILES = 3  # tile sizes worth trying
 _L2_SHARES = (0.7, 1.4, 3.0)  # transforms of a block: the weights are many, and larger blocks read them less often
