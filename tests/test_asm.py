@@ -27,7 +27,7 @@ MOST_SPILLS = 0.01  # a FMA
 MOST_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedule
 
 
-def gemm(v: int, rows: int, cols: int, **options: bool) -> GemmTile:
+def gemm(v: int, rows: int, cols: int, **options: int) -> GemmTile:
     return GemmTile(ISA.lanes, v, rows, cols, unroll=ISA.lanes, xs=ISA.lanes, ys=ISA.lanes, **options)
 
 
@@ -52,10 +52,12 @@ def test_streaming_gemm_loop(v, rows, cols):
 
 @pytest.mark.parametrize("v, n", list(enumerate(ISA.pairs, 1)))
 def test_complex_gemm_loop(v, n):
-    tile = gemm(v, 2, n, stream=True, fetch=True, epilogue=False, complex=True)
+    tile = gemm(v, 2, n, stream=True, fetch=2, epilogue=False, complex=True)
     body = hot_loop(gemm_strip.assembly(tile))
     assert count_fma(body) == 4 * v * n * tile.unroll
     assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
+    if "prefetch" in "\n".join(body):
+        assert "\n".join(body).count("prefetcht") == (2 * v + 2) * tile.unroll + 2 * -(-n * 4 * ISA.lanes // 64)
 
 
 @pytest.mark.parametrize("unroll, stride", [(3, 1), (3, 2), (7, 2), (11, 4), (4, 4)])

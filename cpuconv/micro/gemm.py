@@ -30,8 +30,7 @@ _AHEAD = 2048  # bytes of weights between prefetch and use
 _ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
 _LINE = 64  # bytes of a cache line
 
-# A scalar's products, by its tile row: (row of the sum, part of the weights, whether it is subtracted).
-_REAL = {row: ((row, 0, False),) for row in range(32)}
+# Products of a scalar of a complex tile, by its tile row: (row of the sum, part of the weights, whether subtracted).
 _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
 
 
@@ -48,7 +47,7 @@ class GemmTile:
     ys: int  # the same in y
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
     stream: bool = False  # prefetch weights into L1, just ahead of their use
-    fetch: bool = False  # prefetch into L2 the weights that are used next, each tile a share
+    fetch: int = 0  # prefetch into L2 the weights that are used next: vectors a scalar, each tile a share
     resume: bool = False  # sums start from those of the part before
     suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
@@ -123,14 +122,13 @@ def emit_tile(
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
             wanted += [(vec.offset(w_now, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
-        if tile.fetch:
-            wanted.append((vec.offset(fetch_now, k * size), L2))
+        wanted += [(vec.offset(fetch_now, (k * tile.fetch + j) * size), L2) for j in range(tile.fetch)]
         for address, level in wanted:
             vec.prefetch(address, level)
         weights = [vec.load(vec.offset(w_now, (k * tile.vectors + j) * size), align=size) for j in range(tile.vectors)]
         for row, col in pixels:
             scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
-            for target, part, negative in (_COMPLEX if tile.complex else _REAL)[row]:
+            for target, part, negative in _COMPLEX[row] if tile.complex else ((row, 0, False),):
                 sums_of = current[target * tile.cols + col]
                 for j in range(tile.v):
                     weight = weights[part * tile.v + j]
@@ -141,7 +139,7 @@ def emit_tile(
             starts = [vec.opaque(start) for start in starts]
     index.add_incoming(following, loop)
     w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.vectors * size), loop)
-    fetch_now.add_incoming(vec.offset(fetch_now, tile.unroll * size), loop)
+    fetch_now.add_incoming(vec.offset(fetch_now, tile.unroll * tile.fetch * size), loop)
     for phis, values in zip(sums, current, strict=True):
         for phi, value in zip(phis, values, strict=True):
             phi.add_incoming(value, loop)
@@ -224,7 +222,7 @@ def gemm_strip(
     a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
     """
     vec = Vector(builder, tile.lanes)
-    share = builder.mul(segments, I64(4 * tile.lanes * tile.unroll))
+    share = builder.mul(segments, I64(4 * tile.lanes * tile.unroll * tile.fetch))
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")
@@ -238,7 +236,7 @@ def gemm_strip(
     x_now = builder.add(x, builder.mul(start, I64(4 * tile.xs)))
     y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
     parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.v * tile.rows * tile.cols)))
-    mine = builder.urem(builder.add(index, turn), I64(tile.vectors))
+    mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
     fetch = builder.add(upcoming, builder.mul(mine, share))
     emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual, parked_now, fetch)
     following = builder.add(index, I64(1))

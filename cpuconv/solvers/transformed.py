@@ -23,12 +23,13 @@ _L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share 
 _FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
 _CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
 _TILES = 2  # GEMM tiles a block size
-_CROSSINGS = 4  # times a transformed vector passes between L2 and L3, if it does
+_CROSSINGS = 6  # times a transformed vector passes between L2 and L3, if it does
 _STREAMED = 2.5  # how much faster than scattered lines weights come from L3, each block anew
 _FITS = 0.6  # share of L2 that transforms and products take without leaving it
 _KEPT = 0.6  # share of L2 in which weights stay from block to block
 _MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
 _CALL = 20  # cycles of the driver for a transform
+_FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
 
@@ -73,20 +74,20 @@ class Planes:
 
 
 def _complex_cycles(isa: Isa, tile: Tile, reduction: int) -> float:
-    """Modelled cycles of a complex tile: it has the FMAs and loads of a real one twice as high and wide, not its sums."""
+    """Modelled cycles of a complex tile: the FMAs and loads of a real one twice as high and wide, half its sums."""
     return cycles(isa, Tile(2 * tile.v, 1, 2 * tile.cols), reduction) - 2 * tile.v * tile.cols * isa.store_cost
 
 
-def _complex_tiles(isa: Isa, vectors: int, block: int, reduction: int) -> list[Tile]:
-    """The best complex tiles for a block, best first, one for a number of weight vectors."""
+def _gemm_tiles(isa: Isa, vectors: int, block: int, reduction: int, complex_: bool) -> list[Tile]:
+    """The best tiles for a block, best first; complex ones, one for a number of weight vectors."""
+    if not complex_:
+        return list(tiles(isa, vectors, 1, block, reduction, most=_TILES))
 
     def time(tile: Tile) -> float:
         return divide(vectors, tile.v) * divide(block, tile.cols) * _complex_cycles(isa, tile, reduction)
 
     most = dict(enumerate(isa.pairs, 1))
-    found = [
-        min((Tile(v, 1, n) for n in range(1, min(most[v], block) + 1)), key=time) for v in most if v <= vectors
-    ]
+    found = [min((Tile(v, 1, n) for n in range(1, min(most[v], block) + 1)), key=time) for v in most if v <= vectors]
     return sorted(found, key=time)[:_TILES]
 
 
@@ -109,12 +110,9 @@ def sizes(
         blocks.append(total)
     seen = set()
     for block in blocks:
-        block = divide(total, divide(total, block))  # equal blocks
-        for tile in (
-            _complex_tiles(isa, vectors, block, channels)
-            if planes.pairs
-            else tiles(isa, vectors, 1, block, channels, most=_TILES)
-        ):
+        least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
+        block = divide(total, divide(total, block))
+        for tile in _gemm_tiles(isa, vectors, least, channels, bool(planes.pairs)):
             panel_bytes = planes.count * tile.v * isa.lanes * block * FLOAT
             panels = divide(vectors, tile.v)
             fused = block * per_tile <= _FUSED_SHARE * machine.l2
@@ -158,6 +156,23 @@ def _blocks(problem: ConvProblem, total: int, block: int, columns: int, panels: 
     return blocks, min(panels, threads)
 
 
+def _gemm(isa: Isa, params: Any, block: int, complex_: bool) -> GemmTile:
+    """The tile of the products of `block` tiles, which together fetch all weights of the next panel."""
+    tile = GemmTile(
+        isa.lanes,
+        params.v,
+        rows=2 if complex_ else 1,
+        cols=params.n,
+        unroll=isa.lanes,
+        xs=isa.lanes,
+        ys=isa.lanes,
+        stream=isa.load_rate > 1,  # prefetches take the slots of loads, and `fetch` asks for a line once
+        epilogue=False,
+        complex=complex_,
+    )
+    return replace(tile, fetch=divide(tile.vectors, divide(block, params.n)) if block > _FOLLOWED else 0)
+
+
 def step(
     problem: ConvProblem,
     params: Any,
@@ -192,21 +207,9 @@ def step(
     table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
     v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
-    gemm = GemmTile(
-        lanes,
-        params.v,
-        rows=1,
-        cols=params.n,
-        unroll=lanes,
-        xs=lanes,
-        ys=lanes,
-        stream=isa.load_rate > 1,  # prefetches take the slots of loads; `fetch` asks for a line once, not once a tile
-        fetch=True,
-        epilogue=False,
-    )
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm) if planes.singles else 0,
-        "pair_gemm": MicroRef(gemm_strip, replace(gemm, rows=2, complex=True)) if planes.pairs else 0,
+        "gemm": MicroRef(gemm_strip, _gemm(isa, params, most, False)) if planes.singles else 0,
+        "pair_gemm": MicroRef(gemm_strip, _gemm(isa, params, most, True)) if planes.pairs else 0,
         "tile_vectors": params.v,
         "tile_columns": params.n,
         "forward": forward,
@@ -273,7 +276,8 @@ def cost(
     operations: tuple[int, int],
     dilation: Size = (1, 1),
 ) -> Cost:
-    """Cycles of products, of transforms (`operations` a tile forward and back, beside loads and stores), of traffic."""
+    """Cycles of products or of the weights that are prefetched meanwhile, of transforms (`operations` a tile forward
+    and back, beside loads and stores), of other traffic."""
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
     channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
@@ -294,11 +298,11 @@ def cost(
     transforms = planes.count * block * channel_blocks * pixel
     summed = planes.count * block * params.chunk * params.v * pixel
     again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
-    traffic = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
+    weights = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
     missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
     moved = total * planes.count * (channel_blocks + vectors) * pixel
-    traffic += missed * _CROSSINGS * moved / machine.rate(transforms + summed)
+    traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
     activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
     floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
-    estimate = problem.groups * (multiply + transform + traffic) + activations
+    estimate = problem.groups * (max(multiply, weights) + transform + traffic) + activations
     return machine.cost(floor, estimate, problem.threads)
