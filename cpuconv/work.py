@@ -61,8 +61,7 @@ def _fft(problem: ConvProblem, params: fft.Params) -> tuple[Planes, Size, Size]:
     return fft.planes(params.rows, params.cols, params.products), fft.outputs(problem, params.rows, params.cols), (1, 1)
 
 
-# Of the algorithms that multiply in another domain: components of a tile and pair of channels of a group, outputs a tile,
-# and their distance.
+# Of the algorithms that multiply in another domain: components of a tile, outputs a tile, and their distance.
 _TRANSFORMS: dict[str, Callable[[ConvProblem, Any], tuple[Planes, Size, Size]]] = {
     winograd.NAME: _winograd,
     fft.NAME: _fft,

@@ -18,6 +18,7 @@ from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.select import Choice, Limits
 from cpuconv.solvers import fft
+from cpuconv.solvers.base import Operand, Ref, Space, contiguous
 
 LIMIT = 1e-4
 BLOCKED = layouts.blocked(current().lanes).name
@@ -130,7 +131,10 @@ def test_random_problems(problem, pick):
     assert check(problem, Candidate(fft, choices[pick % len(choices)])) < LIMIT
 
 
-@pytest.mark.parametrize("size", [(2, 2), (4, 12), (8, 16), (16, 16), (20, 8), (24, 2), (28, 20), (32, 32)])
+SIZES = [(2, 2), (4, 12), (8, 16), (16, 16), (20, 8), (24, 2), (28, 20), (32, 32), (40, 48), (64, 64)]
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("products", FORMS)
 def test_every_tile_size(size, products):
     reach = [min(7, extent - 1) for extent in size]
@@ -139,18 +143,49 @@ def test_every_tile_size(size, products):
     assert check(problem, Candidate(fft, params)) < LIMIT
 
 
+@pytest.mark.parametrize("off", (-1, 0, 1))
+@pytest.mark.parametrize("products", FORMS)
+def test_around_a_tile(products, off):
+    """Channels in and out, rows of outputs, and tiles of a block: one less than a tile's, equal, one more."""
+    lanes, v, n = current().lanes, 2, current().pairs[1]
+    tiles = 2 * n + off
+    problem = ConvProblem(1, lanes + off, 16 + off, tiles * 10 + 6, v * lanes + off, 7, 7, threads=2)
+    assert check(problem, Candidate(fft, fft.Params(16, 16, products, v, n, block=tiles, chunk=1))) < LIMIT
+
+
+def test_both_forms_are_tried():
+    """Few tiles: the weights bind, and four products of two planes read fewer; many: the products do."""
+    found = [
+        {params.products for params in fft.candidates(ConvProblem(1, 64, size, size, 64, 7, 7), current())}
+        for size in (24, 56, 112)
+    ]
+    assert set().union(*found) == set(FORMS)
+
+
+@pytest.mark.parametrize("size", (24, 40, 112))
+def test_the_tiles_of_a_block_fetch_all_weights_of_a_panel(size):
+    problem = ConvProblem(1, 64, size, size, 128, 7, 7, in_layout=BLOCKED, out_layout=BLOCKED)
+    x, y = (Operand(Ref("x"), contiguous(BLOCKED, shape)) for shape in (problem.in_shape, problem.out_shape))
+    for params in fft.candidates(problem, current()):
+        (step,) = fft.bind(problem, params, current(), Space(), x, y, None)
+        assert step.args["total"] // step.args["blocks"] >= params.n
+        for ref in (step.args[name] for name in ("gemm", "pair_gemm")):
+            if ref and ref.tile.fetch:
+                assert ref.tile.fetch * -(-step.args["most"] // params.n) >= ref.tile.vectors
+
+
 def test_by_name():
     """The largest kernel there is a tile for, through the public interface."""
     rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 5, 40, 33), (3, 5, 31, 31)))
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 5, 68, 64), (3, 5, 63, 63)))
     plan = cpuconv.plan(x.shape, w, padding=1, algorithm="fft")
-    assert plan.algorithm.startswith("fft(rows=32,cols=32,")
+    assert plan.algorithm.startswith("fft(rows=64,cols=64,")
     expected = reference.conv2d(x, w, None, plan.problem)
     assert reference.relative_error(plan(x), expected) < LIMIT
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"), [({"stride": (1, 2)}, "stride"), ({"groups": 2}, "groups"), ({"r": 32}, "spans")]
+    ("changes", "word"), [({"stride": (1, 2)}, "stride"), ({"groups": 2}, "groups"), ({"h": 90, "r": 64}, "spans")]
 )
 def test_not_applicable(changes, word):
     problem = ConvProblem(**{"n": 1, "c": 4, "h": 40, "w": 40, "k": 4, "r": 7, "s": 7, **changes})

@@ -1,8 +1,8 @@
 """What each instruction set offers, as data, and which one code is generated for here.
 
 Sources: Intel's and AMD's optimisation guides. The most pixels of a tile were read off the machine code for AVX-512 and
-AVX2 (a test does it again), those of complex tiles for NEON too (Cortex-A76); other figures of NEON are from measurements
-of an earlier emitter, those of SSE are AVX2's.
+AVX2 (a test does it again), those of complex tiles for NEON too (Cortex-A76); other figures of NEON are from
+measurements of an earlier emitter, those of SSE are AVX2's.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The driver of Winograd and FFT. A table names the tiles of an output plane, and 
 transforms stay in L2. For a block: all channels of its tiles are transformed; then, for each chunk of output channels,
 the products of all planes are formed and transformed back. A plane is one real component of the transform; a product
 sums one over channels, or a pair of planes that are the real and imaginary parts of complex numbers: first come the
-single planes, then the pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated convolution a
-dense one. The transforms and the GEMM are micro-kernels, given by address; the transforms' words are those of
-`forward` and `backward` below.
+single planes, then the pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated
+convolution a dense one. The transforms and the GEMM are micro-kernels, given by address; the transforms' words are
+those of `forward` and `backward` below.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """FFT convolution by tiles: for dense kernels of five and more, where a sum of r·s products a pixel is dear.
 
 Sources: Zlateski, Jia, Li and Durand, "FFT Convolutions are Faster than Winograd on Modern CPUs, Here is Why" (2018):
-tiles whose transforms stay in cache (overlap-save), and Gauss's three products for a complex one; Cooley and Tukey
-(1965). A tile of rows×cols inputs gives the outputs whose taps all lie inside it; the weights' transforms carry the
-normalisation, and their conjugates make the circular convolution a correlation.
+tiles whose transforms stay in cache (overlap-save), and complex products by three real ones (Gauss) or by four; Cooley
+and Tukey (1965). Three are fewer FMAs; four are formed from two planes and not three, which are fewer bytes of weights
+and transforms. Both are candidates. A tile of rows×cols inputs gives the outputs whose taps all lie inside it; the
+weights' transforms carry the normalisation, and their conjugates make the circular convolution a correlation.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ SIZES: dict[int, tuple[int, int, int]] = {
     48: (948, 413, 556),
     64: (1240, 549, 846),
 }
-_MOST_TILES = 3  # tile sizes worth trying
+_MOST_FORMS = 6  # tile sizes, each with three or four products, worth trying
 _L2_SHARES = (0.7, 1.4, 3.0)  # transforms of a block: the weights are many, and larger blocks read them less often
 _PACKED_AT_ONCE = 16  # output channels whose spectrum is held in float64
+_MOVED = 8  # storing and loading a plane takes as long as so many operations
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
 _MOST_WEIGHTS = 512 << 20  # bytes of transformed weights: they grow with the tile, not with the kernel
 _WORTH_TAPS = 25  # fewer taps than this, and only one candidate is tried
@@ -77,7 +79,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"there are {problem.groups} groups"
     if max(problem.effective_kernel) >= max(SIZES):
         return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
-    if not _tiles(problem):
+    if not _forms(problem):
         return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
 
@@ -96,16 +98,16 @@ def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
-def _tiles(problem: ConvProblem) -> list[tuple[int, int, int]]:
-    """The few tile sizes, and products of complex numbers, with the least work for a whole plane; of rows×cols and
-    cols×rows, the better."""
+def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
+    """Tile sizes, and products of a complex one, with the least work for a whole plane; of rows×cols and cols×rows,
+    the better."""
 
     def work(form: tuple[int, int, int]) -> float:
-        out = outputs(problem, *form[:2])
-        forward, backward = _operations(*form, out[0])
+        out, found = outputs(problem, *form[:2]), planes(*form)
+        forward, backward = (count + _MOVED * found.count for count in _operations(*form, out[0]))
         tiles = transformed.tile_grid(problem, out)[2]
-        products = planes(*form).products * problem.c * problem.k
-        return products * (tiles + _WEIGHTS_READ) + tiles * (forward * problem.c + backward * problem.k)
+        products = (found.products * tiles + found.count * _WEIGHTS_READ) * problem.c * problem.k
+        return products + tiles * (forward * problem.c + backward * problem.k)
 
     most_planes = _MOST_WEIGHTS // (4 * problem.c * problem.k)
     found = [
@@ -116,14 +118,14 @@ def _tiles(problem: ConvProblem) -> list[tuple[int, int, int]]:
         if min(outputs(problem, rows, cols)) >= 1 and plane_count(rows, cols, products) <= most_planes
     ]
     distinct = {(frozenset(form[:2]), form[2]): form for form in sorted(found, key=work, reverse=True)}
-    return sorted(distinct.values(), key=work)[:_MOST_TILES]
+    return sorted(distinct.values(), key=work)[:_MOST_FORMS]
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with GEMM tiles and block sizes; for small kernels, the first of them."""
     found = (
         Params(*form, *sizes)
-        for form in _tiles(problem)
+        for form in _forms(problem)
         for sizes in transformed.sizes(problem, isa, machine(), outputs(problem, *form[:2]), planes(*form), _L2_SHARES)
     )
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
@@ -144,7 +146,8 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
 def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int, products: int) -> np.ndarray:
     """Planes (count, K, C) in float64 of weights (K, C, R, S), in the order that `plane_count` names.
 
-    `products` real ones form a complex product. Edge columns take the half that the forward transform leaves out of their doubled frequencies.
+    `products` real ones form a complex product. Edge columns take the half that the forward transform leaves out of
+    their doubled frequencies.
     """
     spread = np.zeros((*weight.shape[:2], rows, cols))
     reach = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
@@ -180,4 +183,6 @@ def bind(
     forward = MicroRef(fft_in, FftTransform(isa.lanes, *form))
     backward = MicroRef(fft_out, FftTransform(isa.lanes, *form, *m, residual is not None, problem.activation))
     scratch = params.rows * params.cols
-    return [transformed.step(problem, params, isa, space, x, y, residual, m, a, forward, backward, planes(*form), scratch)]
+    return [
+        transformed.step(problem, params, isa, space, x, y, residual, m, a, forward, backward, planes(*form), scratch)
+    ]
