@@ -1,7 +1,8 @@
 """The GEMM tile: v weight vectors × (rows × cols) broadcast pixels, accumulated in registers over the whole reduction.
 
 The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
-next `unroll` × v weight vectors, which are packed in the order they are read. One body therefore serves pointwise
+next `unroll` × v weight vectors, which are packed in the order they are read. The last segments may be shorter, as a
+channel block that is not full. One body therefore serves pointwise
 and direct convolution in blocked layouts (a segment is a channel block at one kernel tap), planar input (a segment
 is a kernel row) and the products of Winograd and FFT. In a tile of complex numbers the two rows are the real and the
 imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` of imaginary parts.
@@ -55,11 +56,18 @@ class GemmTile:
     residual: bool = False
     activation: tuple[Any, ...] | None = None
     complex: bool = False  # rows are real and imaginary parts
+    tail: int = 0  # scalars of each of the last `tails` segments, which come after longer ones; 0: as the others
+    tails: int = 0
 
     @property
     def vectors(self) -> int:
         """Weight vectors read for a scalar of the reduction."""
         return self.v * (2 if self.complex else 1)
+
+    @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """(row, column) of each pixel."""
+        return list(itertools.product(range(self.rows), range(self.cols)))
 
 
 def emit_tile(
@@ -87,92 +95,117 @@ def emit_tile(
     """
     builder = vec.builder
     size = 4 * vec.lanes
-    pixels = [(row, col) for row in range(tile.rows) for col in range(tile.cols)]
     x, w, y, parked, upcoming = (vec.pointer(address) for address in (x, w, y, parked, upcoming))
-    row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
-    table = builder.inttoptr(table, I64.as_pointer())
-
-    places = [vec.offset(parked, size * i) for i in range(tile.v * len(pixels))]
+    places = [vec.offset(parked, size * i) for i in range(tile.v * len(tile.pixels))]
     initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
 
+    row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
+    walk = _Walk(x, row_offsets, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
+    whole = builder.sub(segments, I64(tile.tails))
+    state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
+    if tile.tails:
+        state = _sum_segments(tile, vec, walk, tile.tail, whole, segments, state)
+    if tile.suspend:
+        for value, place in zip(state.sums, places, strict=True):
+            vec.store(value, place)
+    else:
+        _store_tile(tile, vec, state.sums, y, yrow, yvec, bias, residual)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What a tile reads: pixel 0, the tile rows after the first, and the segments."""
+
+    x: Any
+    row_offsets: list[Any]
+    table: Any
+    segments: Any
+    kstep: Any
+
+
+@dataclass(frozen=True)
+class _State:
+    """What goes from segment to segment: addresses of weights, of those to fetch, and the sums, pixel by pixel."""
+
+    w: Any
+    fetch: Any
+    sums: list[Any]
+
+
+def _sum_segments(
+    tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, first: Any, last: Any, start: _State
+) -> _State:
+    """Emit the loop over segments first … last-1, at least one, of `unroll` scalars each."""
+    builder = vec.builder
+    size = 4 * vec.lanes
     entry = builder.block
     loop = builder.append_basic_block("segment")
     done = builder.append_basic_block("segments.done")
     builder.branch(loop)
     builder.position_at_end(loop)
-    index = builder.phi(I64)
-    index.add_incoming(I64(0), entry)
-    w_now = builder.phi(w.type)
-    w_now.add_incoming(w, entry)
-    fetch_now = builder.phi(w.type)
-    fetch_now.add_incoming(upcoming, entry)
-    sums = [[builder.phi(vec.type) for _ in range(tile.v)] for _ in pixels]
-    for phi, value in zip(itertools.chain(*sums), initial, strict=True):
-        phi.add_incoming(value, entry)
 
-    x_now = vec.offset(x, builder.load(builder.gep(table, [index])))
-    starts = [x_now, *(vec.offset(x_now, offset) for offset in row_offsets)]
+    def carried(value: Any) -> Any:
+        phi = builder.phi(value.type)
+        phi.add_incoming(value, entry)
+        return phi
+
+    index = carried(first)
+    now = _State(carried(start.w), carried(start.fetch), [carried(value) for value in start.sums])
+    x_now = vec.offset(walk.x, builder.load(builder.gep(walk.table, [index])))
+    starts = [x_now, *(vec.offset(x_now, offset) for offset in walk.row_offsets)]
     following = builder.add(index, I64(1))
-    ahead = _lines_ahead(tile, vec, x, table, following, segments, row_offsets)
-    far = builder.mul(kstep, I64(_ROWS_AHEAD))
-    current = [list(pixel) for pixel in sums]
-    for k in range(tile.unroll):
-        wanted = [(line, L1) for line in ahead[k :: tile.unroll]]
+    ahead = _lines_ahead(tile, vec, walk, unroll, following)
+    far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
+    sums = list(now.sums)
+    for k in range(unroll):
+        wanted = [(line, L1) for line in ahead[k::unroll]]
         if tile.ks == 0:
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
-            wanted += [(vec.offset(w_now, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
-        wanted += [(vec.offset(fetch_now, (k * tile.fetch + j) * size), L2) for j in range(tile.fetch)]
+            wanted += [(vec.offset(now.w, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
+        wanted += [(vec.offset(now.fetch, (k * tile.fetch + j) * size), L2) for j in range(tile.fetch)]
         for address, level in wanted:
             vec.prefetch(address, level)
-        weights = [vec.load(vec.offset(w_now, (k * tile.vectors + j) * size), align=size) for j in range(tile.vectors)]
-        for row, col in pixels:
+        weights = [vec.load(vec.offset(now.w, (k * tile.vectors + j) * size), align=size) for j in range(tile.vectors)]
+        for row, col in tile.pixels:
             scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
             for target, part, negative in _COMPLEX[row] if tile.complex else ((row, 0, False),):
-                sums_of = current[target * tile.cols + col]
                 for j in range(tile.v):
+                    place = (target * tile.cols + col) * tile.v + j
                     weight = weights[part * tile.v + j]
-                    sums_of[j] = vec.fma(scalar, vec.negative(weight) if negative else weight, sums_of[j])
+                    sums[place] = vec.fma(scalar, vec.negative(weight) if negative else weight, sums[place])
         if tile.ks == 0:
-            starts = [vec.offset(start, kstep) for start in starts]
-        elif tile.xs <= (tile.unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
+            starts = [vec.offset(start, walk.kstep) for start in starts]
+        elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
-    index.add_incoming(following, loop)
-    w_now.add_incoming(vec.offset(w_now, tile.unroll * tile.vectors * size), loop)
-    fetch_now.add_incoming(vec.offset(fetch_now, tile.unroll * tile.fetch * size), loop)
-    for phis, values in zip(sums, current, strict=True):
-        for phi, value in zip(phis, values, strict=True):
-            phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", following, segments), loop, done)
-
+    end = _State(
+        vec.offset(now.w, unroll * tile.vectors * size), vec.offset(now.fetch, unroll * tile.fetch * size), sums
+    )
+    pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
+    for phi, value in pairs:
+        phi.add_incoming(value, loop)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
     builder.position_at_end(done)
-    if tile.suspend:
-        for value, place in zip(itertools.chain(*current), places, strict=True):
-            vec.store(value, place)
-    else:
-        _store_tile(tile, vec, pixels, current, y, yrow, yvec, bias, residual)
+    return end
 
 
-def _lines_ahead(
-    tile: GemmTile, vec: Vector, x: Any, table: Any, following: Any, segments: Any, row_offsets: list[Any]
-) -> list[Any]:
+def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, following: Any) -> list[Any]:
     """Addresses of the cache lines of segment `following`; past the last, of the next tile's first segment."""
     if tile.ks == 0:
         return []
     builder = vec.builder
-    inside = builder.icmp_signed("<", following, segments)
-    entry = builder.load(builder.gep(table, [builder.select(inside, following, I64(0))]))
+    inside = builder.icmp_signed("<", following, walk.segments)
+    entry = builder.load(builder.gep(walk.table, [builder.select(inside, following, I64(0))]))
     step = builder.select(inside, I64(0), I64(4 * tile.cols * tile.xs))
-    start = vec.offset(x, builder.add(entry, step))
-    last = 4 * ((tile.cols - 1) * tile.xs + (tile.unroll - 1) * tile.ks)
+    start = vec.offset(walk.x, builder.add(entry, step))
+    last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
     offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
-    return [
-        vec.offset(row, offset) for row in (start, *(vec.offset(start, o) for o in row_offsets)) for offset in offsets
-    ]
+    rows = (start, *(vec.offset(start, offset) for offset in walk.row_offsets))
+    return [vec.offset(row, offset) for row in rows for offset in offsets]
 
 
 def _store_tile(
-    tile: GemmTile, vec: Vector, pixels: Any, sums: Any, y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
+    tile: GemmTile, vec: Vector, sums: list[Any], y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
 ) -> None:
     builder = vec.builder
     if tile.epilogue:
@@ -181,11 +214,11 @@ def _store_tile(
     for j in range(tile.v):
         for row in range(tile.rows):
             place: ir.Value = builder.add(builder.mul(yvec, I64(j)), builder.mul(yrow, I64(row)))
-            for position, (pixel_row, col) in enumerate(pixels):
+            for position, (pixel_row, col) in enumerate(tile.pixels):
                 if pixel_row != row:
                     continue
                 target = vec.offset(y, builder.add(place, I64(4 * tile.ys * col)))
-                value = sums[position][j]
+                value = sums[position * tile.v + j]
                 if tile.epilogue:
                     extra = vec.load(vec.offset(target, residual)) if tile.residual else None
                     value = finish(vec, value, biases[j], extra, tile.activation)
@@ -222,7 +255,8 @@ def gemm_strip(
     a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
     """
     vec = Vector(builder, tile.lanes)
-    share = builder.mul(segments, I64(4 * tile.lanes * tile.unroll * tile.fetch))
+    scalars = builder.sub(builder.mul(segments, I64(tile.unroll)), I64(tile.tails * (tile.unroll - tile.tail)))
+    share = builder.mul(scalars, I64(4 * tile.lanes * tile.fetch))
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")

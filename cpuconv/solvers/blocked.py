@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,12 +29,12 @@ from cpuconv.solvers.base import (
     view_args,
 )
 from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.tiling import Tile, plane_cycles, streams
+from cpuconv.solvers.tiling import Tile, plane_cycles, segment, streams
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
 _PART_SHARE = 0.2  # of L2, for the part of a weight panel that passes over the tiles of a block
-_TILES_TO_FETCH = 8  # a weight vector: with more tiles, the next weights come early enough by themselves
+_TILES_TO_FETCH = 8  # a weight vector, at most: with more tiles, the next weights come early enough by themselves
 _GATHER = 2.0  # cycles to move one float that has no neighbours to move with
 _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
 
@@ -77,10 +78,9 @@ def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
     return None
 
 
-def geometry(problem: ConvProblem, isa: Isa, planar: bool = False) -> Geometry:
+def geometry(problem: ConvProblem, isa: Isa) -> Geometry:
     """Vectors and reduction length of one group."""
-    channels = problem.cg if planar else divide(problem.cg, isa.lanes) * isa.lanes
-    return Geometry(divide(problem.kg, isa.lanes), channels * problem.r * problem.s)
+    return Geometry(divide(problem.kg, isa.lanes), problem.cg * problem.r * problem.s)
 
 
 def reach(problem: ConvProblem) -> tuple[int, int]:
@@ -98,23 +98,25 @@ def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
 
 
 def pack(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray, planar: bool = False) -> np.ndarray:
-    """Weights in the order the GEMM tile reads them, tail channels zero.
+    """Weights in the order the GEMM tile reads them, tail channels of K zero.
 
-    Blocked: [group][panel][C/lanes][R][S][lanes of C][v·lanes of K]; planar: [group][panel][C][R][S][v·lanes of K].
-    The last panel of a group overlaps the one before.
+    Blocked: [group][panel][C/lanes][R][S][lanes of C][v·lanes of K], the last block with as many channels as there are;
+    planar: [group][panel][C][R][S][v·lanes of K]. The last panel of a group overlaps the one before.
     """
-    sizes = geometry(problem, isa, planar)
+    sizes = geometry(problem, isa)
     lanes, groups = isa.lanes, problem.groups
     depth = 1 if planar else lanes
-    channels = divide(problem.cg, depth)
     panels = divide(sizes.vectors, v)
-    full = np.zeros((groups, sizes.vectors * lanes, channels * depth, problem.r, problem.s), np.float32)
-    full[:, : problem.kg, : problem.cg] = weight.reshape(groups, problem.kg, problem.cg, problem.r, problem.s)
-    full = full.reshape(groups, sizes.vectors, lanes, channels, depth, problem.r, problem.s)
-    packed = aligned((groups, panels, channels, problem.r, problem.s, depth, v, lanes))
+    full = np.zeros((groups, sizes.vectors * lanes, problem.cg, problem.r, problem.s), np.float32)
+    full[:, : problem.kg] = weight.reshape(groups, problem.kg, problem.cg, problem.r, problem.s)
+    full = full.reshape(groups, sizes.vectors, lanes, problem.cg, problem.r, problem.s)
+    packed = aligned((groups, panels, sizes.reduction, v, lanes))
     for panel in range(panels):
         first = min(panel * v, sizes.vectors - v)
-        packed[:, panel] = full[:, first : first + v].transpose(0, 3, 5, 6, 4, 1, 2)
+        for channel in range(0, problem.cg, depth):
+            some = full[:, first : first + v, :, channel : channel + depth].transpose(0, 4, 5, 3, 1, 2)
+            start = channel * problem.r * problem.s
+            packed[:, panel, start : start + math.prod(some.shape[1:4])] = some.reshape(groups, -1, v, lanes)
     return packed
 
 
@@ -131,7 +133,7 @@ def convolve_step(
     """The convolve kernel's tile and arguments for this problem."""
     lanes = isa.lanes
     planar = band == PLANAR_BAND
-    sizes = geometry(problem, isa, planar)
+    sizes = geometry(problem, isa)
     pixel = FLOAT if planar else FLOAT * lanes
     stride_h, stride_w = problem.stride
     dilation_h, dilation_w = problem.dilation
@@ -160,7 +162,9 @@ def convolve_step(
     pad_left = min(problem.pads[2], band_width)
     panel_bytes = sizes.reduction * shape.v * lanes * FLOAT
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
-    parts = panel_parts(panel_bytes, table.size, tile_rows * tile_columns)
+    unroll, tail = (problem.s, 0) if planar else segment(isa, problem.cg)
+    tails = problem.r * problem.s if tail else 0
+    parts = panel_parts(panel_bytes, table.size // (tails + 1), tile_rows * tile_columns)
     parked_tile = shape.v * shape.rows * shape.cols * lanes * FLOAT
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
     gemm = GemmTile(
@@ -168,16 +172,19 @@ def convolve_step(
         v=shape.v,
         rows=shape.rows,
         cols=shape.cols,
-        unroll=problem.s if planar else lanes,
+        unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
         ys=lanes,
         ks=dilation_w if planar else 1,
         stream=streams(isa, shape.v, sizes.reduction),
-        fetch=tile_rows * tile_columns <= _TILES_TO_FETCH * shape.v,
+        fetch=max(2, shape.v) <= tile_rows * tile_columns <= _TILES_TO_FETCH * shape.v,
         resume=parts > 1,
         residual=residual is not None,
         activation=problem.activation,
+        tail=tail,
+        tails=tails,
     )
+    part = replace(gemm, suspend=True, tail=0, tails=0)
     kind = kind_of(lanes, x.strides.block, x.strides.cb, x.strides.c, x.strides.w)
     tile = ConvolveTile(lanes, RowTile(lanes, kind if band == BLOCKED_BAND else BLOCKED), band)
     args: Args = {
@@ -195,9 +202,9 @@ def convolve_step(
         "segments": table.size,
         "panel_bytes": panel_bytes,
         "parts": parts,
-        "segment_bytes": panel_bytes // table.size,
-        "gemm_first": MicroRef(gemm_strip, replace(gemm, suspend=True, resume=False)) if parts > 1 else 0,
-        "gemm_middle": MicroRef(gemm_strip, replace(gemm, suspend=True)) if parts > 2 else 0,
+        "segment_bytes": unroll * shape.v * lanes * FLOAT,
+        "gemm_first": MicroRef(gemm_strip, replace(part, resume=False)) if parts > 1 else 0,
+        "gemm_middle": MicroRef(gemm_strip, part) if parts > 2 else 0,
         "parked": space.reserve(parked_step * problem.threads) if parts > 1 else 0,
         "parked_step": parked_step,
         "parked_tile": parked_tile if parts > 1 else 0,
@@ -295,7 +302,7 @@ def cost(
 ) -> Cost:
     """Cycles of the tiles and of the traffic beside them, over threads."""
     isa = machine.isa
-    sizes = geometry(problem, isa, planar)
+    sizes = geometry(problem, isa)
     tile = Tile(shape.v, shape.rows, shape.cols)
     planes = problem.n * problem.groups
     compute = planes * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)

@@ -64,7 +64,7 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
 
 
 def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K]."""
+    """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is."""
     return blocked.pack(problem, params.v, isa, weight)
 
 

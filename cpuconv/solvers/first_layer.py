@@ -47,7 +47,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with bands of a few sizes; one tile where channels would fill blocks."""
-    sizes = blocked.geometry(problem, isa, planar=True)
+    sizes = blocked.geometry(problem, isa)
     most = 5 if problem.cg < isa.lanes else 1
     for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most):
         for block in blocked.row_blocks(problem, isa, tile):

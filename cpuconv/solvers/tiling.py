@@ -32,6 +32,11 @@ def fits(isa: Isa, v: int, n: int) -> bool:
     return v <= len(isa.pixels) and n <= isa.pixels[v - 1]
 
 
+def segment(isa: Isa, channels: int) -> tuple[int, int]:
+    """Scalars of a channel block, and of a last one that is not full (0: there is none)."""
+    return min(channels, isa.lanes), channels % isa.lanes if channels > isa.lanes else 0
+
+
 def streams(isa: Isa, v: int, reduction: int) -> bool:
     """Whether a panel of weights does not stay in L1 beside the pixels, so that every tile reads it from L2."""
     return v * isa.lanes * FLOAT * reduction > _L1_WEIGHTS

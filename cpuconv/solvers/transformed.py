@@ -14,7 +14,7 @@ from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide
 from cpuconv.solvers.machine import Machine
-from cpuconv.solvers.tiling import Tile, cycles, tiles
+from cpuconv.solvers.tiling import Tile, cycles, segment, tiles
 
 Size = tuple[int, int]  # rows and columns
 
@@ -112,7 +112,7 @@ def sizes(
     for block in blocks:
         least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
         block = divide(total, divide(total, block))
-        for tile in _gemm_tiles(isa, vectors, least, channels, bool(planes.pairs)):
+        for tile in _gemm_tiles(isa, vectors, least, problem.cg, bool(planes.pairs)):
             panel_bytes = planes.count * tile.v * isa.lanes * block * FLOAT
             panels = divide(vectors, tile.v)
             fused = block * per_tile <= _FUSED_SHARE * machine.l2
@@ -127,9 +127,9 @@ def pack(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray, pairs: int 
     """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero; the last `pairs`
     pairs of planes as [group][pair][panel][channel][2][v][lanes of K]."""
     lanes, count, groups = isa.lanes, len(planes), problem.groups
-    vectors, channels = divide(problem.kg, lanes), divide(problem.cg, lanes) * lanes
+    vectors, channels = divide(problem.kg, lanes), problem.cg
     full = np.zeros((count, groups, vectors * lanes, channels), np.float32)
-    full[:, :, : problem.kg, : problem.cg] = planes.reshape(count, groups, problem.kg, problem.cg)
+    full[:, :, : problem.kg] = planes.reshape(count, groups, problem.kg, problem.cg)
     full = full.reshape(count, groups, vectors, lanes, channels)
     panels = divide(vectors, v)
     singles = count - 2 * pairs
@@ -156,19 +156,22 @@ def _blocks(problem: ConvProblem, total: int, block: int, columns: int, panels: 
     return blocks, min(panels, threads)
 
 
-def _gemm(isa: Isa, params: Any, block: int, complex_: bool) -> GemmTile:
+def _gemm(isa: Isa, params: Any, channels: int, block: int, complex_: bool) -> GemmTile:
     """The tile of the products of `block` tiles, which together fetch all weights of the next panel."""
+    unroll, tail = segment(isa, channels)
     tile = GemmTile(
         isa.lanes,
         params.v,
         rows=2 if complex_ else 1,
         cols=params.n,
-        unroll=isa.lanes,
+        unroll=unroll,
         xs=isa.lanes,
         ys=isa.lanes,
         stream=isa.load_rate > 1,  # prefetches take the slots of loads, and `fetch` asks for a line once
         epilogue=False,
         complex=complex_,
+        tail=tail,
+        tails=int(tail > 0),
     )
     return replace(tile, fetch=divide(tile.vectors, divide(block, params.n)) if block > _FOLLOWED else 0)
 
@@ -208,8 +211,8 @@ def step(
     v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
     args: Args = {
-        "gemm": MicroRef(gemm_strip, _gemm(isa, params, most, False)) if planes.singles else 0,
-        "pair_gemm": MicroRef(gemm_strip, _gemm(isa, params, most, True)) if planes.pairs else 0,
+        "gemm": MicroRef(gemm_strip, _gemm(isa, params, problem.cg, most, False)) if planes.singles else 0,
+        "pair_gemm": MicroRef(gemm_strip, _gemm(isa, params, problem.cg, most, True)) if planes.pairs else 0,
         "tile_vectors": params.v,
         "tile_columns": params.n,
         "forward": forward,
@@ -221,7 +224,7 @@ def step(
         "residual": residual.ref if residual else y.ref,
         "table": table,
         "segments": channel_blocks,
-        "panel_bytes": channel_blocks * lanes * params.v * pixel,
+        "panel_bytes": problem.cg * params.v * pixel,
         "panels": panels,
         "vectors": vectors,
         "planes": planes.count,
@@ -281,7 +284,7 @@ def cost(
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
     channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
-    reduction, pixel = channel_blocks * isa.lanes, isa.lanes * FLOAT
+    reduction, pixel = problem.cg, isa.lanes * FLOAT
     block = min(params.block, total)
     blocks = divide(total, block)
     gemm = Tile(params.v, 1, params.n)
