@@ -18,7 +18,7 @@ BLOCKED = layouts.blocked(LANES).name
 
 SHAPES = [  # stride, pads, dilation, kernel, channels, kernels, groups, batch
     ((1, 1), (1, 1, 1, 1), (1, 1), (3, 3), 3 * LANES, 2 * LANES + 1, 1, 1),
-    ((2, 2), (1, 0, 1, 0), (1, 1), (3, 3), LANES + 3, 4 * LANES, 1, 2),
+    ((2, 2), (1, 0, 1, 0), (1, 1), (3, 3), 3 * LANES + 3, 4 * LANES, 1, 2),
     ((1, 2), (0, 2, 3, 1), (1, 1), (5, 4), 2 * LANES, LANES, 1, 1),
     ((1, 1), (4, 4, 4, 4), (4, 4), (3, 3), 2 * LANES, 3 * LANES, 1, 1),
     ((1, 1), (1, 1, 1, 1), (1, 1), (3, 3), 4 * LANES, 4 * LANES, 2, 2),

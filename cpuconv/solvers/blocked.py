@@ -164,7 +164,8 @@ def convolve_step(
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
     unroll, tail = (problem.s, 0) if planar else segment(isa, problem.cg)
     tails = problem.r * problem.s if tail else 0
-    parts = panel_parts(panel_bytes, table.size // (tails + 1), tile_rows * tile_columns)
+    whole = (table.size - 1) // tails if tails else table.size  # parts of which the last has a segment before the tails
+    parts = panel_parts(panel_bytes, whole, tile_rows * tile_columns)
     parked_tile = shape.v * shape.rows * shape.cols * lanes * FLOAT
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
     gemm = GemmTile(
@@ -269,7 +270,6 @@ def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_wid
 
 def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
     """Parts of a weight panel that each stay in L2 while `tiles` tiles pass; one for a single tile."""
-
     return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
 
 
