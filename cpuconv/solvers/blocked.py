@@ -178,7 +178,7 @@ def convolve_step(
         ys=lanes,
         ks=dilation_w if planar else 1,
         stream=streams(isa, shape.v, sizes.reduction),
-        fetch=max(2, shape.v) <= tile_rows * tile_columns <= _TILES_TO_FETCH * shape.v,
+        fetch=int(max(2, shape.v) <= tile_rows * tile_columns <= _TILES_TO_FETCH * shape.v),
         resume=parts > 1,
         residual=residual is not None,
         activation=problem.activation,
