@@ -36,6 +36,7 @@ _BAND_SHARE = 0.5  # of L2, for a packed band
 _PART_SHARE = 0.2  # of L2, for the part of a weight panel that passes over the tiles of a block
 _TILES_TO_FETCH = 8  # a weight vector, at most: with more tiles, the next weights come early enough by themselves
 _GATHER = 2.0  # cycles to move one float that has no neighbours to move with
+_TRANSPOSE = 0.25  # cycles to move one float from another layout into channel blocks
 _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
 
 
@@ -314,7 +315,11 @@ def cost(
     blocks = max(1, tiles // shape.block) if shape.block else 1
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
-        traffic += 2 * in_bytes / machine.isa.l2_rate
-    if planar and problem.in_layout != "NCHW":
-        traffic += _GATHER * problem.in_bytes / FLOAT
+        pixels = problem.n * problem.h * problem.w
+        floats = pixels * (problem.c if planar else divide(problem.c, isa.lanes) * isa.lanes)
+        traffic += 2 * FLOAT * floats / isa.l2_rate
+        if planar and problem.in_layout != "NCHW":
+            traffic += _GATHER * floats
+        elif not planar and problem.in_layout != layout(isa):
+            traffic += _TRANSPOSE * floats
     return machine.cost(floor, compute + traffic, problem.threads)

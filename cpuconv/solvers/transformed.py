@@ -23,10 +23,11 @@ _L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share 
 _FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
 _CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
 _TILES = 2  # GEMM tiles a block size
-_CROSSINGS = 6  # times a transformed vector passes between L2 and L3, if it does
+_CROSSINGS = 5  # times a transformed vector passes between L2 and L3, if it does
 _STREAMED = 2.5  # how much faster than scattered lines weights come from L3, each block anew
-_FITS = 0.6  # share of L2 that transforms and products take without leaving it
+_FITS = 1.15  # share of L2 that transforms and products take without leaving it
 _KEPT = 0.6  # share of L2 in which weights stay from block to block
+_APART = 0.4  # share of products and of weights prefetched meanwhile that do not overlap
 _MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
 _CALL = 20  # cycles of the driver for a transform
 _FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
@@ -279,7 +280,7 @@ def cost(
     operations: tuple[int, int],
     dilation: Size = (1, 1),
 ) -> Cost:
-    """Cycles of products or of the weights that are prefetched meanwhile, of transforms (`operations` a tile forward
+    """Cycles of products and of the weights that are prefetched meanwhile, of transforms (`operations` a tile forward
     and back, beside loads and stores), of other traffic."""
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
@@ -307,5 +308,6 @@ def cost(
     traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
     activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
     floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
-    estimate = problem.groups * (max(multiply, weights) + transform + traffic) + activations
+    products = max(multiply, weights) + _APART * min(multiply, weights)
+    estimate = problem.groups * (products + transform + traffic) + activations
     return machine.cost(floor, estimate, problem.threads)
