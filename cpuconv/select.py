@@ -279,13 +279,19 @@ def best_threads(problem: ConvProblem, strategy: str, limits: Limits) -> ConvPro
 
 
 def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
-    """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster."""
-    favourites = (blocked.layout(current()), "NCHW")
+    """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster.
+
+    Channels that fill no more than half of a block stay in planes, as images are: blocks would hold more zeros.
+    """
+
+    def favourites(channels: int) -> tuple[str, ...]:
+        return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current()), "NCHW")
+
     threads = 1 if limits.reproducible else problem.threads
     options = [
         replace(problem, in_layout=first, out_layout=second)
-        for first in (favourites if in_layout == AUTO else (in_layout,))
-        for second in (favourites if out_layout == AUTO else (out_layout,))
+        for first in (favourites(problem.c) if in_layout == AUTO else (in_layout,))
+        for second in (favourites(problem.k) if out_layout == AUTO else (out_layout,))
     ]
 
     def estimate(option: ConvProblem) -> float:

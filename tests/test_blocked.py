@@ -10,7 +10,7 @@ from cpuconv.isa import current
 from cpuconv.micro.convolve import PLANAR_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble
-from cpuconv.solvers import blocked, direct, pointwise
+from cpuconv.solvers import blocked, direct, pointwise, winograd
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 LANES = current().lanes
@@ -80,4 +80,18 @@ def test_tiles_in_place_give_the_same_bits(index, monkeypatch):
     )  # never: everything through bands
     for name, expected in zip(names, mixed, strict=True):
         assert result(problem, name) == expected, name
+        oracle.check(problem, name)
+
+
+@pytest.mark.parametrize("channels", [1, LANES - 1, LANES, LANES + 1, 3 * LANES - 1])
+def test_a_reduction_is_as_long_as_there_are_channels(channels):
+    problem = ConvProblem(1, channels, 9, 9, LANES, 3, 3, pads=(1, 1, 1, 1), in_layout=BLOCKED, out_layout=BLOCKED)
+    names = several(problem) + [str(Candidate(winograd, next(iter(winograd.candidates(problem, current())))))]
+    for name in names:
+        args = assemble(problem, Candidate.parse(name)).steps[0].args
+        taps = 1 if name.startswith("winograd") else 9
+        assert args["panel_bytes"] == channels * taps * args["tile_vectors"] * LANES * 4
+        tile = args["gemm"].tile
+        blocks = args["segments"] // taps
+        assert (blocks - 1) * tile.unroll + (tile.tail or tile.unroll) == channels
         oracle.check(problem, name)

@@ -13,6 +13,8 @@ import cpuconv
 import layouts
 from cpuconv import select
 from cpuconv.errors import ArgumentError, WorkspaceError
+from cpuconv.isa import current
+from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
 
 
@@ -79,6 +81,16 @@ def test_auto_layouts():
     half = cpuconv.plan(X.shape, W, padding=1, in_layout="NHWC", out_layout="auto", strategy="heuristic")
     assert half.in_layout == "NHWC"
     close(layouts.to_nchw(conv(out_layout="auto", in_layout="NCHW"), half.out_layout, 24), EXPECTED)
+
+
+@pytest.mark.parametrize("c, k", [(3, 32), (32, 2), (64, 64)])
+def test_few_channels_stay_in_planes(c, k):
+    problem = ConvProblem(1, c, 20, 20, k, 3, 3, pads=(1, 1, 1, 1))
+    found = select.resolve_layouts(problem, "auto", "auto", select.Limits())
+    planes = [2 * channels <= current().lanes for channels in (c, k)]
+    assert all(layout == "NCHW" for layout, few in zip((found.in_layout, found.out_layout), planes, strict=True) if few)
+    blocked = select.resolve_layouts(problem, BLOCKED, "auto", select.Limits())
+    assert blocked.in_layout == BLOCKED
 
 
 def test_auto_layouts_keep_to_the_workspace():
