@@ -38,6 +38,15 @@ def no_attendant() -> None:
     missed._thread = threading.main_thread()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_shipped_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The package's own table of the device that the tests run on decides nothing in this process."""
+    from autotune.layers import Layers
+    from cpuconv import tuned
+
+    tuned._layers = Layers(tmp_path_factory.mktemp("tables"))
+
+
 @pytest.fixture(autouse=True)
 def new_look() -> None:
     """Layers of wisdom that another test has looked at, in its own environment, are looked at again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import random
 import statistics
@@ -43,9 +44,9 @@ class Times:
         return statistics.median(self.ratios(at, to))
 
     def spread(self) -> float:
-        """How much slower the slowest rival is than the fastest."""
-        medians = [statistics.median(samples) for samples in self.samples.values()]
-        return max(medians) / min(medians) - 1.0
+        """How much slower the slowest rival is than the fastest, compared round by round."""
+        pairs = itertools.permutations(range(len(self.names)), 2)
+        return max((self.ratio(at, to) for at, to in pairs), default=1.0) - 1.0
 
 
 class Session:
