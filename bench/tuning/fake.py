@@ -148,6 +148,8 @@ class FakeTrial:
 
 
 class Fake:
+    """A workload of problems whose candidates do what their names say: run, raise, hang, die, or be wrong."""
+
     name = "fake"
     isa = "none"
     log = os.environ.get("FAKE_LOG")
