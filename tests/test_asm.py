@@ -20,9 +20,7 @@ from cpuconv.solvers.base import Operand, Ref, Space, contiguous
 ISA = current()
 FULL = [(v, 1, most) for v, most in enumerate(ISA.pixels, 1)]  # the largest tiles that solvers may choose
 FLAT = [(v, rows, most // rows) for v, most in enumerate(ISA.pixels, 1) for rows in (2, 3) if most >= rows]
-MOST_HELD_SPILLS = 0.17  # a FMA: straight-line code of hundreds of them, where smaller tiles were slower
-
-
+MOST_HELD_SPILLS = 0.1  # a FMA: straight-line code of hundreds of them, where smaller tiles were slower
 MOST_SPILLS = 0.01  # a FMA
 MOST_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedule
 

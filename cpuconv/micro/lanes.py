@@ -10,6 +10,7 @@ kernel row a turn of a loop, its weights in registers while they are needed, all
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     (_held if tile.held else _looped)(tile, vec, memory)
 
 
-@MicroKernel
+@functools.partial(MicroKernel, schedule="skylake-avx512")  # of straight-line code it spills least
 def lane_strip(
     tile: LaneTile,
     builder: ir.IRBuilder,

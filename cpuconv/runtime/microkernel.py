@@ -16,22 +16,29 @@ from numba import types
 from numba.extending import intrinsic
 
 from cpuconv.runtime.cache import load_object, load_or_compile
-from cpuconv.runtime.target import schedule, target, target_machine
+from cpuconv.runtime.target import target, target_machine
 from cpuconv.runtime.types import I64, tile_text
 
+# The CPU whose scheduling model orders the instructions on x86-64: LLVM's model of Zen 4 moves loads so far ahead of
+# their use that sums spill (docs/decisions/0007-schedule.md).
+SCHEDULE = "sapphirerapids"
 _SYMBOL = "cpuconv_micro_kernel"
 _lock = threading.Lock()  # llvmlite's identified types and pass builders are not safe to share
 
 
 class MicroKernel:
-    """An emitter `emit(tile, builder, *words)`; `entry(tile)` compiles or loads the code for one tile."""
+    """An emitter `emit(tile, builder, *words)`; `entry(tile)` compiles or loads the code for one tile.
 
-    def __init__(self, emit: Callable[..., None]) -> None:
+    schedule: the CPU that instructions are ordered for on x86-64; elsewhere that is the target's own.
+    """
+
+    def __init__(self, emit: Callable[..., None], *, schedule: str = SCHEDULE) -> None:
         code = emit.__code__
         self.module = emit.__module__
         self.name = f"{self.module}.{emit.__qualname__}"
         self.words = code.co_varnames[2 : code.co_argcount]
         self.__doc__ = emit.__doc__
+        self.schedule = schedule
         self._emit = emit
         self._entries: dict[Any, int] = {}
 
@@ -65,8 +72,8 @@ class MicroKernel:
         module.triple = target()[0]
         module.data_layout = str(machine.target_data)
         function = ir.Function(module, self.type, _SYMBOL)
-        if schedule():
-            set.add(function.attributes, f'"tune-cpu"="{schedule()}"')  # past llvmlite's list of plain words
+        if module.triple.startswith("x86_64"):
+            set.add(function.attributes, f'"tune-cpu"="{self.schedule}"')  # past llvmlite's list of plain words
         for argument, name in zip(function.args, self.words, strict=True):
             argument.name = name
         builder = ir.IRBuilder(function.append_basic_block("entry"))

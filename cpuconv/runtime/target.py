@@ -24,14 +24,6 @@ def target() -> tuple[str, str, str]:
     return triple, cpu, features
 
 
-def schedule() -> str | None:
-    """The CPU whose scheduling model orders the instructions of micro-kernels; None: the target's own.
-
-    LLVM's model of Zen 4 moves loads so far ahead of their use that sums spill: docs/decisions/0007-schedule.md.
-    """
-    return "sapphirerapids" if target()[0].startswith("x86_64") else None
-
-
 def target_machine(opt: int = 3) -> llvm.TargetMachine:
     """A code generator for `target()`, as Numba's JIT would make it."""
     triple, cpu, features = target()
