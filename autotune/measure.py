@@ -2,7 +2,9 @@
 
 Candidates are run in rounds, A B C then B A C then …, and compared within a round, so that what slows the machine for
 a while slows all of them. A loop of known length is timed before and after a round: where it moved, the machine's
-speed changed under the round, which is thrown away. What a sample reads was just read, but for cold weights.
+speed changed under the round, which is thrown away. A sample is the lower quartile of several short parts, as what
+others do to the machine slows some of them and never makes one faster. What it reads was just read, but for cold
+weights.
 """
 
 from __future__ import annotations
@@ -18,11 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 Run = Callable[[], None]
 
 
@@ -36,24 +33,23 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=8, rounds=15, seconds=1.2),
-    "normal": Effort(candidates=24, rounds=30, seconds=5.0),
-    "exhaustive": Effort(candidates=1000, rounds=60, seconds=60.0),
+    "quick": Effort(candidates=8, rounds=30, seconds=1.2),
+    "normal": Effort(candidates=24, rounds=60, seconds=5.0),
+    "exhaustive": Effort(candidates=1000, rounds=120, seconds=60.0),
 }
 
 SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long, by repeating a short run; less than a scheduler's slice
+PARTS = (6, 20)  # of a sample, each one run or, of runs too short for the clock, several …
+LONG = 30e-3  # … but a sample of several parts lasts no longer than this
 WARM_BELOW = 10e-3  # a longer run warms itself: its own first part is not what it spends its time on
-RETAKES = 3  # of a sample that another program disturbed …
-LONG = 20e-3  # … unless it lasts so long that any will be
 HOPELESS = 3.0  # who is this far behind leaves at once; another program can only double a time
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
-DOUBT = 0.05  # chance that an equal candidate loses as often as it did, below which it leaves
+DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
 JUDGED = 3  # rounds before anybody else leaves, and that a comparison needs
 SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing
-HALVINGS = (3, 6, 12, 24)  # rounds after which the slower half leaves …
-CLOSE = 1.02  # … but for those this close to the leader
+HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close
 GAIN = 1.01  # what a challenger must win by, in the median …
-SHARE = 0.75  # … and the share of rounds that it must win
+SHARE = 0.6  # … and the share of rounds that it must win
 SAME = 0.01  # a lead that is known to be smaller is none, and nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a lead is known to lie in
 MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhile …
@@ -62,17 +58,26 @@ SPARE = 2  # … but no more rounds than are kept and this many: on a machine th
 
 @dataclass(frozen=True)
 class Entrant:
-    """What runs in a race, the loops that make a sample of it, the seconds of a run found when that was settled, and
-    the least seconds that a run can take."""
+    """What runs in a race, the parts of a sample of it, the runs that make a part, the seconds of a run found when that
+    was settled, and the least seconds that a run can take."""
 
     run: Run
+    parts: int
     loops: int
     seconds: float
     bound: float = 0.0
 
+    @property
+    def cost(self) -> float:
+        """Seconds that a sample takes."""
+        return self.parts * self.loops * self.seconds
+
     def sample(self) -> float:
-        """Seconds of one run, the mean over the loops, on data just read."""
-        return _undisturbed(self.run, self.loops, warm=self.seconds < WARM_BELOW)
+        """Seconds of one run: the lower quartile of the parts, on data just read."""
+        give_way()
+        if self.seconds < WARM_BELOW:
+            self.run()
+        return sorted(_clock(self.run, self.loops) for _ in range(self.parts))[self.parts // 4]
 
 
 @dataclass
@@ -87,7 +92,6 @@ class Race:
     calibration: dict[str, float] = field(default_factory=dict)
     kept: list[dict[str, float]] = field(default_factory=list)
     thrown: list[tuple[float, dict[str, float]]] = field(default_factory=list)
-    halvings: int = 0
 
     @property
     def rounds(self) -> int:
@@ -118,19 +122,16 @@ class Race:
         return [each[name] / each[to] for each in self.counted if name in each and to in each]
 
     def relative(self, name: str) -> float:
-        """Time over the winner's, in the rounds that both ran in, so that drift cancels."""
-        return statistics.median(self.ratios(name, self.winner))
+        """Time over the winner's, in the rounds that both ran in, so that drift cancels. Who left early has lost to
+        another, and is no faster for rounds that were the winner's worst."""
+        found = statistics.median(self.ratios(name, self.winner))
+        return found if name in self.standing else max(found, 1 + SAME)
 
     def keep_least_moved(self) -> None:
         """Let the round count after all that the reference moved least in."""
         least = min(self.thrown, key=lambda each: each[0])
         self.thrown.remove(least)
         self.kept.append(least[1])
-
-
-def preemptions() -> int:
-    """How often the system has taken a core from this process for another; 0 where it does not tell."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource is not None else 0
 
 
 def give_way() -> None:
@@ -146,14 +147,21 @@ def median_and_spread(samples: list[float]) -> tuple[float, float]:
 
 
 def calibrate(run: Run, bound: float = 0.0) -> Entrant:
-    """Find the loops, at least one, that make a sample of SAMPLE_SECONDS; `bound` is the least seconds of a run."""
+    """Find the parts, and the runs in each, that make a sample; `bound` is the least seconds of a run."""
+    few, many = PARTS
+
+    def least(loops: int) -> float:
+        seconds = _clock(run, loops)
+        return min(seconds, _clock(run, loops)) if seconds < LONG else seconds
+
     with quiet():
         run()  # the first may still load what is compiled
-        loops, seconds = 1, _undisturbed(run, 1)
-        while loops * seconds < SAMPLE_SECONDS:
-            loops = min(math.ceil(1.1 * SAMPLE_SECONDS / seconds), 10 * loops)
-            seconds = _undisturbed(run, loops)
-    return Entrant(run, loops, seconds, bound)
+        loops, seconds = 1, least(1)
+        while loops * seconds < SAMPLE_SECONDS / many:
+            loops = min(math.ceil(1.1 * SAMPLE_SECONDS / many / seconds), 10 * loops)
+            seconds = least(loops)
+    parts = max(few, math.ceil(SAMPLE_SECONDS / (loops * seconds)))
+    return Entrant(run, max(1, min(parts, round(LONG / seconds))), loops, seconds, bound)
 
 
 def race(
@@ -179,7 +187,7 @@ def race(
     result = Race(list(entrants), {name: entrant.seconds for name, entrant in entrants.items()})
     with quiet():
         while result.rounds < rounds and not (drop and _is_decided(result)):
-            cost = sum(entrants[name].loops * entrants[name].seconds for name in result.standing)
+            cost = sum(entrants[name].cost for name in result.standing)
             if result.rounds + len(result.thrown) >= least and time.perf_counter() + cost > deadline:
                 break
             before = _pace(reference)
@@ -228,21 +236,6 @@ def _clock(run: Run, loops: int) -> float:
     return max(time.perf_counter_ns() - start, 1) * 1e-9 / loops
 
 
-def _undisturbed(run: Run, loops: int, warm: bool = False) -> float:
-    """As `_clock`, from the start of a slice of the scheduler's; again where another program came in between a short
-    run, of which the shortest counts."""
-    best = math.inf
-    for _ in range(1 + RETAKES):
-        give_way()
-        if warm:
-            run()
-        before = preemptions()
-        best = min(best, _clock(run, loops))
-        if preemptions() == before or best * loops > LONG:
-            break
-    return best
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the garbage collector out of what is timed."""
@@ -285,8 +278,7 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
         can_win = level > (1 + SAME) * entrants[name].bound
         if can_win and best <= BEHIND * level and sign_test(lost, len(ratios)) > DOUBT:
             stay.append(name)
-    if result.halvings < sum(result.rounds >= rounds for rounds in HALVINGS):
-        result.halvings += 1
+    if result.rounds in HALVINGS:
         half = math.ceil(len(ranked) / 2)
-        stay = [name for at, name in enumerate(stay) if at < half or relative[name] <= CLOSE]
+        stay = [name for at, name in enumerate(stay) if at < half or relative[name] <= HALVINGS[result.rounds]]
     return stay

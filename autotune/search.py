@@ -20,7 +20,7 @@ from autotune.workload import ADMITS, REGIMES, Candidate, Verdict, Workload, che
 WARM, COLD = REGIMES
 HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
 CONFIRM_SHARE = 0.25  # of a problem's seconds, kept for the winner's second race
-CONFIRM_ROUNDS = 8
+CONFIRM_ROUNDS = 32
 ACCURACY = "standard"  # what the winner is confirmed for: what a caller asks for who asks for nothing
 
 Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,8 +25,6 @@ class Clock:
         self.noise = random.Random(1)
         self.order: list[str] = []
         monkeypatch.setattr(measure.time, "perf_counter", lambda: self.now)
-        self.preempted = 0
-        monkeypatch.setattr(measure, "preemptions", lambda: self.preempted)
         monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: round(self.now * 1e9))
 
     def run(self, name: str, seconds: float, noise: float = 0.0):
@@ -48,15 +47,31 @@ def enter(clock: Clock, noise: float = 0.0, **seconds: float) -> dict[str, Entra
 def test_calibration_makes_samples_long_enough(clock: Clock) -> None:
     short, long = calibrate(clock.run("short", 1e-6)), calibrate(clock.run("long", 0.1))
     assert short.seconds == pytest.approx(1e-6, rel=0.01)
-    assert measure.SAMPLE_SECONDS <= short.loops * 1e-6 <= 2 * measure.SAMPLE_SECONDS
-    assert (long.loops, long.seconds) == (1, pytest.approx(0.1))
+    few, many = measure.PARTS
+    assert few <= short.parts <= many
+    assert measure.SAMPLE_SECONDS <= short.cost <= 2 * measure.SAMPLE_SECONDS
+    assert (long.parts, long.loops, long.seconds) == (1, 1, pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("seconds, parts", [(4e-5, 13), (1.6e-4, 7), (2e-3, 6), (1e-2, 3), (2e-2, 2), (4e-2, 1)])
+def test_a_sample_has_parts_unless_it_takes_long(clock: Clock, seconds: float, parts: int) -> None:
+    assert calibrate(clock.run("run", seconds)).parts == parts
+
+
+def test_a_sample_is_the_lower_quartile_of_its_parts(clock: Clock) -> None:
+    turns = iter([0.0, 9.0, 1.0, 5.0, 2.0, 3.0, 3.0])
+
+    def run() -> None:  # the first run is not timed
+        clock.now += 1e-3 * next(turns)
+
+    assert Entrant(run, 6, 1, 1e-3).sample() == pytest.approx(2e-3)
 
 
 def test_a_short_run_is_warmed_and_a_long_one_is_not(clock: Clock) -> None:
     entrants = enter(clock, short=1e-4, long=0.1)
     clock.order.clear()
     entrants["short"].sample()
-    assert len(clock.order) == entrants["short"].loops + 1
+    assert len(clock.order) == entrants["short"].parts * entrants["short"].loops + 1
     clock.order.clear()
     entrants["long"].sample()
     assert len(clock.order) == 1
@@ -78,14 +93,14 @@ def test_drift_cancels(clock: Clock) -> None:
         clock.slowness *= 1.002
         inner()
 
-    entrants["a"] = Entrant(slower_and_slower, 1, 1.05e-4)
+    entrants["a"] = Entrant(slower_and_slower, 1, 1, 1.05e-4)
     result = race(entrants, rounds=9, seconds=100.0, rng=random.Random(0), drop=False)
     assert result.winner == "b"
     assert result.relative("c") == pytest.approx(1.02, abs=0.01)
 
 
 def test_rounds_run_everybody_in_random_order(clock: Clock) -> None:
-    entrants = {name: Entrant(clock.run(name, 0.02), 1, 0.02) for name in "abc"}
+    entrants = {name: Entrant(clock.run(name, 0.02), 1, 1, 0.02) for name in "abc"}
     race(entrants, rounds=20, seconds=100.0, rng=random.Random(0), drop=False)
     rounds = ["".join(clock.order[at : at + 3]) for at in range(0, 60, 3)]
     assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
@@ -93,7 +108,7 @@ def test_rounds_run_everybody_in_random_order(clock: Clock) -> None:
 
 
 def test_the_hopeless_leave_at_once_and_losers_soon(clock: Clock) -> None:
-    entrants = {name: Entrant(clock.run(name, s), 1, s) for name, s in dict(a=0.02, b=0.03, c=0.1).items()}
+    entrants = {name: Entrant(clock.run(name, s), 1, 1, s) for name, s in dict(a=0.02, b=0.03, c=0.1).items()}
     result = race(entrants, rounds=20, seconds=100.0, rng=random.Random(0))
     assert [clock.order.count(name) for name in "abc"] == [measure.SETTLED, measure.JUDGED, 1]
     assert result.relative("c") == pytest.approx(5.0)
@@ -102,13 +117,13 @@ def test_the_hopeless_leave_at_once_and_losers_soon(clock: Clock) -> None:
 
 def test_the_slower_half_leaves_but_for_the_close(clock: Clock) -> None:
     seconds = {"a": 0.02, "b": 0.0201, "c": 0.0202, "d": 0.024, "e": 0.0245, "f": 0.0246}
-    entrants = {name: Entrant(clock.run(name, s, 0.01), 1, s) for name, s in seconds.items()}
+    entrants = {name: Entrant(clock.run(name, s, 0.01), 1, 1, s) for name, s in seconds.items()}
     result = race(entrants, rounds=3, seconds=100.0, rng=random.Random(0))
     assert set(result.standing) == {"a", "b", "c"}
 
 
 def test_the_race_ends_in_time(clock: Clock) -> None:
-    entrants = {name: Entrant(clock.run(name, 0.1), 1, 0.1) for name in "ab"}
+    entrants = {name: Entrant(clock.run(name, 0.1), 1, 1, 0.1) for name in "ab"}
     begun = clock.now
     result = race(entrants, rounds=100, seconds=1.05, rng=random.Random(0))
     assert result.rounds == 5
@@ -121,7 +136,7 @@ def test_the_race_ends_in_time(clock: Clock) -> None:
 
 def test_no_collection_while_timing() -> None:
     seen: list[bool] = []
-    race({"a": Entrant(lambda: seen.append(gc.isenabled()), 1, 1e-6)}, rounds=3, seconds=1.0, rng=random.Random(0))
+    race({"a": Entrant(lambda: seen.append(gc.isenabled()), 1, 1, 1e-6)}, rounds=3, seconds=1.0, rng=random.Random(0))
     assert seen and not any(seen)
     assert gc.isenabled()
 
@@ -167,7 +182,7 @@ def noisy(clock: Clock, period: int) -> tuple[dict[str, Entrant], Callable[[], N
                 clock.slowness = 3.0 - clock.slowness
             clock.now += seconds * clock.slowness
 
-        return Entrant(run, 1, seconds)
+        return Entrant(run, 1, 1, seconds)
 
     def reference() -> None:
         clock.now += 5e-5 * clock.slowness
@@ -203,14 +218,16 @@ def test_a_machine_that_never_rests_is_timed_all_the_same(clock: Clock) -> None:
 
 
 def test_the_same_need_no_more_rounds(clock: Clock) -> None:
-    entrants = {name: Entrant(clock.run(name, 0.02, 0.005), 1, 0.02) for name in "ab"}
+    entrants = {name: Entrant(clock.run(name, 0.02, 0.005), 1, 1, 0.02) for name in "ab"}
     result = race(entrants, rounds=60, seconds=100.0, rng=random.Random(0))
     assert measure.SETTLED <= result.rounds < 12
     assert sorted(result.standing) == ["a", "b"]
 
 
 def test_nobody_is_timed_to_gain_a_hundredth(clock: Clock) -> None:
-    entrants = {name: Entrant(clock.run(name, 0.02, 0.015), 1, 0.02, bound) for name, bound in (("a", 0.0), ("b", 0.0))}
+    entrants = {
+        name: Entrant(clock.run(name, 0.02, 0.015), 1, 1, 0.02, bound) for name, bound in (("a", 0.0), ("b", 0.0))
+    }
     assert race(entrants, rounds=12, seconds=100.0, rng=random.Random(0)).standing != ["a"]
     entrants = {name: replace(entrant, bound=0.02) for name, entrant in entrants.items()}
     clock.order.clear()
@@ -242,22 +259,21 @@ def test_intervals_hold_the_median() -> None:
     assert held / 400 >= measure.CONFIDENCE - 0.03
 
 
-def test_samples_in_which_another_program_came_in_are_taken_again(clock: Clock) -> None:
+def test_what_another_program_does_is_in_no_sample(clock: Clock) -> None:
     runs = 0
 
     def run() -> None:
         nonlocal runs
         runs += 1
-        clock.now += 4e-3
-        if runs % 2:  # another program's turn
-            clock.preempted += 1
-            clock.now += 8e-3
+        clock.now += 1e-3 + 8e-3 * (runs % 2)  # another program's turn
 
-    result = race({"a": Entrant(run, 1, 12e-3)}, rounds=6, seconds=1.0, rng=random.Random(0))
-    assert result.samples["a"] == pytest.approx([4e-3] * 6)
-    clock.order.clear()
-    long = Entrant(clock.run("long", 0.1), 1, 0.1)
-    inner = long.run
-    long = replace(long, run=lambda: (setattr(clock, "preempted", clock.preempted + 1), inner()))
-    race({"long": long}, rounds=3, seconds=10.0, rng=random.Random(0), drop=False)
-    assert len(clock.order) == 3
+    result = race({"a": Entrant(run, 6, 1, 1e-3)}, rounds=6, seconds=1.0, rng=random.Random(0))
+    assert result.samples["a"] == pytest.approx([1e-3] * 6)
+
+
+def test_who_left_early_is_not_ranked_before_the_winner() -> None:
+    together, alone = {"early": 1.0, "best": 1.1}, {"best": 0.8}
+    result = measure.Race(["best"], kept=[together] * 3 + [alone] * 9)
+    assert statistics.median(result.ratios("early", "best")) < 1.0
+    assert result.relative("early") > 1.0
+    assert result.relative("best") == 1.0

@@ -52,7 +52,6 @@ def install(replace: Callable[[Any, str, Any], None] = setattr) -> Clock:
     """Let the tuner live on the clock, undisturbed by what else the machine does; `replace` sets an attribute."""
     for module in (measure, progress, search, warmup):
         replace(module, "time", clock)
-    replace(measure, "preemptions", lambda: 0)
     replace(measure, "give_way", lambda: None)
     return clock
 
