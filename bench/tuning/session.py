@@ -102,17 +102,22 @@ class Session:
             self.bar.advance(task)
 
     def _timed(self, problem: Problem, names: Sequence[str]) -> Times:
-        """Seconds of each round by candidate; one that is all there is need not be timed."""
+        """Seconds of each round by candidate, on data that is prepared several times, as its place in memory matters;
+        one candidate that is all there is need not be timed."""
         unique = list(dict.fromkeys(names))
         if len(unique) == 1:
             return Times(names, {unique[0]: [1.0]})
-        entrants = {name: calibrate(workload.prepare(problem.key, name).run) for name in unique}
-        result = race(
-            entrants,
-            rounds=self.options.rounds,
-            seconds=math.inf,
-            rng=random.Random(problem.key),
-            drop=False,
-            reference=workload.reference(problem.key),
-        )
-        return Times(names, result.samples)
+        samples: dict[str, list[float]] = {name: [] for name in unique}
+        for turn in range(self.options.preparations):
+            entrants = {name: calibrate(workload.prepare(problem.key, name).run) for name in unique}
+            result = race(
+                entrants,
+                rounds=self.options.rounds,
+                seconds=math.inf,
+                rng=random.Random(f"{problem.key} {turn}"),
+                drop=False,
+                reference=workload.reference(problem.key),
+            )
+            for name, found in result.samples.items():
+                samples[name] += found
+        return Times(names, samples)
