@@ -27,7 +27,7 @@ Task = tuple[str, str]  # key of the problem, name of the candidate
 
 START_SECONDS = 120.0  # to import the workload
 STAGES = ("compile", "run")  # of a task, each within the limit
-RECYCLE = 200  # tasks after which a worker is replaced: compiled code is never freed
+RECYCLE = 200  # tasks after which a worker is replaced: what Numba compiles is never freed
 POLL_SECONDS = 0.1
 
 # The parent's module path is handed over, as a program may have changed it.

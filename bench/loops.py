@@ -184,11 +184,11 @@ def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -
     """run(times) of a micro-kernel on named words; an array's word is its address."""
     values = [words[name] for name in kernel.words]
     packed = tuple(each.ctypes.data if isinstance(each, np.ndarray) else each for each in values)
-    repeat, entry = _repeat(kernel), kernel.entry(tile)
-    repeat(1, entry, packed)  # compiles
+    repeat, code = _repeat(kernel), kernel.entry(tile)
+    repeat(1, code.address, packed)  # compiles
 
     def run(times: int, keep: object = values) -> None:
-        repeat(times, entry, packed)
+        repeat(times, code.address, packed)
 
     return run
 

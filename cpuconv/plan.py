@@ -36,8 +36,9 @@ class _Context:
 
     def __init__(self, recipe: Recipe, weight: np.ndarray, bias: np.ndarray) -> None:
         self.bias = bias.copy()
-        self._kept: list[np.ndarray] = [weight, self.bias, aligned(recipe.workspace // FLOAT + _WIDEST_BLOCK)]
-        fixed = dict(zip(("w", "bias", "workspace"), (array.ctypes.data for array in self._kept), strict=True))
+        arrays = [weight, self.bias, aligned(recipe.workspace // FLOAT + _WIDEST_BLOCK)]
+        fixed = dict(zip(("w", "bias", "workspace"), (array.ctypes.data for array in arrays), strict=True))
+        self._kept: list[Any] = [*arrays]  # whose addresses the blocks hold
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {"x": [], "y": [], "residual": [], "w": []}
         rows = [(step.compile(), self._block(step, fixed), step.parallel) for step in recipe.steps]
         self._program = Program(rows, recipe.threads)
@@ -54,8 +55,11 @@ class _Context:
             elif isinstance(value, np.ndarray):
                 self._kept.append(value)
                 words[name] = value.ctypes.data
+            elif isinstance(value, MicroRef):
+                self._kept.append(code := value.entry())
+                words[name] = code.address
             else:
-                words[name] = value.entry() if isinstance(value, MicroRef) else int(value)
+                words[name] = int(value)
         block = step.kernel.pack(words)
         for ref, name, offset in late:
             self._patches[ref].append((memoryview(block), step.kernel.fields.index(name), offset))

@@ -3,10 +3,14 @@
 A kernel's name covers the sources that it is made from (`runtime.stamp`), its folder the versions of Numba and
 llvmlite and the target CPU with its features, so a change of any of them compiles anew instead of running stale code.
 Files are written whole and renamed into place, carry a checksum, and hold machine code only: nothing is unpickled.
+
+In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
+not grow for ever: programs hold theirs, and the latest are kept for the next program.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import os
@@ -14,8 +18,11 @@ import re
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -27,9 +34,37 @@ from cpuconv.runtime.stamp import stamp
 from cpuconv.runtime.target import target, target_machine
 
 LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
+KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
 _lock = threading.RLock()
-_engines: list[llvm.ExecutionEngine] = []  # one an object file: all call their function by the same name
 _DIGEST = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A compiled function at an address, which may be called as long as this object lives.
+
+    holds: what the machine code is freed with.
+    """
+
+    address: int
+    holds: Any
+
+
+class Entries:
+    """The functions of one kernel by its tile."""
+
+    _latest: collections.deque[Code] = collections.deque(maxlen=KEPT)  # of all kernels
+
+    def __init__(self) -> None:
+        self._found: weakref.WeakValueDictionary[Any, Code] = weakref.WeakValueDictionary()
+
+    def get(self, tile: Any, load: Callable[[], Code]) -> Code:
+        """The function for `tile`, by `load` if it is not in memory."""
+        code = self._found.get(tile)
+        if code is None:
+            code = self._found[tile] = load()
+            self._latest.append(code)
+        return code
 
 
 class Statistics:
@@ -53,28 +88,27 @@ def folder() -> tuple[Path, bool]:
         return place, False
 
 
-def load_object(code: bytes, symbol: str) -> int:
-    """Address of `symbol` in an object file's `code`, loaded for the life of the process."""
-    with _lock:
+def load_object(code: bytes, symbol: str) -> Code:
+    """The function `symbol` of an object file's `code`."""
+    with _lock:  # an engine a file: all call their function by the same name
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        _engines.append(engine)
-        return engine.get_function_address(symbol)
+        return Code(engine.get_function_address(symbol), engine)
 
 
-def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[], tuple[bytes, str, int]]) -> int:
-    """Address of the kernel `name` of `module` specialised as `identity`.
+def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[], tuple[bytes, str, Code]]) -> Code:
+    """The kernel `name` of `module` specialised as `identity`.
 
-    `compile_` gives (object code, symbol, address).
+    `compile_` gives (object code, symbol, function).
     """
     place, writable = folder()
     digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
     path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
     with _lock:
-        address = _load(path)
-        if address is not None:
-            return address
+        loaded = _load(path)
+        if loaded is not None:
+            return loaded
         if not writable:
             Statistics.compiled += 1
             return compile_()[2]
@@ -86,18 +120,18 @@ def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[]
         except (Timeout, OSError):
             guard = None  # compile for ourselves: slower, never wrong
         try:
-            address = _load(path)
-            if address is None:
-                code, symbol, address = compile_()
+            loaded = _load(path)
+            if loaded is None:
+                content, symbol, loaded = compile_()
                 Statistics.compiled += 1
-                _store(path, code, symbol)
-            return address
+                _store(path, content, symbol)
+            return loaded
         finally:
             if guard is not None:
                 guard.release()
 
 
-def _load(path: Path) -> int | None:
+def _load(path: Path) -> Code | None:
     try:
         content = path.read_bytes()
     except OSError:
@@ -106,9 +140,9 @@ def _load(path: Path) -> int | None:
     if hashlib.sha256(body).digest() != digest:
         return None  # torn or damaged: compiled again and replaced
     symbol, _, code = body.partition(b"\0")
-    address = load_object(code, symbol.decode())
+    loaded = load_object(code, symbol.decode())
     Statistics.loaded += 1
-    return address
+    return loaded
 
 
 def _store(path: Path, code: bytes, symbol: str) -> None:

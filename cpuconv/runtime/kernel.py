@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from cpuconv.runtime.cache import load_or_compile
+from cpuconv.runtime.cache import Code, Entries, load_or_compile
 from cpuconv.runtime.types import BlockType, TileType, tile_text
 
 OPTIONS = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True}
@@ -32,22 +32,20 @@ class Kernel:
         self.block = BlockType(fields)
         self.__doc__ = inspect.getdoc(function)
         self._dispatcher = njit(**OPTIONS)(function)
-        self._entries: dict[Any, int] = {}
+        self._entries = Entries()
 
     def signature(self, tile: Any) -> tuple[Any, ...]:
         """Numba's argument types of this kernel for `tile`."""
         return TileType(tile), types.int64, types.int64, self.block
 
-    def entry(self, tile: Any) -> int:
-        """C address of the kernel specialised for `tile` (compiled at most once per machine)."""
-        address = self._entries.get(tile)
-        if address is None:
-            signature = self.signature(tile)
-            identity = f"{tile_text(tile)}\n{','.join(self.fields)}"
-            compiled = functools.partial(compile_entry, self._dispatcher, signature)
-            address = load_or_compile(self.name, self.module, identity, compiled)
-            self._entries[tile] = address
-        return address
+    def entry(self, tile: Any) -> Code:
+        """The kernel specialised for `tile` (compiled at most once per machine)."""
+        return self._entries.get(tile, lambda: self._load(tile))
+
+    def _load(self, tile: Any) -> Code:
+        identity = f"{tile_text(tile)}\n{','.join(self.fields)}"
+        compiled = functools.partial(compile_entry, self._dispatcher, self.signature(tile))
+        return load_or_compile(self.name, self.module, identity, compiled)
 
     def assembly(self, tile: Any) -> str:
         """Assembly text of the specialisation, for tests on the machine code."""
@@ -61,13 +59,13 @@ class Kernel:
         return np.array([values[name] for name in self.fields], np.int64)
 
 
-def compile_entry(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[bytes, str, int]:
-    """Compile a dispatcher for `signature`: object code, name of the C entry, its address."""
+def compile_entry(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[bytes, str, Code]:
+    """Compile a dispatcher for `signature`: object code, name of the C entry, the entry."""
     dispatcher.compile(signature)
     result = dispatcher.overloads[signature]
     symbol = result.fndesc.llvm_cfunc_wrapper_name
     address = result.library.get_pointer_to_function(symbol)
-    return result.library._get_compiled_object(), symbol, address
+    return result.library._get_compiled_object(), symbol, Code(address, result.library)
 
 
 def kernel(fields: str) -> Callable[[Callable[..., None]], Kernel]:

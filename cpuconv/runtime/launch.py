@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from cpuconv.runtime.cache import load_or_compile
+from cpuconv.runtime.cache import Code, load_or_compile
 from cpuconv.runtime.kernel import compile_entry
 from cpuconv.runtime.threads import pool, usable_threads
 from cpuconv.runtime.types import I64
@@ -120,17 +120,18 @@ def _launch_function() -> Any:
     global _launcher
     if _launcher is None:
         dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(_run)
-        address = load_or_compile("launch", __name__, "record", lambda: compile_entry(dispatcher, _SIGNATURE))
-        _launcher = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)  # releases the GIL while it runs
+        code = load_or_compile("launch", __name__, "record", lambda: compile_entry(dispatcher, _SIGNATURE))
+        _launcher = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.address)  # releases the GIL while it runs
+        _launcher.code = code
     return _launcher
 
 
 class Program:
-    """A recorded sequence of kernel calls with their argument blocks (kept alive here)."""
+    """A recorded sequence of kernel calls with their argument blocks (both kept alive here)."""
 
-    def __init__(self, rows: Sequence[tuple[int, np.ndarray, bool]], threads: int) -> None:
-        self.blocks = [block for _, block, _ in rows]
-        self._table = np.array([[entry, block.ctypes.data, wide] for entry, block, wide in rows], np.int64)
+    def __init__(self, rows: Sequence[tuple[Code, np.ndarray, bool]], threads: int) -> None:
+        self._rows = rows
+        self._table = np.array([[code.address, block.ctypes.data, wide] for code, block, wide in rows], np.int64)
         self._threads = threads if any(wide for _, _, wide in rows) else 1
         self._call = _launch_function()
         self._serial = self._record(1, 0)

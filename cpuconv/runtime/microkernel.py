@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from cpuconv.runtime.cache import load_object, load_or_compile
+from cpuconv.runtime.cache import Code, Entries, load_object, load_or_compile
 from cpuconv.runtime.target import target, target_machine
 from cpuconv.runtime.types import I64, tile_text
 
@@ -40,20 +40,18 @@ class MicroKernel:
         self.__doc__ = emit.__doc__
         self.schedule = schedule
         self._emit = emit
-        self._entries: dict[Any, int] = {}
+        self._entries = Entries()
 
     @property
     def type(self) -> ir.FunctionType:
         """The C signature: a word each."""
         return ir.FunctionType(ir.VoidType(), [I64] * len(self.words))
 
-    def entry(self, tile: Any) -> int:
-        """C address of the micro-kernel for `tile` (compiled at most once per machine)."""
-        address = self._entries.get(tile)
-        if address is None:
-            address = load_or_compile(self.name, self.module, tile_text(tile), lambda: self._compile(tile))
-            self._entries[tile] = address
-        return address
+    def entry(self, tile: Any) -> Code:
+        """The micro-kernel for `tile` (compiled at most once per machine)."""
+        return self._entries.get(
+            tile, lambda: load_or_compile(self.name, self.module, tile_text(tile), lambda: self._compile(tile))
+        )
 
     def assembly(self, tile: Any) -> str:
         """Assembly text for `tile`, for tests on the machine code."""
@@ -61,7 +59,7 @@ class MicroKernel:
             machine = target_machine()
             return machine.emit_assembly(self._optimized(tile, machine))
 
-    def _compile(self, tile: Any) -> tuple[bytes, str, int]:
+    def _compile(self, tile: Any) -> tuple[bytes, str, Code]:
         with _lock:
             machine = target_machine()
             code = machine.emit_object(self._optimized(tile, machine))

@@ -31,6 +31,7 @@ import numpy as np
 import layouts
 from cpuconv.arrays import address
 from cpuconv.problem import ConvProblem
+from cpuconv.runtime.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from layouts import Strides
@@ -65,7 +66,7 @@ class MicroRef:
     kernel: MicroKernel
     tile: Any
 
-    def entry(self) -> int:
+    def entry(self) -> Code:
         """The address (compiled at most once per machine)."""
         return self.kernel.entry(self.tile)
 
@@ -83,8 +84,8 @@ class Step:
     parallel: bool = True
     clears_tail: bool = False  # writes zeros to the output's lanes that are no channels
 
-    def compile(self) -> int:
-        """The kernel's address; it and the micro-kernels it calls are compiled or loaded."""
+    def compile(self) -> Code:
+        """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
         for value in self.args.values():
             if isinstance(value, MicroRef):
                 value.entry()
