@@ -1,10 +1,10 @@
 """Timing: which of several callables is fastest, on a machine whose speed drifts.
 
 Candidates are run in rounds, A B C then B A C then …, and compared within a round, so that what slows the machine for
-a while slows all of them. A loop of known length is timed before and after a round: where it moved, the machine's
-speed changed under the round, which is thrown away. A sample is the lower quartile of several short parts, as what
-others do to the machine slows some of them and never makes one faster. What it reads was just read, but for cold
-weights.
+a while slows all of them. Work of known length is timed before and after a round: where that moved, the machine's speed
+changed under the round, which is thrown away; so is a round below the machine's best. A sample is the lower quartile of
+several short parts, as what others do to the machine slows some of them and never makes one faster. What it reads was
+just read, but for cold weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import random
 import statistics
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -53,6 +54,8 @@ SHARE = 0.6  # … and the share of rounds that it must win
 SAME = 0.01  # a lead that is known to be smaller is none, and nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a lead is known to lie in
 MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhile …
+BELOW = 0.05  # … or is so much slower than it lately was at its best …
+FADING = 1.0005  # … where the best fades so much a round, as a warm machine may never again be as fast as a cold one …
 SPARE = 2  # … but no more rounds than are kept and this many: on a machine that never rests the best of them count
 
 
@@ -181,7 +184,7 @@ def race(
         seconds: a limit, except that `least` rounds are run in any case; with no round at all
             the calibration stands in for the samples.
         drop: whether losers leave early, and the race ends when the rest are the same.
-        reference: a loop of known length, some 50 µs, that tells whether the machine's speed changed.
+        reference: work of known length, some 50 µs, that tells whether the machine's speed changed.
     """
     deadline = time.perf_counter() + seconds
     result = Race(list(entrants), {name: entrant.seconds for name, entrant in entrants.items()})
@@ -192,9 +195,10 @@ def race(
                 break
             before = _pace(reference)
             each = {name: entrants[name].sample() for name in rng.sample(result.standing, len(result.standing))}
-            moved = abs(_pace(reference) / before - 1.0)
-            result.thrown.append((moved, each))
-            if moved <= MOVED or len(result.thrown) > result.rounds + SPARE:
+            after = _pace(reference)
+            moved, below = abs(after / before - 1.0), _below_best(reference, before, after)
+            result.thrown.append((moved + below, each))
+            if (moved <= MOVED and below <= BELOW) or len(result.thrown) > result.rounds + SPARE:
                 result.keep_least_moved()
                 if drop:
                     result.standing = _judge(result, entrants)
@@ -251,6 +255,18 @@ def quiet() -> Iterator[None]:
 def _pace(reference: Run | None) -> float:
     """Seconds of the reference: the shorter of two runs, as an interrupt is no change of speed."""
     return 1.0 if reference is None else min(_clock(reference, 1), _clock(reference, 1))
+
+
+_best_paces: weakref.WeakKeyDictionary[Run, float] = weakref.WeakKeyDictionary()
+
+
+def _below_best(reference: Run | None, *paces: float) -> float:
+    """How much slower than at its best, of late and in any race, the reference was at its slowest."""
+    if reference is None:
+        return 0.0
+    best = min(*paces, FADING * _best_paces.get(reference, math.inf))
+    _best_paces[reference] = best
+    return max(paces) / best - 1.0
 
 
 def _is_decided(result: Race) -> bool:

@@ -1,18 +1,25 @@
-"""A loop of known length: how long it takes tells whether the machine's speed has just changed."""
+"""Work of known length: how long it takes tells whether the machine's speed has just changed.
+
+Half of it is arithmetic in registers, which takes longer at a lower clock or where the core is shared; half reads what
+the second cache holds, which also takes longer where another program shares that or has just emptied it.
+"""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.device import fingerprint
 from cpuconv.isa import current
-from cpuconv.micro.probe import fma_peak
-from cpuconv.probes import fma_tile
-from cpuconv.runtime import Program
-from cpuconv.solvers.base import aligned
+from cpuconv.micro.probe import ProbeTile, fma_peak, read_sum
+from cpuconv.probes import fma_tile, read_tile
+from cpuconv.runtime import Kernel, Program
+from cpuconv.runtime.cache import Code
+from cpuconv.solvers.base import FLOAT, aligned
 
 SECONDS = 50e-6  # of a run: long against the clock's steps, short against what is timed
 _PAGE = 4096
@@ -22,25 +29,54 @@ _SAMPLES = 20
 
 @functools.lru_cache(maxsize=8)
 def metronome(threads: int) -> Callable[[], None]:
-    """A chain of multiplications and additions in registers, some 50 µs long, on each of the threads."""
-    turns = _FIRST_TURNS
-    run = _loop(1, turns)
-    turns = max(1, round(turns * SECONDS / min(_seconds(run) for _ in range(_SAMPLES))))
-    return _loop(threads, turns)
+    """A chain of multiplications and additions in registers, and loads from L2, some 50 µs long together, on each of
+    the threads."""
+    parts = [part for part in (_fma(threads), _read(threads)) if part is not None]
+    for part in parts:
+        alone = Program([part.row(_FIRST_TURNS)], 1)
+        part.turns = max(
+            1, round(_FIRST_TURNS * SECONDS / len(parts) / min(_seconds(alone.run) for _ in range(_SAMPLES)))
+        )
+    program = Program([part.row(part.turns) for part in parts], threads)
 
-
-def _loop(threads: int, turns: int) -> Callable[[], None]:
-    isa = current()
-    tile = fma_tile(isa)
-    seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)  # x → x/2 + 1/2 stays near 1
-    sums = aligned((threads, _PAGE // 4))
-    words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE, "turns": turns}
-    program = Program([(fma_peak.entry(tile), fma_peak.pack(words), True)], threads)
-
-    def run(kept: tuple[np.ndarray, ...] = (seeds, sums)) -> None:
+    def run(kept: object = parts) -> None:
         program.run()
 
     return run
+
+
+@dataclass
+class _Part:
+    kernel: Kernel
+    tile: ProbeTile
+    words: dict[str, int]
+    arrays: tuple[np.ndarray, ...]  # whose addresses are among the words
+    turns: int = 0
+
+    def row(self, turns: int) -> tuple[Code, np.ndarray, bool]:
+        return self.kernel.entry(self.tile), self.kernel.pack(self.words | {"turns": turns}), True
+
+
+def _fma(threads: int) -> _Part:
+    isa = current()
+    tile = fma_tile(isa)
+    seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)  # x → x/2 + 1/2 stays near 1
+    sums = aligned((threads, _PAGE // FLOAT))
+    words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
+    return _Part(fma_peak, tile, words, (seeds, sums))
+
+
+def _read(threads: int) -> _Part | None:
+    """None where the size of the second cache is not known."""
+    caches = dict(fingerprint().caches)
+    if not caches.get("L2"):
+        return None
+    tile = read_tile(current())
+    size = caches["L2"] // 2 // tile.step * tile.step
+    buffer, sums = aligned((threads, size // FLOAT)), aligned((threads, _PAGE // FLOAT))
+    buffer[:] = 0
+    words = {"x": buffer.ctypes.data, "x_step": size, "size": size, "y": sums.ctypes.data, "y_step": _PAGE}
+    return _Part(read_sum, tile, words, (buffer, sums))
 
 
 def _seconds(run: Callable[[], None]) -> float:

@@ -277,3 +277,39 @@ def test_who_left_early_is_not_ranked_before_the_winner() -> None:
     assert statistics.median(result.ratios("early", "best")) < 1.0
     assert result.relative("early") > 1.0
     assert result.relative("best") == 1.0
+
+
+def test_rounds_below_the_best_do_not_count_where_others_can_be_had(clock: Clock) -> None:
+    times = {"a": (0.020, 0.030), "b": (0.021, 0.024)}  # at full speed, and where another program shares the caches
+    turn = 0.0
+
+    def slow() -> bool:
+        return turn // 7 % 2 == 1
+
+    def entrant(name: str) -> Entrant:
+        def run() -> None:
+            clock.now += times[name][slow()]
+
+        return Entrant(run, 1, 1, times[name][0])
+
+    def reference() -> None:
+        nonlocal turn
+        clock.now += 5e-5 * (1.1 if slow() else 1.0)
+        turn += 0.25  # four times a round
+
+    entrants = {name: entrant(name) for name in times}
+    result = race(entrants, rounds=20, seconds=100.0, rng=random.Random(0), drop=False, reference=reference)
+    assert result.winner == "a"
+    assert sum(ratio < 1.0 for ratio in result.ratios("a", "b")) >= 0.7 * result.rounds
+    assert any(each["a"] == pytest.approx(0.030) for _, each in result.thrown)
+
+
+def test_the_best_fades(clock: Clock) -> None:
+    def reference() -> None:
+        return None
+
+    assert measure._below_best(reference, 1.0, 1.0) == 0.0
+    assert measure._below_best(reference, 1.1, 1.0) == pytest.approx(0.1, rel=0.01)
+    for _ in range(300):
+        below = measure._below_best(reference, 1.1, 1.1)
+    assert below == 0.0
