@@ -46,12 +46,14 @@ def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=Non
     if residual is not None:
         arrays["residual"] = residual
     arrays["workspace"][:] = np.nan
+    called = []  # code lives as long as something refers to it
 
     def word(value):
         if isinstance(value, Ref):
             return arrays[value.name].ctypes.data + value.offset
         if isinstance(value, MicroRef):
-            return value.entry()
+            called.append(value.entry())
+            return called[-1].address
         return value.ctypes.data if isinstance(value, np.ndarray) else int(value)
 
     block = step.kernel.pack({name: word(value) for name, value in step.args.items()})
