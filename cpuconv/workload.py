@@ -88,7 +88,7 @@ def data(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
 
 @functools.lru_cache(maxsize=2)
 def output(problem: ConvProblem) -> np.ndarray:
-    """What all trials of a problem write to: its place in memory, which matters, must favour none of them."""
+    """What all trials of a problem write to: its place in memory then favours none of them."""
     return aligned(layouts.get(problem.out_layout).shape(*problem.out_shape))
 
 

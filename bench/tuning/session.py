@@ -102,8 +102,8 @@ class Session:
             self.bar.advance(task)
 
     def _timed(self, problem: Problem, names: Sequence[str]) -> Times:
-        """Seconds of each round by candidate, on data that is prepared several times, as its place in memory matters;
-        one candidate that is all there is need not be timed."""
+        """Seconds of each round by candidate, on data that is prepared several times, so that no place or moment
+        decides; one candidate that is all there is need not be timed."""
         unique = list(dict.fromkeys(names))
         if len(unique) == 1:
             return Times(names, {unique[0]: [1.0]})
