@@ -1,10 +1,10 @@
 """Timing: which of several callables is fastest, on a machine whose speed drifts.
 
 Candidates are run in rounds, A B C then B A C then …, and compared within a round, so that what slows the machine for
-a while slows all of them. Work of known length is timed before and after a round: where that moved, the machine's speed
-changed under the round, which is thrown away; so is a round below the machine's best. A sample is the lower quartile of
-several short parts, as what others do to the machine slows some of them and never makes one faster. What it reads was
-just read, but for cold weights.
+a while slows all of them. Work of known length is timed before and after each sample, which is taken again where the
+machine was below its best (`autotune.pace`); where that cannot be had, a round in which the machine's speed changed is
+thrown away. A sample is the lower quartile of several short parts, as what others do to the machine slows some of them
+and never makes one faster. What it reads was just read, but for cold weights.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ import os
 import random
 import statistics
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
 
-Run = Callable[[], None]
+from autotune.pace import Pace, Run, clock
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to spend on a problem: candidates timed, rounds of the race, seconds of timing in all."""
+    """How much to spend on a problem: candidates timed, rounds of a race, times that the best are prepared afresh and
+    timed again, seconds of timing in all."""
 
     candidates: int
     rounds: int
+    finals: int
     seconds: float
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=8, rounds=30, seconds=1.2),
-    "normal": Effort(candidates=24, rounds=60, seconds=5.0),
-    "exhaustive": Effort(candidates=1000, rounds=120, seconds=60.0),
+    "quick": Effort(candidates=8, rounds=30, finals=1, seconds=0.8),
+    "normal": Effort(candidates=24, rounds=60, finals=3, seconds=5.0),
+    "exhaustive": Effort(candidates=1000, rounds=120, finals=5, seconds=60.0),
 }
 
 SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long, by repeating a short run; less than a scheduler's slice
-PARTS = (6, 20)  # of a sample, each one run or, of runs too short for the clock, several …
-LONG = 30e-3  # … but a sample of several parts lasts no longer than this
-WARM_BELOW = 10e-3  # a longer run warms itself: its own first part is not what it spends its time on
+PARTS = (4, 20)  # of a sample, each one run or, of runs too short for the clock, several …
+STRETCH_SECONDS = 5e-3  # of parts between two looks at the machine's pace
+LONG = 8e-3  # … but a sample of several parts lasts no longer than this
+WARM_BELOW = 4e-3  # a longer run warms itself: what it reads first is not what it spends its time on
 HOPELESS = 3.0  # who is this far behind leaves at once; another program can only double a time
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
 DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
 JUDGED = 3  # rounds before anybody else leaves, and that a comparison needs
 SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing
+ENOUGH = 14  # rounds that must still fit into a race's time, while it waits for the machine's best
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close
 GAIN = 1.01  # what a challenger must win by, in the median …
-SHARE = 0.6  # … and the share of rounds that it must win
+CHANCE = 0.25  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # a lead that is known to be smaller is none, and nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a lead is known to lie in
 MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhile …
-BELOW = 0.05  # … or is so much slower than it lately was at its best …
-FADING = 1.0005  # … where the best fades so much a round, as a warm machine may never again be as fast as a cold one …
 SPARE = 2  # … but no more rounds than are kept and this many: on a machine that never rests the best of them count
 
 
@@ -73,14 +73,22 @@ class Entrant:
     @property
     def cost(self) -> float:
         """Seconds that a sample takes."""
-        return self.parts * self.loops * self.seconds
+        return (self.parts * self.loops + (self.seconds < WARM_BELOW)) * self.seconds
 
-    def sample(self) -> float:
-        """Seconds of one run: the lower quartile of the parts, on data just read."""
+    def sample(self, pace: Pace) -> float:
+        """Seconds of one run: the lower quartile of the parts, on data just read, at the machine's best if it can be
+        had."""
         give_way()
-        if self.seconds < WARM_BELOW:
-            self.run()
-        return sorted(_clock(self.run, self.loops) for _ in range(self.parts))[self.parts // 4]
+        stretch = max(1, min(self.parts, round(STRETCH_SECONDS / (self.loops * self.seconds))))
+        parts: list[float] = []
+        while len(parts) < self.parts:
+            pace.wait()
+            if self.seconds < WARM_BELOW:
+                self.run()
+            some = [clock(self.run, self.loops) for _ in range(min(stretch, self.parts - len(parts)))]
+            if pace.counts(sum(some) * self.loops):
+                parts += some
+        return sorted(parts)[self.parts // 4]
 
 
 @dataclass
@@ -154,8 +162,8 @@ def calibrate(run: Run, bound: float = 0.0) -> Entrant:
     few, many = PARTS
 
     def least(loops: int) -> float:
-        seconds = _clock(run, loops)
-        return min(seconds, _clock(run, loops)) if seconds < LONG else seconds
+        seconds = clock(run, loops)
+        return min(seconds, clock(run, loops)) if seconds < LONG else seconds
 
     with quiet():
         run()  # the first may still load what is compiled
@@ -175,6 +183,7 @@ def race(
     rng: random.Random,
     least: int = 1,
     drop: bool = True,
+    enough: Callable[[Race], bool] | None = None,
     reference: Run | None = None,
 ) -> Race:
     """Run all in interleaved rounds until it is decided who is fastest, or rounds or seconds are used up.
@@ -183,26 +192,27 @@ def race(
         entrants: by name; at least one.
         seconds: a limit, except that `least` rounds are run in any case; with no round at all
             the calibration stands in for the samples.
-        drop: whether losers leave early, and the race ends when the rest are the same.
-        reference: work of known length, some 50 µs, that tells whether the machine's speed changed.
+        drop: whether losers leave early, and the race ends when it is settled.
+        enough: tells, where nobody leaves, that no more rounds are needed.
+        reference: work of known length, some 50 µs, that tells how fast the machine is.
     """
     deadline = time.perf_counter() + seconds
     result = Race(list(entrants), {name: entrant.seconds for name, entrant in entrants.items()})
+    enough = is_settled if drop else enough
     with quiet():
-        while result.rounds < rounds and not (drop and _is_decided(result)):
+        pace = Pace(reference)
+        while result.rounds < rounds and not (enough and enough(result)):
             cost = sum(entrants[name].cost for name in result.standing)
             if result.rounds + len(result.thrown) >= least and time.perf_counter() + cost > deadline:
                 break
-            before = _pace(reference)
-            each = {name: entrants[name].sample() for name in rng.sample(result.standing, len(result.standing))}
-            after = _pace(reference)
-            moved, below = abs(after / before - 1.0), _below_best(reference, before, after)
-            result.thrown.append((moved + below, each))
-            if (moved <= MOVED and below <= BELOW) or len(result.thrown) > result.rounds + SPARE:
+            pace.begin_round(until=deadline - cost * max(0, ENOUGH - result.rounds))
+            each = {name: entrants[name].sample(pace) for name in rng.sample(result.standing, len(result.standing))}
+            result.thrown.append((pace.moved, each))
+            if pace.moved <= MOVED or len(result.thrown) > result.rounds + SPARE:
                 result.keep_least_moved()
                 if drop:
                     result.standing = _judge(result, entrants)
-    while result.thrown and result.rounds < min(rounds, max(least, JUDGED)):
+    while result.thrown and result.rounds < min(rounds, max(least, SETTLED)):
         result.keep_least_moved()
     result.standing.sort(key=result.median)
     return result
@@ -214,7 +224,17 @@ def is_faster(challenger: list[float], holder: list[float]) -> bool:
         return False
     ratios = [b / a for a, b in zip(challenger, holder, strict=True)]
     won = sum(ratio > 1.0 for ratio in ratios)
-    return statistics.median(ratios) >= GAIN and won >= SHARE * len(ratios)
+    return statistics.median(ratios) >= GAIN and sign_test(won, len(ratios)) <= CHANCE
+
+
+def is_settled(result: Race) -> bool:
+    """Whether more rounds would not change who wins: everybody else is slower by what a challenger must win by, or the
+    same."""
+    if result.rounds < SETTLED:
+        return False
+    leader, *others = sorted(result.standing, key=result.median)
+    intervals = [interval(result.ratios(name, leader)) for name in others]
+    return all(low >= GAIN or (low >= 1 - SAME and high <= 1 + SAME) for low, high in intervals)
 
 
 def sign_test(won: int, of: int) -> float:
@@ -233,13 +253,6 @@ def interval(ratios: list[float]) -> tuple[float, float]:
     return ordered[cut - 1], ordered[of - cut]
 
 
-def _clock(run: Run, loops: int) -> float:
-    start = time.perf_counter_ns()
-    for _ in repeat(None, loops):
-        run()
-    return max(time.perf_counter_ns() - start, 1) * 1e-9 / loops
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the garbage collector out of what is timed."""
@@ -250,32 +263,6 @@ def quiet() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _pace(reference: Run | None) -> float:
-    """Seconds of the reference: the shorter of two runs, as an interrupt is no change of speed."""
-    return 1.0 if reference is None else min(_clock(reference, 1), _clock(reference, 1))
-
-
-_best_paces: weakref.WeakKeyDictionary[Run, float] = weakref.WeakKeyDictionary()
-
-
-def _below_best(reference: Run | None, *paces: float) -> float:
-    """How much slower than at its best, of late and in any race, the reference was at its slowest."""
-    if reference is None:
-        return 0.0
-    best = min(*paces, FADING * _best_paces.get(reference, math.inf))
-    _best_paces[reference] = best
-    return max(paces) / best - 1.0
-
-
-def _is_decided(result: Race) -> bool:
-    """Whether one is left, or those left are known to be the same, and the winner has run enough to be stored."""
-    if result.rounds < SETTLED:
-        return False
-    leader, *others = result.standing
-    intervals = [interval(result.ratios(name, leader)) for name in others]
-    return all(low >= 1 - SAME and high <= 1 + SAME for low, high in intervals)
 
 
 def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:

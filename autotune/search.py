@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autotune.device import fingerprint
-from autotune.measure import EFFORTS, JUDGED, SAME, Effort, Entrant, Race, calibrate, is_faster, median_and_spread, race
+from autotune.measure import (
+    EFFORTS,
+    JUDGED,
+    SAME,
+    Effort,
+    Entrant,
+    Race,
+    calibrate,
+    is_faster,
+    is_settled,
+    median_and_spread,
+    race,
+)
 from autotune.measure import Run as Loop
 from autotune.store import Row, Store
 from autotune.worker import compile_here, describe
@@ -19,9 +31,11 @@ from autotune.workload import ADMITS, REGIMES, Candidate, Verdict, Workload, che
 
 WARM, COLD = REGIMES
 HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
-CONFIRM_SHARE = 0.25  # of a problem's seconds, kept for the winner's second race
-CONFIRM_ROUNDS = 32
-ACCURACY = "standard"  # what the winner is confirmed for: what a caller asks for who asks for nothing
+FINAL_SHARE = 0.3  # of a problem's seconds, kept for timing the best again
+FINAL_ROUNDS = 16  # on data that is prepared once
+CLOSE = 1.03  # who is no further behind the best …
+FINALISTS = 3  # … is timed again with it, but no more than these and the model's choice
+ACCURACY = "standard"  # what the final is held for: what a caller asks for who asks for nothing
 
 Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
 Watch = Callable[[float], None]  # told the best seconds so far
@@ -155,19 +169,19 @@ class _Search:
     entry: float = 0.0  # seconds that getting a candidate ready took, at most
 
     def run(self, ready: list[Candidate]) -> None:
-        """Race all, a heat at a time with the last winner among them, then the winner against the model's choice."""
+        """Race all, a heat at a time with the last winner among them, then the best once more."""
         rng = random.Random(self.key)
-        share = self.effort.seconds * (1 - CONFIRM_SHARE) / max(1, len(ready))
+        share = self.effort.seconds * (1 - FINAL_SHARE) / max(1, len(ready))
         waiting = list(ready)
         leader: dict[str, Entrant] = {}
-        model: dict[str, Entrant] = {}
+        model = ""
         while waiting and not self.is_late(self.entry if leader else 0.0):
             heat = dict(leader)
             while waiting and len(heat) < HEAT[self.regime] and not (heat and self.is_late(self.entry)):
                 candidate = waiting.pop(0)
                 if (entrant := self.enter(candidate)) is not None:
                     heat[candidate.name] = entrant
-                    model = model or {candidate.name: entrant}
+                    model = model or candidate.name
             if len(heat) > len(leader):
                 seconds = self.left(share * len(heat))
                 result = race(heat, rounds=self.effort.rounds, seconds=seconds, rng=rng, reference=self.reference())
@@ -175,8 +189,8 @@ class _Search:
                 leader = {result.winner: heat[result.winner]}
                 self.watch(min(self.findings.times.values()))
         self.findings.scores = dict(self.findings.times)
-        if self.findings.scores:
-            self.confirm(ready, model | leader, *model, rng=rng)
+        if model:
+            self.decide(ready, model, rng)
 
     def is_late(self, ahead: float = 0.0) -> bool:
         """Whether the deadline comes before something that takes so many seconds is done."""
@@ -227,30 +241,47 @@ class _Search:
             samples.setdefault(name, []).extend(found)
             times[name] = level * result.relative(name)
 
-    def confirm(self, ready: list[Candidate], held: dict[str, Entrant], model: str, *, rng: random.Random) -> None:
-        """Race the winner once more against the model's choice; unless it wins, nothing ranks before that."""
-        scores = self.findings.scores
-        rivals = [c.name for c in ready if c.name in scores and (c.accuracy in ADMITS[ACCURACY] or c.name == model)]
-        winner = min(rivals, key=scores.__getitem__)
-        if winner == model:
-            return
-        if winner not in held:
-            held[winner] = calibrate(self.workload.prepare(self.key, winner, self.regime).run)
-        result = race(
-            {name: held[name] for name in (model, winner)},
-            rounds=CONFIRM_ROUNDS,
-            seconds=self.left(self.effort.seconds * CONFIRM_SHARE),
-            rng=rng,
-            least=0 if self.is_late() else JUDGED,
-            drop=False,
-            reference=self.reference(),
-        )
+    def decide(self, ready: list[Candidate], model: str, rng: random.Random) -> None:
+        """Time the best and the model's choice again; unless one of them wins clearly, nothing ranks before that."""
+        findings = self.findings
+        rivals = [c.name for c in ready if c.name in findings.times and c.accuracy in ADMITS[ACCURACY]] or [model]
+        best = min(rivals, key=findings.times.__getitem__)
+        close = [name for name in rivals if findings.times[name] <= CLOSE * findings.times[best]]
+        finalists = sorted({*close, model}, key=findings.times.__getitem__)[:FINALISTS]
+        result = self.final(list(dict.fromkeys([*finalists, model])), rng)
         if result.rounds:
+            level = findings.times[best]
             for name, samples in result.samples.items():
-                self.findings.samples[name].extend(samples)
-        if not is_faster(result.samples[winner], result.samples[model]):
-            for name in rivals:
-                scores[name] = max(scores[name], scores[model])
+                findings.samples[name].extend(samples)
+                findings.times[name] = level * statistics.median(result.ratios(name, best))
+            findings.scores = dict(findings.times)
+            best = min(result.standing, key=findings.times.__getitem__)
+        if best != model and not is_faster(result.samples.get(best, []), result.samples.get(model, [])):
+            for name in {*rivals, model}:
+                findings.scores[name] = max(findings.scores[name], findings.scores[model])
+
+    def final(self, names: list[str], rng: random.Random) -> Race:
+        """Rounds of all on data that is prepared afresh several times, so that no place in memory decides."""
+        result = Race(names)
+        seconds = self.effort.seconds * FINAL_SHARE / self.effort.finals
+        for _ in range(self.effort.finals if len(names) > 1 else 0):
+            if self.is_late(len(names) * self.entry):
+                break
+            try:
+                entrants = {name: calibrate(self.workload.prepare(self.key, name, self.regime).run) for name in names}
+            except Exception:  # such as want of memory: what is known without this stands
+                break
+            result.kept += race(
+                entrants,
+                rounds=FINAL_ROUNDS,
+                seconds=self.left(seconds),
+                rng=rng,
+                least=0 if self.is_late() else JUDGED,
+                drop=False,
+                enough=is_settled,
+                reference=self.reference(),
+            ).kept
+        return result
 
 
 def _carried(rows: list[Row], stored: list[Row]) -> list[Row]:

@@ -75,8 +75,8 @@ def parser() -> argparse.ArgumentParser:
         "--efforts", type=_some(EFFORTS), default=("quick", "normal"), help="efforts to judge (quick,normal)"
     )
     p.add_argument("--warmups", type=int, default=3, help="warmups from nothing of an effort (3)")
-    p.add_argument("--rounds", type=int, default=40, help="rounds when winners are timed again (40) …")
-    p.add_argument("--preparations", type=int, default=3, help="… on data that is prepared so many times (3)")
+    p.add_argument("--rounds", type=int, default=24, help="rounds when winners are timed again (24) …")
+    p.add_argument("--preparations", type=int, default=5, help="… on data that is prepared so many times (5)")
     p.add_argument("--shape-limit", type=float, help="seconds for a shape of the exhaustive warmup (no limit)")
     p.add_argument("--calls", type=int, default=10_000, help="look-ups a sample (10000)")
     p.add_argument("--rows", type=int, default=100_000, help="of the large store (100000)")

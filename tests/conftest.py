@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from clock import Clock
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +54,12 @@ def new_look() -> None:
     from cpuconv import tuned
 
     tuned.forget()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Time that only runs and sleeping advance."""
+    return Clock(monkeypatch)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,32 @@ def test_close_candidates(store: Store) -> None:
 
 def test_ties_go_to_the_models_choice(store: Store) -> None:
     assert profile(workload, problems("tie")[0].key, store).candidate == "model"
+
+
+@pytest.mark.parametrize("effort", ["quick", "normal"])
+def test_the_best_are_timed_again_on_fresh_data(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: str
+) -> None:
+    monkeypatch.setattr(fake.Fake, "log", str(tmp_path / "log"))
+    profile(workload, problems("close")[0].key, store, effort=effort)
+    lines = (tmp_path / "log").read_text().splitlines()
+    prepared = Counter(line.split()[-1] for line in lines if line.startswith("prepare"))
+    assert prepared["best"] == prepared["model"] == prepared["a"] + EFFORTS[effort].finals
+
+
+def test_a_lucky_place_in_memory_does_not_win(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, prepared = fake.Fake.prepare, Counter()
+
+    def prepare(self: fake.Fake, key: str, name: str, regime: str = "warm") -> fake.FakeTrial:
+        trial = inner(self, key, name, regime)
+        prepared[name] += 1
+        if name == "rival" and prepared[name] == 1:
+            trial.seconds *= 0.9
+        return trial
+
+    monkeypatch.setattr(fake.Fake, "prepare", prepare)
+    assert profile(workload, problems("tie")[0].key, store).candidate == "model"
+    assert prepared["rival"] == 2
 
 
 def test_times_are_comparable_though_the_machine_slows(store: Store, clock, monkeypatch) -> None:
@@ -172,7 +199,8 @@ def test_the_budget_is_kept_and_the_rest_left(store: Store, clock: fake.Clock) -
     assert len(outcome.tuned) + len(outcome.left) == 29
     assert asked[-1].key in outcome.tuned
     again = warmup(workload, asked, store, budget=5.0)
-    assert sorted(again.resumed) == sorted(outcome.tuned)
+    cut_short = outcome.tuned.keys() - set(again.resumed)  # the one that the end of the budget met
+    assert set(again.resumed) <= outcome.tuned.keys() and len(cut_short) <= 1
     assert again.tuned
 
 

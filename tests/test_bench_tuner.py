@@ -46,11 +46,26 @@ def test_figures_against_targets() -> None:
 
 
 def test_times_are_compared_round_by_round() -> None:
-    times = Times(["a", "b"], {"a": [1.0, 2.0, 4.0], "b": [1.0, 1.0, 2.0]})
-    assert times.ratios(0, 1) == [1.0, 2.0, 2.0]
+    times = Times(["a", "b"], [{"a": [1.0, 2.0], "b": [1.0, 1.0]}, {"a": [4.0], "b": [2.0]}])
+    assert times.ratios(0, 1) == [[1.0, 2.0], [2.0]]
     assert (times.ratio(0, 1), times.ratio(1, 0)) == (2.0, 0.5)
     assert times.spread() == 1.0
-    assert Times(["a", "a"], {"a": [1.0]}).ratio(0, 1) == 1.0
+    assert Times(["a", "a"], [{"a": [1.0]}]).ratio(0, 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    "medians, slower",
+    [
+        ([1.02, 1.02, 1.021], True),
+        ([1.02, 1.0, 1.0], False),  # on one preparation only
+        ([0.98, 0.98, 0.981], False),
+        ([1.0, 1.0, 1.0], False),
+    ],
+)
+def test_noise_is_what_preparations_differ_by(medians: list[float], slower: bool) -> None:
+    turns = [{"a": [median] * 40, "b": [1.0] * 40} for median in medians]
+    assert Times(["a", "b"], turns).is_slower(0, 1) == slower
+    assert Times(["a", "b"], turns[:1]).is_slower(0, 1) == (medians[0] > 1)
 
 
 def test_small_parts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from autotune.measure import interval
 from autotune.store import Store
 from autotune.workload import ADMITS, Problem
 from bench.tuning import session as warmups
@@ -46,7 +45,7 @@ def heuristic(session: Session) -> Iterator[Figure]:
 
         found = list(session.against(f"heuristic, {effort}", rivals))
         ratios = {problem.label: times.ratio(0, 1) for problem, times in found}
-        slower = sum(interval(times.ratios(0, 1))[0] > 1.0 for _, times in found)
+        slower = sum(times.is_slower(0, 1) for _, times in found)
         name = f"{effort}: tuned time over the model's, geomean"
         yield Figure("heuristic", name, _geomean(ratios.values()), "×", 1.0)
         yield Figure("heuristic", f"{effort}: worst, {_worst(ratios)}", max(ratios.values()), "×")

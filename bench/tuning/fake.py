@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune import measure, progress, search, warmup
+from autotune import measure, pace, progress, search, warmup
 from autotune.roofline import Work
 from autotune.workload import AS_IT_IS, Candidate, Problem, Reading, Rejected, SourceError
 
@@ -40,6 +40,8 @@ class Clock:
         """Let just so much time go by, at the machine's speed."""
         self.now += seconds
 
+    sleep = stand_by
+
     def pass_by(self, seconds: float) -> None:
         """Let time go by, up to 5% more of it than asked."""
         self.now += seconds * (1 + 0.05 * self.noise.random())
@@ -50,7 +52,7 @@ clock = Clock()
 
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> Clock:
     """Let the tuner live on the clock, undisturbed by what else the machine does; `replace` sets an attribute."""
-    for module in (measure, progress, search, warmup):
+    for module in (measure, pace, progress, search, warmup):
         replace(module, "time", clock)
     replace(measure, "give_way", lambda: None)
     return clock
@@ -209,7 +211,7 @@ class Fake:
         return FakeTrial(way, seconds * (way.cold if regime == "cold" else 1.0))
 
     def reference(self, key: str) -> Callable[[], None]:
-        return lambda: clock.stand_by(50 * US)
+        return _reference
 
     def work(self, key: str, name: str) -> Work | None:
         return Work(1e6, 1000, 2000, 1000) if name in WAYS[key.partition(":")[0]] else None
@@ -228,6 +230,10 @@ class Fake:
         if self.log:
             with open(self.log, "a") as file:
                 file.write(line + "\n")
+
+
+def _reference() -> None:
+    clock.stand_by(50 * US)
 
 
 workload = Fake()

@@ -8,13 +8,14 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import Progress as Bar
+from scipy.stats import t as student
 
-from autotune.measure import calibrate, race
+from autotune.measure import CONFIDENCE, calibrate, interval, race
 from autotune.search import timed_rows
 from autotune.store import Row, Store
 from autotune.warmup import warmup
@@ -29,24 +30,36 @@ UNCOUNTED = -1  # the turn of a warmup that only compiles
 
 @dataclass(frozen=True)
 class Times:
-    """Samples of rivals, in rounds."""
+    """Samples of rivals, in rounds, on each of several preparations of the data."""
 
     names: Sequence[str]
-    samples: dict[str, list[float]]
+    turns: Sequence[Mapping[str, list[float]]]
 
-    def ratios(self, at: int, to: int) -> list[float]:
-        """One rival's time over another's, round by round."""
-        pairs = zip(self.samples[self.names[at]], self.samples[self.names[to]], strict=True)
-        return [a / b for a, b in pairs]
+    def ratios(self, at: int, to: int) -> list[list[float]]:
+        """One rival's time over another's, round by round, by preparation."""
+        pair = self.names[at], self.names[to]
+        return [[a / b for a, b in zip(*(turn[name] for name in pair), strict=True)] for turn in self.turns]
 
     def ratio(self, at: int, to: int) -> float:
-        """The median of those."""
-        return statistics.median(self.ratios(at, to))
+        """The median of those of all preparations."""
+        return statistics.median(itertools.chain(*self.ratios(at, to)))
 
     def spread(self) -> float:
         """How much slower the slowest rival is than the fastest, compared round by round."""
         pairs = itertools.permutations(range(len(self.names)), 2)
         return max((self.ratio(at, to) for at, to in pairs), default=1.0) - 1.0
+
+    def is_slower(self, at: int, to: int) -> bool:
+        """Whether the first is slower beyond noise: the interval of the ratio, with CONFIDENCE, is all above 1.
+
+        Rounds on one preparation share its place in memory and its moment, so that it is the preparations' medians
+        that the interval comes from (Student's, of their logarithms).
+        """
+        medians = [math.log(statistics.median(ratios)) for ratios in self.ratios(at, to)]
+        if len(medians) < 2:
+            return interval(self.ratios(at, to)[0])[0] > 1.0
+        error = statistics.stdev(medians) / math.sqrt(len(medians))
+        return statistics.fmean(medians) > error * float(student.ppf((1 + CONFIDENCE) / 2, len(medians) - 1))
 
 
 class Session:
@@ -106,8 +119,8 @@ class Session:
         decides; one candidate that is all there is need not be timed."""
         unique = list(dict.fromkeys(names))
         if len(unique) == 1:
-            return Times(names, {unique[0]: [1.0]})
-        samples: dict[str, list[float]] = {name: [] for name in unique}
+            return Times(names, [{unique[0]: [1.0]}])
+        turns = []
         for turn in range(self.options.preparations):
             entrants = {name: calibrate(workload.prepare(problem.key, name).run) for name in unique}
             result = race(
@@ -118,6 +131,5 @@ class Session:
                 drop=False,
                 reference=workload.reference(problem.key),
             )
-            for name, found in result.samples.items():
-                samples[name] += found
-        return Times(names, samples)
+            turns.append(result.samples)
+        return Times(names, turns)

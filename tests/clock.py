@@ -1,0 +1,32 @@
+"""A machine whose time is a number, for what is timed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+class Clock:
+    """Runs take what they say, times the machine's slowness; sleeping takes what was asked for, and no real time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.slowness = 1.0
+        self.noise = random.Random(1)
+        self.order: list[str] = []
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: round(self.now * 1e9))
+        monkeypatch.setattr(time, "sleep", self.advance)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+    def run(self, name: str, seconds: float, noise: float = 0.0) -> Callable[[], None]:
+        def run() -> None:
+            self.order.append(name)
+            self.now += seconds * self.slowness * (1 + noise * self.noise.random())
+
+        return run

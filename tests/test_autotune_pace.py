@@ -1,0 +1,93 @@
+"""The machine's pace: its best is learnt and fades, waiting is paid for and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from clock import Clock
+
+from autotune import pace
+from autotune.pace import Pace
+
+
+def machine(clock: Clock, slow: Callable[[float], float]) -> Callable[[], None]:
+    """A reference of 50 µs on a machine that is `slow(now)` times slower."""
+
+    def reference() -> None:
+        clock.now += 5e-5 * slow(clock.now)
+
+    return reference
+
+
+def test_without_a_reference_everything_counts(clock: Clock) -> None:
+    at = Pace(None)
+    at.begin_round()
+    at.wait()
+    assert at.counts(1.0)
+    assert (clock.now, at.lost, at.moved) == (0.0, 0.0, 0.0)
+
+
+def test_the_best_is_learnt_before_the_first_sample(clock: Clock) -> None:
+    at = Pace(machine(clock, lambda now: 1.0 if 0.1 < now < 0.15 else 1.2))
+    assert at.lost == pytest.approx(0.2, abs=0.001)
+
+
+def test_the_best_is_that_of_all_races_and_fades(clock: Clock) -> None:
+    reference = machine(clock, lambda now: 1.0 if now < 1.0 else 1.1)
+    assert Pace(reference).lost == 0.0
+    clock.now = 2.0
+    assert Pace(reference).lost == pytest.approx(0.1, abs=0.005)
+    clock.now += 0.5 * 0.1 / pace.FADING
+    assert 0.04 < Pace(reference).lost < 0.06
+    clock.now += 0.1 / pace.FADING
+    assert Pace(reference).lost == 0.0
+
+
+def test_waiting_ends_when_the_machine_is_at_its_best(clock: Clock) -> None:
+    reference = machine(clock, lambda now: 1.0 if now < 1.0 or now > 2.03 else 1.2)
+    Pace(reference)
+    clock.now = 2.0
+    at = Pace(reference)
+    assert at.lost > pace.BELOW
+    at.wait()
+    assert at.lost <= pace.BELOW
+    assert 2.03 < clock.now < 2.03 + 3 * pace.PAUSE
+    assert at.counts(1e-3)
+
+
+@pytest.mark.parametrize("samples", [0.0, 0.1])
+def test_waiting_is_paid_for_by_samples(clock: Clock, samples: float) -> None:
+    slow = 2.0
+    reference = machine(clock, lambda now: 1.0 if now < slow else 1.2)
+    at = Pace(reference)
+    assert at.counts(samples)
+    clock.now = slow
+    at.look()
+    at.wait()
+    assert clock.now - slow == pytest.approx(pace.AT_ONCE + pace.PATIENCE * samples, abs=2 * pace.PAUSE)
+    begun = clock.now
+    assert at.counts(1e-3)  # out of patience
+    at.wait()
+    assert clock.now - begun == pytest.approx(pace.PATIENCE * 1e-3, abs=2 * pace.PAUSE)
+
+
+def test_nothing_is_waited_for_past_the_deadline(clock: Clock) -> None:
+    reference = machine(clock, lambda now: 1.0 if now < 1.0 else 1.2)
+    Pace(reference)
+    clock.now = 2.0
+    at = Pace(reference)
+    at.begin_round(until=2.01)
+    at.wait()
+    assert clock.now == pytest.approx(2.01, abs=2 * pace.PAUSE)
+    assert at.counts(1e-3)
+
+
+def test_what_ran_as_the_speed_fell_does_not_count(clock: Clock) -> None:
+    falls = 1.0
+    reference = machine(clock, lambda now: 1.0 if now < falls else 1.2)
+    at = Pace(reference)
+    at.begin_round()
+    clock.now = falls
+    assert not at.counts(1e-3)
+    assert at.moved == pytest.approx(0.2, abs=0.01)
