@@ -210,9 +210,16 @@ def _version(connection: sqlite3.Connection) -> int:
 
     A schema must be ours to the letter: views and triggers of a hostile file would run inside our statements.
     """
-    schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    alone = not connection.in_transaction
+    if alone:  # so that another process that creates the store is seen wholly, or not at all
+        connection.execute("BEGIN")
+    try:
+        schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    finally:
+        if alone and connection.in_transaction:
+            connection.execute("ROLLBACK")
     if schema and application != APPLICATION:
         raise Unusable("another program's database")
     if version > VERSION:

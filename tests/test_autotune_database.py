@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -241,3 +243,23 @@ def test_a_reader_names_the_trouble(path: Path) -> None:
     with pytest.warns(StoreWarning, match="another program"):
         assert reader.rows("d", "p") == []
     assert reader.devices() == {}
+
+
+def test_a_store_that_another_process_just_creates_is_no_foreign_one(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("PRAGMA journal_mode=WAL")
+
+        class Interrupted:
+            """Reads, and another process creates the store after the first look at the tables."""
+
+            in_transaction = property(lambda self: reader.in_transaction)
+
+            def execute(self, statement: str) -> object:
+                found = reader.execute(statement).fetchall()
+                if "sqlite_master" in statement:
+                    Store(path).put([row("a", 1.0)])
+                return SimpleNamespace(fetchall=lambda: found, fetchone=lambda: found[0])
+
+        assert database._version(Interrupted()) == 0
+        assert database._version(reader) == database.VERSION
