@@ -1,4 +1,4 @@
-"""Finding the fastest candidate of one problem: prune, compile, check, race, confirm, store."""
+"""Finding the fastest candidate of one problem: prune, compile, check, race, time the best again, store."""
 
 from __future__ import annotations
 
