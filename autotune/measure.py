@@ -16,7 +16,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autotune.pace import Pace, Run, clock
@@ -24,25 +24,23 @@ from autotune.pace import Pace, Run, clock
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to spend on a problem: candidates timed, rounds of a race, times that the best are prepared afresh and
-    timed again, seconds of timing in all."""
+    """How much to spend on a problem: candidates timed, rounds of a race, seconds in all but for compiling."""
 
     candidates: int
     rounds: int
-    finals: int
     seconds: float
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=8, rounds=30, finals=1, seconds=0.8),
-    "normal": Effort(candidates=24, rounds=60, finals=3, seconds=5.0),
-    "exhaustive": Effort(candidates=1000, rounds=120, finals=5, seconds=60.0),
+    "quick": Effort(candidates=8, rounds=30, seconds=1.25),
+    "normal": Effort(candidates=24, rounds=60, seconds=4.8),
+    "exhaustive": Effort(candidates=1000, rounds=120, seconds=60.0),
 }
 
 SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long, by repeating a short run; less than a scheduler's slice
 PARTS = (4, 20)  # of a sample, each one run or, of runs too short for the clock, several …
 STRETCH_SECONDS = 5e-3  # of parts between two looks at the machine's pace
-LONG = 8e-3  # … but a sample of several parts lasts no longer than this
+LONG = 4e-3  # … but a sample of several parts lasts no longer than this
 WARM_BELOW = 4e-3  # a longer run warms itself: what it reads first is not what it spends its time on
 HOPELESS = 3.0  # who is this far behind leaves at once; another program can only double a time
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
@@ -50,11 +48,12 @@ DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below 
 JUDGED = 3  # rounds before anybody else leaves, and that a comparison needs
 SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing
 ENOUGH = 14  # rounds that must still fit into a race's time, while it waits for the machine's best
-HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close
+HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
+LOST = 0.75  # … or has lost fewer rounds to the leader than this share
 GAIN = 1.01  # what a challenger must win by, in the median …
 CHANCE = 0.15  # … and the chance, at most, that an equal one wins as many rounds
-SAME = 0.01  # a lead that is known to be smaller is none, and nobody is timed to gain no more
-CONFIDENCE = 0.95  # of the interval that a lead is known to lie in
+SAME = 0.01  # nobody is timed to gain no more
+CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
 MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhile …
 SPARE = 2  # … but no more rounds than are kept and this many: on a machine that never rests the best of them count
 
@@ -91,18 +90,27 @@ class Entrant:
         return sorted(parts)[self.parts // 4]
 
 
+@dataclass(frozen=True)
+class Round:
+    """Seconds by name.  moved: by what share the reference changed meanwhile.  full: whether all samples were taken at
+    the machine's best."""
+
+    seconds: dict[str, float]
+    moved: float = 0.0
+    full: bool = True
+
+
 @dataclass
 class Race:
-    """The outcome: each round's seconds by name, and who was still running at the end, fastest first.
+    """The outcome: the rounds, and who was still running at the end, fastest first.
 
-    calibration: stands in where there was no round.  thrown: rounds that do not count, with how far the reference
-    moved.
+    calibration: seconds by name, that stand in where there was no round.  thrown: rounds that do not count.
     """
 
     standing: list[str]
     calibration: dict[str, float] = field(default_factory=dict)
-    kept: list[dict[str, float]] = field(default_factory=list)
-    thrown: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    kept: list[Round] = field(default_factory=list)
+    thrown: list[Round] = field(default_factory=list)
 
     @property
     def rounds(self) -> int:
@@ -110,7 +118,7 @@ class Race:
 
     @property
     def counted(self) -> list[dict[str, float]]:
-        return self.kept or [self.calibration]
+        return [each.seconds for each in self.kept] or [self.calibration]
 
     @property
     def winner(self) -> str:
@@ -140,9 +148,9 @@ class Race:
 
     def keep_least_moved(self) -> None:
         """Let the round count after all that the reference moved least in."""
-        least = min(self.thrown, key=lambda each: each[0])
+        least = min(self.thrown, key=lambda each: each.moved)
         self.thrown.remove(least)
-        self.kept.append(least[1])
+        self.kept.append(least)
 
 
 def give_way() -> None:
@@ -183,7 +191,7 @@ def race(
     rng: random.Random,
     least: int = 1,
     drop: bool = True,
-    enough: Callable[[Race], bool] | None = None,
+    fit: int = ENOUGH,
     reference: Run | None = None,
 ) -> Race:
     """Run all in interleaved rounds until it is decided who is fastest, or rounds or seconds are used up.
@@ -193,21 +201,20 @@ def race(
         seconds: a limit, except that `least` rounds are run in any case; with no round at all
             the calibration stands in for the samples.
         drop: whether losers leave early, and the race ends when it is settled.
-        enough: tells, where nobody leaves, that no more rounds are needed.
+        fit: rounds that must still fit into the time while the machine's best is waited for.
         reference: work of known length, some 50 µs, that tells how fast the machine is.
     """
     deadline = time.perf_counter() + seconds
     result = Race(list(entrants), {name: entrant.seconds for name, entrant in entrants.items()})
-    enough = is_settled if drop else enough
     with quiet():
         pace = Pace(reference)
-        while result.rounds < rounds and not (enough and enough(result)):
+        while result.rounds < rounds and not (drop and is_settled(result)):
             cost = sum(entrants[name].cost for name in result.standing)
             if result.rounds + len(result.thrown) >= least and time.perf_counter() + cost > deadline:
                 break
-            pace.begin_round(until=deadline - cost * max(0, ENOUGH - result.rounds))
+            pace.begin_round(until=deadline - cost * max(0, fit - result.rounds))
             each = {name: entrants[name].sample(pace) for name in rng.sample(result.standing, len(result.standing))}
-            result.thrown.append((pace.moved, each))
+            result.thrown.append(Round(each, pace.moved, pace.full))
             if pace.moved <= MOVED or len(result.thrown) > result.rounds + SPARE:
                 result.keep_least_moved()
                 if drop:
@@ -218,23 +225,18 @@ def race(
     return result
 
 
-def is_faster(challenger: list[float], holder: list[float]) -> bool:
-    """Whether enough paired samples show the challenger faster, by more than noise."""
-    if len(challenger) < JUDGED:
-        return False
-    ratios = [b / a for a, b in zip(challenger, holder, strict=True)]
+def is_faster(ratios: list[float]) -> bool:
+    """Whether one is faster by more than noise: by the other's time over its own, in rounds that both ran in."""
     won = sum(ratio > 1.0 for ratio in ratios)
-    return statistics.median(ratios) >= GAIN and sign_test(won, len(ratios)) <= CHANCE
+    return len(ratios) >= JUDGED and statistics.median(ratios) >= GAIN and sign_test(won, len(ratios)) <= CHANCE
 
 
 def is_settled(result: Race) -> bool:
-    """Whether more rounds would not change who wins: everybody else is slower by what a challenger must win by, or the
-    same."""
+    """Whether more rounds would gain nothing: nobody is faster than the leader but for nothing worth having."""
     if result.rounds < SETTLED:
         return False
     leader, *others = sorted(result.standing, key=result.median)
-    intervals = [interval(result.ratios(name, leader)) for name in others]
-    return all(low >= GAIN or (low >= 1 - SAME and high <= 1 + SAME) for low, high in intervals)
+    return all(interval(result.ratios(name, leader))[0] >= 1 - SAME for name in others)
 
 
 def sign_test(won: int, of: int) -> float:
@@ -269,19 +271,22 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
     """Who stays after a round, fastest first."""
     ranked = sorted(result.standing, key=result.median)
     leader = ranked[0]
-    relative = {name: statistics.median(result.ratios(name, leader)) for name in ranked}
+    ratios = {name: result.ratios(name, leader) for name in ranked}
+    relative = {name: statistics.median(found) for name, found in ratios.items()}
     if result.rounds < JUDGED:
         return [name for name in ranked if relative[name] <= HOPELESS]
+    lost = {name: sum(ratio > 1.0 for ratio in found) for name, found in ratios.items()}
     level = result.median(leader)
     stay = [leader]
     for name in ranked[1:]:
-        ratios = result.ratios(name, leader)
-        lost = sum(ratio > 1.0 for ratio in ratios)
-        best = min(each[name] for each in result.kept if name in each)
+        best = min(each[name] for each in result.counted if name in each)
         can_win = level > (1 + SAME) * entrants[name].bound
-        if can_win and best <= BEHIND * level and sign_test(lost, len(ratios)) > DOUBT:
+        if can_win and best <= BEHIND * level and sign_test(lost[name], len(ratios[name])) > DOUBT:
             stay.append(name)
-    if result.rounds in HALVINGS:
-        half = math.ceil(len(ranked) / 2)
-        stay = [name for at, name in enumerate(stay) if at < half or relative[name] <= HALVINGS[result.rounds]]
+    if (close := HALVINGS.get(result.rounds)) is not None:
+        stay = [
+            name
+            for at, name in enumerate(stay)
+            if at < math.ceil(len(ranked) / 2) or relative[name] <= close or lost[name] < LOST * result.rounds
+        ]
     return stay

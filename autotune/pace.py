@@ -2,7 +2,7 @@
 
 On a machine that others share, moments at full speed and moments well below it take turns, and who is fastest in one
 kind is not in the other. Samples are taken at full speed, as that is what a quiet machine repeats, for as long as such
-moments can be had at a fair price.
+moments can be had at a fair price; where they are rare, at the speed that is usual there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ PATIENCE = 10.0  # seconds waited, at most, for a second of samples …
 AT_ONCE = 0.2  # … and these before the first
 PAUSE = 5e-4  # between two looks: moments at full speed last some 40 ms
 FIRST_LOOKS = 200  # at a reference that is new, to learn its best
+COMMON = 0.1  # where the machine is at its best for a smaller share of the time, nobody waits for it: …
+TRUST = 1.0  # … it is taken to have been so for these seconds …
+MEMORY = 20.0  # … before what was seen, which is forgotten after about so many
+SPAN = 0.01  # seconds that a look speaks for, at most
 
 
 def clock(run: Run, loops: int = 1) -> float:
@@ -34,25 +38,27 @@ def clock(run: Run, loops: int = 1) -> float:
 class Pace:
     """Looks at a reference, work of known length, before and after samples; without one all are taken as they come.
 
-    lost: how much longer than its best the reference took at the last look.
+    lost: how much longer than its best the reference took at the last look.  full: whether all samples of the round
+    were taken at the machine's best.
     """
 
     def __init__(self, reference: Run | None) -> None:
         self._reference = reference
+        self._history = None if reference is None else _histories.get(reference) or _History(reference)
         self._until = math.inf
         self._allowed = AT_ONCE
         self.lost = self._begun = 0.0
+        self.full = True
         self.look()
 
     def look(self) -> None:
         """Time the reference."""
-        if self._reference is not None:
-            seconds = _seconds(self._reference)
-            self.lost = seconds / _best(self._reference, seconds) - 1.0
+        if self._reference is not None and self._history is not None:
+            self.lost = self._history.look(self._reference)
 
     def begin_round(self, until: float = math.inf) -> None:
         """Nothing is waited for past `until`, of `time.perf_counter()`."""
-        self._begun, self._until = self.lost, until
+        self._begun, self._until, self.full = self.lost, until, True
 
     @property
     def moved(self) -> float:
@@ -69,7 +75,7 @@ class Pace:
 
     def counts(self, seconds: float) -> bool:
         """Whether what ran for so long since the last look did so at the machine's best, or is to count all the same as
-        patience is used up."""
+        that is not waited for."""
         before = self.lost
         self.look()
         lost = max(before, self.lost)
@@ -77,26 +83,47 @@ class Pace:
             self._allowed -= seconds
             return False
         self._allowed += PATIENCE * seconds
+        self.full = self.full and lost <= BELOW
         return True
 
     def _is_patient(self) -> bool:
-        return self._allowed > 0 and time.perf_counter() < self._until
+        common = self._history is not None and self._history.share >= COMMON
+        return common and self._allowed > 0 and time.perf_counter() < self._until
 
 
-_bests: weakref.WeakKeyDictionary[Run, tuple[float, float]] = weakref.WeakKeyDictionary()  # seconds, and when
+class _History:
+    """What was seen of a reference of late, in any race: its best, and for what share of the time the machine was at
+    its best."""
 
-
-def _best(reference: Run, seconds: float) -> float:
-    """The reference's best of late, in any race; `seconds` is what it took just now."""
-    if reference not in _bests:
+    def __init__(self, reference: Run) -> None:
+        self._best = _seconds(reference)
         for _ in range(FIRST_LOOKS):
             time.sleep(PAUSE)
-            seconds = min(seconds, _seconds(reference))
-    now = time.perf_counter()
-    best, when = _bests.get(reference, (seconds, now))
-    best = min(seconds, best * (1 + FADING * (now - when)))
-    _bests[reference] = best, now
-    return best
+            self._best = min(self._best, _seconds(reference))
+        self._when = time.perf_counter()
+        self._good = self._seen = TRUST
+        _histories[reference] = self
+
+    def look(self, reference: Run) -> float:
+        """By what share the reference is now above its best."""
+        seconds, now = _seconds(reference), time.perf_counter()
+        passed = max(0.0, now - self._when)
+        self._best = min(seconds, self._best * (1 + FADING * passed))
+        self._when = now
+        lost = seconds / self._best - 1.0
+        known = min(passed, SPAN)
+        left = math.exp(-known / MEMORY)
+        self._seen = self._seen * left + known
+        self._good = self._good * left + known * (lost <= BELOW)
+        return lost
+
+    @property
+    def share(self) -> float:
+        """Of the time of late, that the machine was at its best."""
+        return self._good / self._seen
+
+
+_histories: weakref.WeakKeyDictionary[Run, _History] = weakref.WeakKeyDictionary()
 
 
 def _seconds(reference: Run) -> float:

@@ -1,4 +1,4 @@
-"""Finding the fastest candidate of one problem: prune, compile, check, race, time the best again, store."""
+"""Finding the fastest candidate of a problem: prune, compile, check, race, time the best again and again, store."""
 
 from __future__ import annotations
 
@@ -6,36 +6,41 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from autotune.candidates import Timed, promising, ruled_out, timed_rows
 from autotune.device import fingerprint
 from autotune.measure import (
     EFFORTS,
     JUDGED,
-    SAME,
+    SETTLED,
     Effort,
     Entrant,
     Race,
     calibrate,
+    interval,
     is_faster,
     is_settled,
     median_and_spread,
     race,
 )
 from autotune.measure import Run as Loop
+from autotune.rows import COLD, WARM
 from autotune.store import Row, Store
 from autotune.worker import compile_here, describe
-from autotune.workload import ADMITS, REGIMES, Candidate, Verdict, Workload, check
+from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
 
-WARM, COLD = REGIMES
 HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
-FINAL_SHARE = 0.3  # of a problem's seconds, kept for timing the best again
-FINAL_ROUNDS = 16  # on data that is prepared once
-CLOSE = 1.03  # who is no further behind the best …
-FINALISTS = 3  # … is timed again with it, but no more than these and the model's choice
-ACCURACY = "standard"  # what the final is held for: what a caller asks for who asks for nothing
+RACE_SHARE = 0.4  # of a problem's seconds, for the race; getting candidates ready takes some, turns have the rest
+TURN_SHARE = 0.1  # and of these, at most, a turn of timing the best again
+TURN_ROUNDS = 16
+TURNS = 10  # at most
+SURE = 2  # turns that a decision takes, unless all but one are known to be far behind
+CLOSE = 1.04  # who is known to be further behind is not timed again
+FINALISTS = {True: (1.04, 3), False: (1.10, 5)}  # who is timed again after a race at the machine's best, or another:
+# those within so much of the best, so many of them at most, and the model's choice
+ACCURACY = "standard"  # what the best are timed again for: what a caller asks for who asks for nothing
 
 Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
 Watch = Callable[[float], None]  # told the best seconds so far
@@ -49,26 +54,13 @@ class Findings:
     times: dict[str, float] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    known: dict[str, _Timed] = field(default_factory=dict)
+    known: dict[str, Timed] = field(default_factory=dict)
 
     def reject(self, name: str, reason: str) -> None:
+        """It is out, whatever was known of it."""
         self.verdicts[name] = self.verdicts.get(name, Verdict())._replace(reason=reason)
-
-
-def choose(workload: Workload, key: str, store: Store, effort: str, regime: str = WARM) -> list[Candidate]:
-    """The candidates worth compiling: the most promising of those that no stored time rules out."""
-    candidates, _ = workload.candidates(key, effort)
-    known = [_Timed(row.accuracy, row.workspace, row.median) for row in timed_rows(workload, key, store, regime)]
-    seeds = {name: place for place, name in enumerate(store.seeds(key, regime))}
-    # The model's choice stays first, as ties go to it.
-    ordered = candidates[:1] + sorted(candidates[1:], key=lambda candidate: seeds.get(candidate.name, len(seeds)))
-    return _promising([candidate for candidate in ordered if _ruled_out(candidate, known) is None], effort)
-
-
-def timed_rows(workload: Workload, key: str, store: Store, regime: str = WARM) -> list[Row]:
-    """The stored times of candidates that are as they were then, best first."""
-    rows = store.rows(fingerprint().key, key, regime=regime)
-    return [row for row in rows if row.state == "ok" and row.sources in workload.sources]
+        for known in (self.samples, self.times, self.scores):
+            known.pop(name, None)
 
 
 def tune(
@@ -80,26 +72,33 @@ def tune(
     *,
     effort: Effort,
     regime: str = WARM,
-    deadline: float | None = None,
-    watch: Watch = lambda seconds: None,
 ) -> Row | None:
-    """Time the compiled candidates of a problem in this process and store what was found.
+    """Time the compiled candidates of a problem in this process and store what was found; see `Search` and `settle`."""
+    search = Search(workload, key, candidates, tried, effort=effort, regime=regime)
+    begun = time.monotonic()
+    search.race()
+    settle([search], begun + effort.seconds)
+    return search.save(store)
+
+
+def settle(
+    searches: Sequence[Search],
+    until: float,
+    deadline: float | None = None,
+    entered: Callable[[Search], object] = lambda search: None,
+) -> None:
+    """Time the best of each problem again until it is decided, the problems in turn, so that no moment decides.
 
     Arguments:
-        candidates: the model's choice first, which ties go to.
-        tried: what came of those that were compiled; others are left alone.
-        deadline: of `time.monotonic()`, past which no further candidate is begun.
-
-    Returns:
-        The best row, or None if every candidate was rejected.
+        until: of `time.monotonic()`, past which each problem still has its first turn, but nobody another.
+        deadline: past which nobody has one.  entered: told whose turn it is.
     """
-    findings = Findings(verdicts=dict(tried))
-    ready = [each for each in candidates if each.name in tried and not tried[each.name].reason]
-    _Search(workload, key, effort, regime, deadline, watch, findings).run(ready)
-    rows = [row._replace(regime=regime) for row in _rows(workload, key, candidates, findings)]
-    store.put(rows + _carried(rows, timed_rows(workload, key, store, regime)))
-    timed = [row for row in rows if row.state == "ok"]
-    return min(timed, key=lambda row: (row.score, row.estimate), default=None)
+    for turn in range(TURNS):
+        for search in [search for search in searches if not search.is_decided]:
+            if _is_late(until if turn else None) or _is_late(deadline, search.entry * len(search.finalists)):
+                return
+            entered(search)
+            search.again(deadline)
 
 
 def profile(
@@ -125,76 +124,63 @@ def profile(
         if (workspace_limit is None or candidate.workspace <= workspace_limit)
         and (accuracies is None or candidate.accuracy in accuracies)
     ]
-    chosen = _promising(admitted, effort)
+    chosen = promising(admitted, effort)
     tried = {candidate.name: compile_here(workload, key, candidate.name) for candidate in chosen}
     store.register(fingerprint())
     return tune(workload, key, chosen, tried, store, effort=EFFORTS[effort])
 
 
-class _Timed(NamedTuple):
-    accuracy: str
-    workspace: int
-    seconds: float
+class Search:
+    """The timing of one problem: all candidates `race`; then the best are timed `again`, each time on data prepared
+    afresh and preferably at another moment, until it `is_decided` who wins."""
 
+    def __init__(
+        self,
+        workload: Workload,
+        key: str,
+        candidates: list[Candidate],
+        tried: Tried,
+        *,
+        effort: Effort,
+        regime: str = WARM,
+        watch: Watch = lambda seconds: None,
+    ) -> None:
+        """candidates: the model's choice first, which ties go to.  tried: what came of those that were compiled; others
+        are left alone."""
+        self.workload, self.key, self.candidates = workload, key, candidates
+        self.effort, self.regime, self.watch = effort, regime, watch
+        self.findings = Findings(verdicts=dict(tried))
+        self.heats: list[Race] = []
+        self.turns: list[Race] = []  # of the finalists
+        self.finalists: list[str] = []
+        self.entry = 0.0  # seconds that getting a candidate ready takes, at most
+        self._rng = random.Random(key)
 
-def _ruled_out(candidate: Candidate, known: Iterable[_Timed]) -> _Timed | None:
-    """What serves every caller that the candidate could serve, and was measured faster than it can be but for nothing
-    worth having."""
-    for timed in known:
-        serves = timed.accuracy in ADMITS[candidate.accuracy] and timed.workspace <= candidate.workspace
-        if serves and timed.seconds <= (1 + SAME) * candidate.bound:
-            return timed
-    return None
+    def race(self, deadline: float | None = None) -> None:
+        """Race all that are ready, a heat at a time with the last winner among them.
 
-
-def _promising(candidates: list[Candidate], effort: str) -> list[Candidate]:
-    """The first of the candidates that an effort affords, among them the first of each accuracy class."""
-    firsts = {candidate.accuracy: candidate for candidate in reversed(candidates)}.values()
-    others = [candidate for candidate in candidates if candidate not in firsts]
-    chosen = {*firsts, *others[: max(0, EFFORTS[effort].candidates - len(firsts))]}
-    return [candidate for candidate in candidates if candidate in chosen]
-
-
-@dataclass
-class _Search:
-    """The timing of one problem."""
-
-    workload: Workload
-    key: str
-    effort: Effort
-    regime: str
-    deadline: float | None
-    watch: Watch
-    findings: Findings
-    entry: float = 0.0  # seconds that getting a candidate ready took, at most
-
-    def run(self, ready: list[Candidate]) -> None:
-        """Race all, a heat at a time with the last winner among them, then the best once more."""
-        rng = random.Random(self.key)
-        share = self.effort.seconds * (1 - FINAL_SHARE) / max(1, len(ready))
-        waiting = list(ready)
+        Arguments:
+            deadline: of `time.monotonic()`, past which no further candidate is begun.
+        """
+        verdicts = self.findings.verdicts
+        waiting = [each for each in self.candidates if each.name in verdicts and not verdicts[each.name].reason]
+        share = self.effort.seconds * RACE_SHARE / max(1, len(waiting))
         leader: dict[str, Entrant] = {}
-        model = ""
-        while waiting and not self.is_late(self.entry if leader else 0.0):
+        while waiting and not _is_late(deadline, self.entry if leader else 0.0):
             heat = dict(leader)
-            while waiting and len(heat) < HEAT[self.regime] and not (heat and self.is_late(self.entry)):
+            while waiting and len(heat) < HEAT[self.regime] and not (heat and _is_late(deadline, self.entry)):
                 candidate = waiting.pop(0)
                 if (entrant := self.enter(candidate)) is not None:
                     heat[candidate.name] = entrant
-                    model = model or candidate.name
             if len(heat) > len(leader):
-                seconds = self.left(share * len(heat))
-                result = race(heat, rounds=self.effort.rounds, seconds=seconds, rng=rng, reference=self.reference())
+                seconds = _left(deadline, share * len(heat))
+                result = race(
+                    heat, rounds=self.effort.rounds, seconds=seconds, rng=self._rng, reference=self.reference()
+                )
                 self.rank(result, *leader)
                 leader = {result.winner: heat[result.winner]}
                 self.watch(min(self.findings.times.values()))
-        self.findings.scores = dict(self.findings.times)
-        if model:
-            self.decide(ready, model, rng)
-
-    def is_late(self, ahead: float = 0.0) -> bool:
-        """Whether the deadline comes before something that takes so many seconds is done."""
-        return self.deadline is not None and time.monotonic() + ahead >= self.deadline
+        self.nominate()
 
     def reference(self) -> Loop | None:
         """The loop that tells whether the machine's speed changed, if it can be had."""
@@ -203,36 +189,38 @@ class _Search:
         except Exception:  # rounds are then judged without
             return None
 
-    def left(self, seconds: float) -> float:
-        """`seconds`, or what the deadline leaves of them."""
-        return seconds if self.deadline is None else min(seconds, max(0.0, self.deadline - time.monotonic()))
-
     def enter(self, candidate: Candidate) -> Entrant | None:
         """The candidate ready to run, once its output is known to be right; else None and the reason is noted."""
         findings, name = self.findings, candidate.name
-        if (better := _ruled_out(candidate, findings.known.values())) is not None:
+        if (better := ruled_out(candidate, findings.known.values())) is not None:
             bound, best = candidate.bound * 1e6, better.seconds * 1e6
             findings.reject(name, f"pruned: it cannot take less than {bound:.1f} µs, another takes {best:.1f} µs")
             return None
-        begun = time.monotonic()
+        entrant = self.ready(name, candidate.bound)
+        if entrant is not None:
+            findings.known[name] = Timed(candidate.accuracy, candidate.workspace, entrant.seconds)
+        return entrant
+
+    def ready(self, name: str, bound: float = 0.0) -> Entrant | None:
+        """The candidate bound to data of its own; None if it fails or is wrong, with the reason noted."""
+        findings, begun = self.findings, time.monotonic()
         try:
             trial = self.workload.prepare(self.key, name, self.regime)
             if math.isnan(findings.verdicts[name].limit):  # no worker has run it
                 findings.verdicts[name] = check(trial)
                 if findings.verdicts[name].reason:
                     return None
-            entrant = calibrate(trial.run, candidate.bound)
+            return calibrate(trial.run, bound)
         except Exception as failure:
             findings.reject(name, f"run: {describe(failure)}")
             return None
         finally:
             self.entry = max(self.entry, time.monotonic() - begun)
-        findings.known[name] = _Timed(candidate.accuracy, candidate.workspace, entrant.seconds)
-        return entrant
 
     def rank(self, result: Race, leader: str | None = None) -> None:
         """Add a heat. All times are kept in terms of the latest winner's median, so that drift cancels."""
         times, samples = self.findings.times, self.findings.samples
+        self.heats.append(result)
         level, _ = median_and_spread(result.samples[result.winner])
         if leader is not None:
             factor = level * result.relative(leader) / times[leader]
@@ -241,47 +229,122 @@ class _Search:
             samples.setdefault(name, []).extend(found)
             times[name] = level * result.relative(name)
 
-    def decide(self, ready: list[Candidate], model: str, rng: random.Random) -> None:
-        """Time the best and the model's choice again; unless one of them wins clearly, nothing ranks before that."""
-        findings = self.findings
-        rivals = [c.name for c in ready if c.name in findings.times and c.accuracy in ADMITS[ACCURACY]] or [model]
-        best = min(rivals, key=findings.times.__getitem__)
-        close = [name for name in rivals if findings.times[name] <= CLOSE * findings.times[best]]
-        finalists = sorted({*close, model}, key=findings.times.__getitem__)[:FINALISTS]
-        result = self.final(list(dict.fromkeys([*finalists, model])), rng)
+    @property
+    def model(self) -> str:
+        """The model's choice of those that run, "" if none does."""
+        return next((each.name for each in self.candidates if each.name in self.findings.times), "")
+
+    @property
+    def served(self) -> list[str]:
+        """Who serves a caller who asks for nothing, fastest first."""
+        times = self.findings.times
+        names = [c.name for c in self.candidates if c.accuracy in ADMITS[ACCURACY] and c.name in times]
+        return sorted(names or [*filter(None, [self.model])], key=times.__getitem__)
+
+    def nominate(self) -> None:
+        """Choose whom to time again: the best and the model's choice."""
+        times, served = self.findings.times, self.served
+        full = sum(each.full for heat in self.heats for each in heat.kept) >= JUDGED
+        close, most = FINALISTS[full]
+        best = [name for name in served if times[name] <= close * times[served[0]]][:most]
+        self.finalists = list(dict.fromkeys([*best, *filter(None, [self.model])]))
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether timing the finalists again is of no use."""
+        if len(self.finalists) < 2:
+            return True
+        counted = self.counted
+        rounds = [each for turn in counted for each in turn.kept]
+        return len(counted) >= SURE and is_settled(Race(self.finalists, kept=rounds))
+
+    @property
+    def counted(self) -> list[Race]:
+        """The turns, with no more than their rounds at the machine's best if there are enough of those."""
+        full = [Race(turn.standing, kept=[each for each in turn.kept if each.full]) for turn in self.turns]
+        full = [turn for turn in full if turn.kept]
+        return full if sum(turn.rounds for turn in full) >= SETTLED else self.turns
+
+    def again(self, deadline: float | None = None) -> None:
+        """Rounds of the finalists on data prepared afresh; who is then known to be far behind is none any more."""
+        entrants = {name: entrant for name in self.finalists if (entrant := self.ready(name)) is not None}
+        self.finalists = list(entrants)
+        if len(entrants) < 2:
+            return
+        seconds = _left(deadline, self.effort.seconds * TURN_SHARE)
+        least = 0 if _is_late(deadline) else JUDGED
+        result = race(
+            entrants,
+            rounds=TURN_ROUNDS,
+            seconds=seconds,
+            rng=self._rng,
+            least=least,
+            drop=False,
+            fit=JUDGED,
+            reference=self.reference(),
+        )
         if result.rounds:
-            level = findings.times[best]
-            for name, samples in result.samples.items():
-                findings.samples[name].extend(samples)
-                findings.times[name] = level * statistics.median(result.ratios(name, best))
-            findings.scores = dict(findings.times)
-            best = min(result.standing, key=findings.times.__getitem__)
-        if best != model and not is_faster(result.samples.get(best, []), result.samples.get(model, [])):
-            for name in {*rivals, model}:
+            self.turns.append(result)
+            best = self.best
+            self.finalists = [name for name in self.finalists if interval(self.ratios(name, best))[0] < CLOSE]
+
+    @property
+    def best(self) -> str:
+        """The fastest of the finalists."""
+        first = self.finalists[0]
+        return min(self.finalists, key=lambda name: self.relative(name, first))
+
+    def ratios(self, name: str, to: str) -> list[float]:
+        """Time of one finalist over another's, in all rounds of the turns that both ran in."""
+        return [ratio for turn in self.counted for ratio in turn.ratios(name, to)]
+
+    def relative(self, name: str, to: str) -> float:
+        """The mean of the turns' medians of that, as each turn is a moment and a place in memory."""
+        medians = [statistics.median(ratios) for turn in self.counted if (ratios := turn.ratios(name, to))]
+        return statistics.geometric_mean(medians) if medians else 1.0
+
+    def save(self, store: Store) -> Row | None:
+        """Store what was found; returns the best row, or None if every candidate was rejected."""
+        self.decide()
+        rows = _rows(self.workload, self.key, self.candidates, self.findings, self.regime)
+        store.put(rows + _carried(rows, timed_rows(self.workload, self.key, store, self.regime)))
+        timed = [row for row in rows if row.state == "ok"]
+        return min(timed, key=lambda row: (row.score, row.estimate), default=None)
+
+    def decide(self) -> None:
+        """Rank by the turns who was in them. Unless one wins clearly, nothing ranks before the model's choice."""
+        findings, model = self.findings, self.model
+        if not (served := self.served):
+            return
+        times, leader = findings.times, served[0]
+        if self.turns and self.finalists:
+            leader = self.best
+            level = next(times[name] * self.relative(leader, name) for name in served if self.ratios(leader, name))
+            for name, samples in Race([], kept=[each for turn in self.counted for each in turn.kept]).samples.items():
+                if name in times:
+                    findings.samples[name].extend(samples)
+                    times[name] = level * self.relative(name, leader)
+        findings.scores = dict(times)
+        if leader != model and not is_faster(self.evidence(model, leader)):
+            for name in {*served, model}:
                 findings.scores[name] = max(findings.scores[name], findings.scores[model])
 
-    def final(self, names: list[str], rng: random.Random) -> Race:
-        """Rounds of all on data that is prepared afresh several times, so that no place in memory decides."""
-        result = Race(names)
-        seconds = self.effort.seconds * FINAL_SHARE / self.effort.finals
-        for _ in range(self.effort.finals if len(names) > 1 else 0):
-            if self.is_late(len(names) * self.entry):
-                break
-            try:
-                entrants = {name: calibrate(self.workload.prepare(self.key, name, self.regime).run) for name in names}
-            except Exception:  # such as want of memory: what is known without this stands
-                break
-            result.kept += race(
-                entrants,
-                rounds=FINAL_ROUNDS,
-                seconds=self.left(seconds),
-                rng=rng,
-                least=0 if self.is_late() else JUDGED,
-                drop=False,
-                enough=is_settled,
-                reference=self.reference(),
-            ).kept
-        return result
+    def evidence(self, name: str, to: str) -> list[float]:
+        """Time of one over another's in rounds that both ran in: of the turns that count, of all, or else of heats."""
+        for races in (self.counted, self.turns, self.heats):
+            if len(ratios := [ratio for each in races for ratio in each.ratios(name, to)]) >= JUDGED:
+                return ratios
+        return []
+
+
+def _is_late(deadline: float | None, ahead: float = 0.0) -> bool:
+    """Whether the deadline, of `time.monotonic()`, comes before something that takes so many seconds is done."""
+    return deadline is not None and time.monotonic() + ahead >= deadline
+
+
+def _left(deadline: float | None, seconds: float) -> float:
+    """`seconds`, or what the deadline leaves of them."""
+    return seconds if deadline is None else min(seconds, max(0.0, deadline - time.monotonic()))
 
 
 def _carried(rows: list[Row], stored: list[Row]) -> list[Row]:
@@ -299,7 +362,7 @@ def _carried(rows: list[Row], stored: list[Row]) -> list[Row]:
     ]
 
 
-def _rows(workload: Workload, key: str, candidates: list[Candidate], findings: Findings) -> list[Row]:
+def _rows(workload: Workload, key: str, candidates: list[Candidate], findings: Findings, regime: str) -> list[Row]:
     rows = []
     for candidate in candidates:
         name = candidate.name
@@ -310,6 +373,7 @@ def _rows(workload: Workload, key: str, candidates: list[Candidate], findings: F
             name,
             workload.sources_of(name),
             "rejected",
+            regime=regime,
             error=verdict.error,
             error_limit=verdict.limit,
             workspace=candidate.workspace,

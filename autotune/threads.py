@@ -6,8 +6,8 @@ import random
 import statistics
 from collections.abc import Mapping
 
+from autotune.candidates import timed_rows
 from autotune.measure import calibrate, race
-from autotune.search import timed_rows
 from autotune.store import Row, Store
 from autotune.workload import ADMITS, Workload
 

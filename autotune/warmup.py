@@ -11,16 +11,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from autotune.candidates import choose
 from autotune.device import allowed_cores, fingerprint
 from autotune.measure import EFFORTS
 from autotune.progress import Listener, Pace
-from autotune.search import Tried, choose, tune
+from autotune.search import Search, Tried, settle
 from autotune.store import Row, Store
 from autotune.threads import compare
 from autotune.worker import Pool, Task, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
 
 BATCH = 12  # problems compiled together
+GROUP_SECONDS = 30.0  # of an effort: problems of so many are timed in turn, each at several moments
 COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
 COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
 LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
@@ -144,6 +146,15 @@ def _by_value(
     return sorted(pending, key=lambda problem: (-values[families[problem.task]], families[problem.task]))
 
 
+@dataclass(frozen=True)
+class _Timing:
+    """A problem's search, and whether all candidates chosen for it are in that."""
+
+    problem: Problem
+    search: Search
+    is_whole: bool
+
+
 @dataclass
 class _Warmup:
     workload: Workload
@@ -183,13 +194,17 @@ class _Warmup:
                     chosen[each.task] = choose(self.workload, each.key, self.store, self.effort, each.regime)
             tasks = [(each.key, candidate.name) for each in todo for candidate in chosen.get(each.task, ())]
             tried = self.try_out(tasks, limit)
+            ready: list[_Timing] = []
             for problem in todo:
-                if self.left() <= 0.0 or problem.task not in chosen:
-                    break
                 known = {name: verdict for (key, name), verdict in tried.items() if key == problem.key}
                 # Without a single one the budget ended before its turn; without candidates nothing can be done.
-                if known or not chosen[problem.task]:
-                    self.time(problem, chosen[problem.task], known, limit)
+                if problem.task in chosen and (known or not chosen[problem.task]):
+                    ready.append(self.timing(problem, chosen[problem.task], known))
+            bounded = self.deadline is not None or limit is not None
+            size = 1 if bounded else max(1, int(GROUP_SECONDS / EFFORTS[self.effort].seconds))
+            for start in range(0, len(ready), size):
+                if self.left() > 0.0:
+                    self.time(ready[start : start + size], limit)
         return [problem for problem in batch if problem not in mine]
 
     @contextlib.contextmanager
@@ -227,22 +242,42 @@ class _Warmup:
             self.pace.did_compile()
         return tried
 
-    def time(self, problem: Problem, candidates: list[Candidate], tried: Tried, limit: float | None) -> None:
-        begun = time.monotonic()
-        self.pace.tell("time", problem.label)
-        ends = [end for end in (begun + self.share() if self.deadline is not None else None, limit) if end is not None]
-        best = tune(
-            self.workload,
-            problem.key,
-            candidates,
-            tried,
-            self.store,
-            effort=EFFORTS[self.effort],
-            regime=problem.regime,
-            deadline=min(ends, default=None),
-            watch=lambda seconds: self.pace.tell("time", problem.label, problem.flops / seconds * 1e-9),
+    def timing(self, problem: Problem, candidates: list[Candidate], tried: Tried) -> _Timing:
+        def watch(seconds: float) -> None:
+            self.pace.tell("time", problem.label, problem.flops / seconds * 1e-9)
+
+        effort = EFFORTS[self.effort]
+        search = Search(
+            self.workload, problem.key, candidates, tried, effort=effort, regime=problem.regime, watch=watch
         )
-        if len(tried) == len(candidates):
+        return _Timing(problem, search, is_whole=len(tried) == len(candidates))
+
+    def time(self, group: Sequence[_Timing], limit: float | None) -> None:
+        """Time problems in turn and store what is found; of those that an interrupt meets, what is known so far."""
+        begun = time.monotonic()
+        ends = [end for end in (begun + self.share() if self.deadline is not None else None, limit) if end is not None]
+        deadline = min(ends, default=None)
+        labels = {each.search: each.problem.label for each in group}
+        raced: list[_Timing] = []
+        try:
+            for each in group:
+                self.pace.tell("time", each.problem.label)
+                raced.append(each)
+                each.search.race(deadline)
+            until = begun + len(group) * EFFORTS[self.effort].seconds
+            settle([*labels], until, deadline, lambda search: self.pace.tell("time", labels[search]))
+            seconds = (time.monotonic() - begun) / len(group)
+            while raced:
+                self.finish(raced.pop(0), seconds)
+        finally:
+            for each in raced:
+                each.search.save(self.store)
+
+    def finish(self, timing: _Timing, seconds: float) -> None:
+        """Store what was found of a problem that took so many seconds."""
+        problem = timing.problem
+        best = timing.search.save(self.store)
+        if timing.is_whole:
             self.store.finish(
                 fingerprint().key,
                 problem.key,
@@ -258,7 +293,7 @@ class _Warmup:
             self.outcome.tuned[problem.task] = best
             self.compare_threads(problem)
         gflops = problem.flops / best.median * 1e-9 if best else 0.0
-        self.pace.did_time(problem.label, gflops, time.monotonic() - begun)
+        self.pace.did_time(problem.label, gflops, seconds)
 
     def compare_threads(self, problem: Problem) -> None:
         """Compare the counts of threads of a problem once all of them are tuned."""

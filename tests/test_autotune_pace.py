@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -29,7 +30,7 @@ def test_without_a_reference_everything_counts(clock: Clock) -> None:
 
 
 def test_the_best_is_learnt_before_the_first_sample(clock: Clock) -> None:
-    at = Pace(machine(clock, lambda now: 1.0 if 0.1 < now < 0.15 else 1.2))
+    at = Pace(machine(clock, lambda now: 1.0 if 0.1 < now < 0.11 else 1.2))
     assert at.lost == pytest.approx(0.2, abs=0.001)
 
 
@@ -70,6 +71,31 @@ def test_waiting_is_paid_for_by_samples(clock: Clock, samples: float) -> None:
     assert at.counts(1e-3)  # out of patience
     at.wait()
     assert clock.now - begun == pytest.approx(pace.PATIENCE * 1e-3, abs=2 * pace.PAUSE)
+
+
+def test_nobody_waits_where_the_machine_is_seldom_at_its_best(clock: Clock) -> None:
+    reference = machine(clock, lambda now: 1.0 if now < 1.0 or now % 0.1 < 0.005 else 1.2)
+    Pace(reference)
+    clock.now = 1.0
+    assert share(reference, seconds=1.0) > pace.COMMON  # it was trusted to be common
+    assert share(reference, seconds=20.0) < pace.COMMON
+    at = Pace(reference)
+    while at.lost <= pace.BELOW:
+        clock.now += 1e-3
+        at.look()
+    begun = clock.now
+    at.wait()
+    assert clock.now == begun
+    assert at.counts(1e-3)
+
+
+def share(reference: Callable[[], None], seconds: float) -> float:
+    """What is thought to be the share of moments at full speed after looking for so long."""
+    at, history = Pace(reference), pace._histories[reference]
+    for _ in range(round(seconds / 5e-3)):
+        time.sleep(5e-3)
+        at.look()
+    return history.share
 
 
 def test_nothing_is_waited_for_past_the_deadline(clock: Clock) -> None:

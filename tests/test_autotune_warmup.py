@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from autotune import background, threads
+from autotune.candidates import choose
 from autotune.cores import thread_counts
 from autotune.device import fingerprint
-from autotune.search import choose
 from autotune.store import Row, Store
 from autotune.warmup import Outcome, warmup
 from autotune.workload import Candidate, Problem, Reading

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.progress import Progress as Bar
 from scipy.stats import t as student
 
+from autotune.candidates import timed_rows
 from autotune.measure import CONFIDENCE, calibrate, interval, race
-from autotune.search import timed_rows
 from autotune.store import Row, Store
 from autotune.warmup import warmup
 from autotune.workload import ADMITS, Problem
@@ -41,8 +41,8 @@ class Times:
         return [[a / b for a, b in zip(*(turn[name] for name in pair), strict=True)] for turn in self.turns]
 
     def ratio(self, at: int, to: int) -> float:
-        """The median of those of all preparations."""
-        return statistics.median(itertools.chain(*self.ratios(at, to)))
+        """The mean of the preparations' medians of those."""
+        return statistics.geometric_mean(statistics.median(ratios) for ratios in self.ratios(at, to))
 
     def spread(self) -> float:
         """How much slower the slowest rival is than the fastest, compared round by round."""
@@ -109,27 +109,26 @@ class Session:
         found = [(problem, names) for problem in self.problems if (names := rivals(problem))]
         if not found:
             raise SystemExit("Argument 'shape-limit' must leave time to compile and time some candidates.")
-        task = self.bar.add_task(f"timing {what}", total=len(found))
-        for problem, names in found:
-            yield problem, self._timed(problem, names)
-            self.bar.advance(task)
+        turns: list[list[Mapping[str, list[float]]]] = [[] for _ in found]
+        task = self.bar.add_task(f"timing {what}", total=len(found) * self.options.preparations)
+        for turn in range(self.options.preparations):  # of all, so that no moment decides
+            for (problem, names), each in zip(found, turns, strict=True):
+                each.append(self._timed(problem, names, turn))
+                self.bar.advance(task)
+        for (problem, names), each in zip(found, turns, strict=True):
+            yield problem, Times(names, each)
 
-    def _timed(self, problem: Problem, names: Sequence[str]) -> Times:
-        """Seconds of each round by candidate, on data that is prepared several times, so that no place or moment
-        decides; one candidate that is all there is need not be timed."""
+    def _timed(self, problem: Problem, names: Sequence[str], turn: int) -> Mapping[str, list[float]]:
+        """Seconds of each round by candidate, on data prepared for this; one that is all there is need not be timed."""
         unique = list(dict.fromkeys(names))
         if len(unique) == 1:
-            return Times(names, [{unique[0]: [1.0]}])
-        turns = []
-        for turn in range(self.options.preparations):
-            entrants = {name: calibrate(workload.prepare(problem.key, name).run) for name in unique}
-            result = race(
-                entrants,
-                rounds=self.options.rounds,
-                seconds=math.inf,
-                rng=random.Random(f"{problem.key} {turn}"),
-                drop=False,
-                reference=workload.reference(problem.key),
-            )
-            turns.append(result.samples)
-        return Times(names, turns)
+            return {unique[0]: [1.0]}
+        result = race(
+            {name: calibrate(workload.prepare(problem.key, name).run) for name in unique},
+            rounds=self.options.rounds,
+            seconds=math.inf,
+            rng=random.Random(f"{problem.key} {turn}"),
+            drop=False,
+            reference=workload.reference(problem.key),
+        )
+        return result.samples
