@@ -32,7 +32,7 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=8, rounds=30, seconds=1.25),
+    "quick": Effort(candidates=8, rounds=30, seconds=1.2),
     "normal": Effort(candidates=24, rounds=60, seconds=4.8),
     "exhaustive": Effort(candidates=1000, rounds=120, seconds=60.0),
 }
@@ -45,13 +45,15 @@ WARM_BELOW = 4e-3  # a longer run warms itself: what it reads first is not what 
 HOPELESS = 3.0  # who is this far behind leaves at once; another program can only double a time
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
 DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
-JUDGED = 3  # rounds before anybody else leaves, and that a comparison needs
+JUDGED = 3  # rounds that a comparison needs, and before anybody else leaves …
+SURE = 6  # … or so many, where they are short: …
+SHORT = 20e-3  # … take no longer than this
 SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing
 ENOUGH = 14  # rounds that must still fit into a race's time, while it waits for the machine's best
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
 LOST = 0.75  # … or has lost fewer rounds to the leader than this share
 GAIN = 1.01  # what a challenger must win by, in the median …
-CHANCE = 0.15  # … and the chance, at most, that an equal one wins as many rounds
+CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
 MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhile …
@@ -139,6 +141,10 @@ class Race:
     def ratios(self, name: str, to: str) -> list[float]:
         """Time of one over the other's in each round that both ran in."""
         return [each[name] / each[to] for each in self.counted if name in each and to in each]
+
+    def lost(self, name: str, to: str) -> float:
+        """Share of the rounds that both ran in."""
+        return statistics.fmean(ratio > 1.0 for ratio in self.ratios(name, to))
 
     def relative(self, name: str) -> float:
         """Time over the winner's, in the rounds that both ran in, so that drift cancels. Who left early has lost to
@@ -273,20 +279,20 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
     leader = ranked[0]
     ratios = {name: result.ratios(name, leader) for name in ranked}
     relative = {name: statistics.median(found) for name, found in ratios.items()}
-    if result.rounds < JUDGED:
+    if result.rounds < (SURE if sum(entrants[name].cost for name in ranked) <= SHORT else JUDGED):
         return [name for name in ranked if relative[name] <= HOPELESS]
-    lost = {name: sum(ratio > 1.0 for ratio in found) for name, found in ratios.items()}
     level = result.median(leader)
     stay = [leader]
     for name in ranked[1:]:
         best = min(each[name] for each in result.counted if name in each)
         can_win = level > (1 + SAME) * entrants[name].bound
-        if can_win and best <= BEHIND * level and sign_test(lost[name], len(ratios[name])) > DOUBT:
+        lost = sum(ratio > 1.0 for ratio in ratios[name])
+        if can_win and best <= BEHIND * level and sign_test(lost, len(ratios[name])) > DOUBT:
             stay.append(name)
     if (close := HALVINGS.get(result.rounds)) is not None:
         stay = [
             name
             for at, name in enumerate(stay)
-            if at < math.ceil(len(ranked) / 2) or relative[name] <= close or lost[name] < LOST * result.rounds
+            if at < math.ceil(len(ranked) / 2) or relative[name] <= close or result.lost(name, leader) < LOST
         ]
     return stay

@@ -14,6 +14,7 @@ from autotune.device import fingerprint
 from autotune.measure import (
     EFFORTS,
     JUDGED,
+    LOST,
     SETTLED,
     Effort,
     Entrant,
@@ -33,13 +34,14 @@ from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
 
 HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
 RACE_SHARE = 0.4  # of a problem's seconds, for the race; getting candidates ready takes some, turns have the rest
-TURN_SHARE = 0.1  # and of these, at most, a turn of timing the best again
+TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting them ready took longer
 TURN_ROUNDS = 16
 TURNS = 10  # at most
-SURE = 2  # turns that a decision takes, unless all but one are known to be far behind
-CLOSE = 1.04  # who is known to be further behind is not timed again
-FINALISTS = {True: (1.04, 3), False: (1.10, 5)}  # who is timed again after a race at the machine's best, or another:
-# those within so much of the best, so many of them at most, and the model's choice
+AGREED = 2  # turns that a decision takes, unless all but one are known to be far behind
+CLOSE = 1.04  # who is further behind in the race, and lost nearly all of its rounds, is not timed again …
+FAR = 1.15  # … this far, where a race was at less than the machine's best …
+SHORT = 1e-3  # … and a run takes no longer, so that its rank may be another at the best
+FINALISTS = 4  # timed again at most, and the model's choice; who is then known to be CLOSE behind leaves
 ACCURACY = "standard"  # what the best are timed again for: what a caller asks for who asks for nothing
 
 Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
@@ -55,6 +57,7 @@ class Findings:
     scores: dict[str, float] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     known: dict[str, Timed] = field(default_factory=dict)
+    lost: dict[str, float] = field(default_factory=dict)  # share of rounds, to the winner of its heat
 
     def reject(self, name: str, reason: str) -> None:
         """It is out, whatever was known of it."""
@@ -228,6 +231,7 @@ class Search:
         for name, found in result.samples.items():
             samples.setdefault(name, []).extend(found)
             times[name] = level * result.relative(name)
+            self.findings.lost[name] = result.lost(name, result.winner)
 
     @property
     def model(self) -> str:
@@ -244,10 +248,11 @@ class Search:
     def nominate(self) -> None:
         """Choose whom to time again: the best and the model's choice."""
         times, served = self.findings.times, self.served
-        full = sum(each.full for heat in self.heats for each in heat.kept) >= JUDGED
-        close, most = FINALISTS[full]
-        best = [name for name in served if times[name] <= close * times[served[0]]][:most]
-        self.finalists = list(dict.fromkeys([*best, *filter(None, [self.model])]))
+        rounds = [each.full for heat in self.heats for each in heat.kept]
+        usual = served and times[served[0]] <= SHORT and 2 * sum(rounds) < len(rounds)
+        limit = (FAR if usual else CLOSE) * times[served[0]] if served else 0.0
+        best = [name for name in served if times[name] <= limit or self.findings.lost[name] < LOST]
+        self.finalists = list(dict.fromkeys([*best[:FINALISTS], *filter(None, [self.model])]))
 
     @property
     def is_decided(self) -> bool:
@@ -256,7 +261,7 @@ class Search:
             return True
         counted = self.counted
         rounds = [each for turn in counted for each in turn.kept]
-        return len(counted) >= SURE and is_settled(Race(self.finalists, kept=rounds))
+        return len(counted) >= AGREED and is_settled(Race(self.finalists, kept=rounds))
 
     @property
     def counted(self) -> list[Race]:
@@ -267,11 +272,12 @@ class Search:
 
     def again(self, deadline: float | None = None) -> None:
         """Rounds of the finalists on data prepared afresh; who is then known to be far behind is none any more."""
+        begun = time.monotonic()
         entrants = {name: entrant for name in self.finalists if (entrant := self.ready(name)) is not None}
         self.finalists = list(entrants)
         if len(entrants) < 2:
             return
-        seconds = _left(deadline, self.effort.seconds * TURN_SHARE)
+        seconds = _left(deadline, max(self.effort.seconds * TURN_SHARE, time.monotonic() - begun))
         least = 0 if _is_late(deadline) else JUDGED
         result = race(
             entrants,
@@ -280,7 +286,7 @@ class Search:
             rng=self._rng,
             least=least,
             drop=False,
-            fit=JUDGED,
+            fit=SETTLED,
             reference=self.reference(),
         )
         if result.rounds:
@@ -325,16 +331,20 @@ class Search:
                     findings.samples[name].extend(samples)
                     times[name] = level * self.relative(name, leader)
         findings.scores = dict(times)
-        if leader != model and not is_faster(self.evidence(model, leader)):
+        beaten = leader == model or model not in self.finalists or is_faster(self.evidence(model, leader))
+        if not beaten:
             for name in {*served, model}:
                 findings.scores[name] = max(findings.scores[name], findings.scores[model])
 
     def evidence(self, name: str, to: str) -> list[float]:
-        """Time of one over another's in rounds that both ran in: of the turns that count, of all, or else of heats."""
-        for races in (self.counted, self.turns, self.heats):
-            if len(ratios := [ratio for each in races for ratio in each.ratios(name, to)]) >= JUDGED:
-                return ratios
-        return []
+        """Time of one over another's in rounds that both ran in: of the turns that count, of all, or with the heats, so
+        that they are enough to tell."""
+        ratios: list[float] = []
+        for races in (self.counted, self.turns, self.turns + self.heats):
+            ratios = [ratio for each in races for ratio in each.ratios(name, to)]
+            if len(ratios) >= SETTLED:
+                break
+        return ratios
 
 
 def _is_late(deadline: float | None, ahead: float = 0.0) -> bool:

@@ -88,7 +88,7 @@ def test_the_best_are_timed_again_on_fresh_data_until_it_is_decided(store: Store
     assert times == {"a": 1, "b": 1, "best": 2, "model": 2}  # the model's choice is clearly behind
     profile(workload, problems("tie")[0].key, store)
     times = Counter(name for problem, name in prepared() if problem.startswith("tie"))
-    assert 1 + search.SURE <= times["rival"] == times["model"] <= 1 + search.TURNS
+    assert 1 + search.AGREED <= times["rival"] == times["model"] <= 1 + search.TURNS
 
 
 def test_problems_take_turns_so_that_no_moment_decides(store: Store, prepared) -> None:
@@ -101,7 +101,7 @@ def test_within_a_budget_problems_are_finished_one_by_one(store: Store, prepared
     warmup(workload, problems("tie:1", "tie:2"), store, budget=60.0)
     order = [problem for problem, name in prepared() if name == "rival"]
     assert order == sorted(order, reverse=True)
-    assert Counter(order)["tie:2"] >= 1 + search.SURE
+    assert Counter(order)["tie:2"] >= 1 + search.AGREED
 
 
 def test_who_fails_when_timed_again_is_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_lucky_place_in_memory_does_not_win(store: Store, monkeypatch: pytest.
 
     monkeypatch.setattr(fake.Fake, "prepare", prepare)
     assert profile(workload, problems("tie")[0].key, store).candidate == "model"
-    assert prepared["rival"] >= 1 + search.SURE
+    assert prepared["rival"] >= 1 + search.AGREED
 
 
 def test_times_are_comparable_though_the_machine_slows(store: Store, clock, monkeypatch) -> None:
