@@ -33,7 +33,7 @@ class Effort:
 
 EFFORTS: dict[str, Effort] = {
     "quick": Effort(candidates=8, rounds=30, seconds=1.2),
-    "normal": Effort(candidates=24, rounds=60, seconds=4.8),
+    "normal": Effort(candidates=24, rounds=60, seconds=5.2),
     "exhaustive": Effort(candidates=1000, rounds=120, seconds=60.0),
 }
 

@@ -1,4 +1,4 @@
-"""Finding the fastest candidate of a problem: prune, compile, check, race, time the best again and again, store."""
+"""Finding the fastest candidate of a problem: all are checked and race, the best are timed again until it is clear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from autotune.device import fingerprint
 from autotune.measure import (
     EFFORTS,
     JUDGED,
-    LOST,
     SETTLED,
     Effort,
     Entrant,
@@ -38,10 +37,10 @@ TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting
 TURN_ROUNDS = 16
 TURNS = 10  # at most
 AGREED = 2  # turns that a decision takes, unless all but one are known to be far behind
-CLOSE = 1.04  # who is further behind in the race, and lost nearly all of its rounds, is not timed again …
-FAR = 1.15  # … this far, where a race was at less than the machine's best …
-SHORT = 1e-3  # … and a run takes no longer, so that its rank may be another at the best
-FINALISTS = 4  # timed again at most, and the model's choice; who is then known to be CLOSE behind leaves
+CLOSE = 1.04  # who is further behind is not timed again, and who then is known to be leaves …
+FAR = 1.10  # … but this far, where the race was at less than the machine's best …
+SHORT = 1e-3  # … and a run takes no longer, so that at the best it may have another rank
+FINALISTS = 4  # timed again at most, and the model's choice
 ACCURACY = "standard"  # what the best are timed again for: what a caller asks for who asks for nothing
 
 Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
@@ -57,31 +56,12 @@ class Findings:
     scores: dict[str, float] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     known: dict[str, Timed] = field(default_factory=dict)
-    lost: dict[str, float] = field(default_factory=dict)  # share of rounds, to the winner of its heat
 
     def reject(self, name: str, reason: str) -> None:
         """It is out, whatever was known of it."""
         self.verdicts[name] = self.verdicts.get(name, Verdict())._replace(reason=reason)
         for known in (self.samples, self.times, self.scores):
             known.pop(name, None)
-
-
-def tune(
-    workload: Workload,
-    key: str,
-    candidates: list[Candidate],
-    tried: Tried,
-    store: Store,
-    *,
-    effort: Effort,
-    regime: str = WARM,
-) -> Row | None:
-    """Time the compiled candidates of a problem in this process and store what was found; see `Search` and `settle`."""
-    search = Search(workload, key, candidates, tried, effort=effort, regime=regime)
-    begun = time.monotonic()
-    search.race()
-    settle([search], begun + effort.seconds)
-    return search.save(store)
 
 
 def settle(
@@ -130,7 +110,11 @@ def profile(
     chosen = promising(admitted, effort)
     tried = {candidate.name: compile_here(workload, key, candidate.name) for candidate in chosen}
     store.register(fingerprint())
-    return tune(workload, key, chosen, tried, store, effort=EFFORTS[effort])
+    search = Search(workload, key, chosen, tried, effort=EFFORTS[effort])
+    begun = time.monotonic()
+    search.race()
+    settle([search], begun + EFFORTS[effort].seconds)
+    return search.save(store)
 
 
 class Search:
@@ -231,7 +215,6 @@ class Search:
         for name, found in result.samples.items():
             samples.setdefault(name, []).extend(found)
             times[name] = level * result.relative(name)
-            self.findings.lost[name] = result.lost(name, result.winner)
 
     @property
     def model(self) -> str:
@@ -249,9 +232,9 @@ class Search:
         """Choose whom to time again: the best and the model's choice."""
         times, served = self.findings.times, self.served
         rounds = [each.full for heat in self.heats for each in heat.kept]
-        usual = served and times[served[0]] <= SHORT and 2 * sum(rounds) < len(rounds)
-        limit = (FAR if usual else CLOSE) * times[served[0]] if served else 0.0
-        best = [name for name in served if times[name] <= limit or self.findings.lost[name] < LOST]
+        least = min((times[name] for name in served), default=0.0)
+        behind = FAR if least <= SHORT and 2 * sum(rounds) < len(rounds) else CLOSE
+        best = [name for name in served if times[name] <= behind * least]
         self.finalists = list(dict.fromkeys([*best[:FINALISTS], *filter(None, [self.model])]))
 
     @property
@@ -331,8 +314,8 @@ class Search:
                     findings.samples[name].extend(samples)
                     times[name] = level * self.relative(name, leader)
         findings.scores = dict(times)
-        beaten = leader == model or model not in self.finalists or is_faster(self.evidence(model, leader))
-        if not beaten:
+        known = leader == model or model not in self.finalists or is_faster(self.evidence(model, leader))
+        if not known:
             for name in {*served, model}:
                 findings.scores[name] = max(findings.scores[name], findings.scores[model])
 

@@ -1,0 +1,160 @@
+"""The best timed again in turns, on data prepared afresh, until it is decided who wins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune import search
+from autotune.device import fingerprint
+from autotune.measure import EFFORTS, Race, Round
+from autotune.search import profile
+from autotune.store import Row, Store
+from autotune.warmup import warmup
+from autotune.workload import Problem
+from bench.tuning import fake
+from bench.tuning.fake import workload
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
+    return fake.install(monkeypatch.setattr)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store.sqlite")
+
+
+def problems(*sources: str) -> list[Problem]:
+    return [problem for source in sources for problem in workload.load(source)]
+
+
+def rows(store: Store, problem: Problem) -> dict[str, Row]:
+    return {row.candidate: row for row in store.rows(fingerprint().key, problem.key)}
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[str, str]]]:
+    """What was bound to data since the test began: problem and candidate."""
+    log = tmp_path / "log"
+    monkeypatch.setattr(fake.Fake, "log", str(log))
+
+    def read() -> list[tuple[str, str]]:
+        lines = [line.split() for line in log.read_text().splitlines() if line.startswith("prepare")]
+        return [(line[1], line[-1]) for line in lines]
+
+    return read
+
+
+def test_the_best_are_timed_again_on_fresh_data_until_it_is_decided(store: Store, prepared) -> None:
+    profile(workload, problems("close")[0].key, store)
+    times = Counter(name for _, name in prepared())
+    assert times == {"a": 1, "b": 1, "best": 2, "model": 2}  # the model's choice is clearly behind
+    profile(workload, problems("tie")[0].key, store)
+    times = Counter(name for problem, name in prepared() if problem.startswith("tie"))
+    assert 1 + search.AGREED <= times["rival"] == times["model"] <= 1 + search.TURNS
+
+
+def test_problems_take_turns_so_that_no_moment_decides(store: Store, prepared) -> None:
+    warmup(workload, problems("tie:1", "tie:2"), store)
+    order = [problem for problem, name in prepared() if name == "rival"]
+    assert order[:6] == 3 * ["tie:2", "tie:1"]
+
+
+def test_within_a_budget_problems_are_finished_one_by_one(store: Store, prepared) -> None:
+    warmup(workload, problems("tie:1", "tie:2"), store, budget=60.0)
+    order = [problem for problem, name in prepared() if name == "rival"]
+    assert order == sorted(order, reverse=True)
+    assert Counter(order)["tie:2"] >= 1 + search.AGREED
+
+
+def test_who_fails_when_timed_again_is_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, times = fake.Fake.prepare, Counter()
+
+    def prepare(self: fake.Fake, key: str, name: str, regime: str = "warm") -> fake.FakeTrial:
+        times[name] += 1
+        if name == "best" and times[name] == 2:
+            raise MemoryError("no more")
+        return inner(self, key, name, regime)
+
+    monkeypatch.setattr(fake.Fake, "prepare", prepare)
+    (problem,) = problems("close")
+    assert profile(workload, problem.key, store).candidate != "best"
+    found = rows(store, problem)["best"]
+    assert (found.state, found.reason) == ("rejected", "run: MemoryError: no more")
+
+
+def test_an_interrupt_keeps_what_is_known_of_those_that_are_not_decided(store: Store, monkeypatch) -> None:
+    first, second = problems("tie:2", "good:1")
+    inner, raced = search.Search.race, []
+
+    def race(self: search.Search, deadline: float | None = None) -> None:
+        if raced:
+            raise KeyboardInterrupt
+        raced.append(self.key)
+        inner(self, deadline)
+
+    monkeypatch.setattr(search.Search, "race", race)
+    with pytest.raises(KeyboardInterrupt):
+        warmup(workload, [first, second], store)
+    assert raced == [first.key]
+    assert set(rows(store, first)) == {"model", "rival"}
+    monkeypatch.setattr(search.Search, "race", inner)
+    assert set(warmup(workload, [first, second], store).tuned) == {first.key, second.key}
+
+
+def test_a_lucky_place_in_memory_does_not_win(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, prepared = fake.Fake.prepare, Counter()
+
+    def prepare(self: fake.Fake, key: str, name: str, regime: str = "warm") -> fake.FakeTrial:
+        trial = inner(self, key, name, regime)
+        prepared[name] += 1
+        if name == "rival" and prepared[name] == 1:
+            trial.seconds *= 0.9
+        return trial
+
+    monkeypatch.setattr(fake.Fake, "prepare", prepare)
+    assert profile(workload, problems("tie")[0].key, store).candidate == "model"
+    assert prepared["rival"] >= 1 + search.AGREED
+
+
+def a_search(*heats: dict[str, float], full: bool = True) -> search.Search:
+    """One of `tie`, after a race of such rounds."""
+    (problem,) = problems("tie")
+    candidates, _ = workload.candidates(problem.key, "quick")
+    found = search.Search(workload, problem.key, candidates, {}, effort=EFFORTS["quick"])
+    standing = sorted(heats[0], key=heats[0].__getitem__)
+    found.rank(Race(standing, kept=[Round(heat, full=full) for heat in heats]))
+    found.nominate()
+    return found
+
+
+def test_who_may_be_as_fast_is_timed_again() -> None:
+    near, behind = {"model": 1e-4, "rival": 1.03e-4}, {"model": 1e-4, "rival": 1.09e-4}
+    assert a_search(near, near, near).finalists == ["model", "rival"]
+    assert a_search(behind, behind, behind).finalists == ["model"]
+    assert a_search(behind, behind, behind, full=False).finalists == ["model", "rival"]  # ranks may change
+
+
+def test_who_left_as_known_to_be_behind_is_beaten() -> None:
+    found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
+    found.turns = [Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.01e-4})] * 2)]
+    found.decide()
+    assert found.findings.scores["rival"] == found.findings.scores["model"]  # two rounds prove nothing
+    found.finalists = ["rival"]
+    found.decide()
+    assert found.findings.scores["rival"] < found.findings.scores["model"]
+
+
+def test_rounds_at_the_machines_best_count_if_there_are_enough() -> None:
+    found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
+    slow, fast = Round({"rival": 2e-4, "model": 1e-4}, full=False), Round({"rival": 1e-4, "model": 1.1e-4})
+    found.turns = [Race(["rival", "model"], kept=[slow] * 8 + [fast] * 6)]
+    assert found.best == "model"
+    found.turns.append(Race(["rival", "model"], kept=[fast, slow, slow]))
+    assert found.best == "rival"
+    assert found.ratios("model", "rival") == pytest.approx([1.1] * 7)
