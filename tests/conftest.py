@@ -8,10 +8,15 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from clock import Clock
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from autotune.store import Store
+    from bench.tuning import fake
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,6 +62,22 @@ def new_look() -> None:
 
 
 @pytest.fixture
+def fake_clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
+    """The clock that runs of the fake workload move, in place of the tuner's."""
+    from bench.tuning import fake
+
+    return fake.install(monkeypatch.setattr)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    from autotune.store import Store
+
+    return Store(tmp_path / "store.sqlite")
+
+
+@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Time that only runs and sleeping advance."""
     return Clock(monkeypatch)
@@ -96,6 +117,6 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a candidate was timed")
 
-    for name in ("tune", "race", "calibrate"):
+    for name in ("settle", "race", "calibrate"):
         monkeypatch.setattr(search, name, refuse)
     return refuse

@@ -10,37 +10,22 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes import problems, rows
 
 from autotune.candidates import choose
 from autotune.device import fingerprint
 from autotune.measure import EFFORTS
 from autotune.search import profile
-from autotune.store import Row, Store
+from autotune.store import Store
 from autotune.warmup import warmup
 from autotune.worker import Pool, WorkerError
 from autotune.workload import Problem, SourceError, Verdict, discover
 from bench.tuning import fake
 from bench.tuning.fake import workload
 
+pytestmark = pytest.mark.usefixtures("fake_clock")
+
 SPEC = "bench.tuning.fake:workload"
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
-    return fake.install(monkeypatch.setattr)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store.sqlite")
-
-
-def problems(*sources: str) -> list[Problem]:
-    return [problem for source in sources for problem in workload.load(source)]
-
-
-def rows(store: Store, problem: Problem) -> dict[str, Row]:
-    return {row.candidate: row for row in store.rows(fingerprint().key, problem.key)}
 
 
 def test_the_fastest_is_found_and_stored(store: Store) -> None:
@@ -66,11 +51,11 @@ def test_ties_go_to_the_models_choice(store: Store) -> None:
     assert profile(workload, problems("tie")[0].key, store).candidate == "model"
 
 
-def test_times_are_comparable_though_the_machine_slows(store: Store, clock, monkeypatch) -> None:
-    begun = clock.now
-    pass_by = clock.pass_by
+def test_times_are_comparable_though_the_machine_slows(store: Store, fake_clock, monkeypatch) -> None:
+    begun = fake_clock.now
+    pass_by = fake_clock.pass_by
     # Twice as slow at first, as under another program.
-    monkeypatch.setattr(clock, "pass_by", lambda s: pass_by(2 * s if clock.now < begun + 0.15 else s))
+    monkeypatch.setattr(fake_clock, "pass_by", lambda s: pass_by(2 * s if fake_clock.now < begun + 0.15 else s))
     (problem,) = problems("close")
     profile(workload, problem.key, store)
     found = rows(store, problem)
@@ -78,11 +63,11 @@ def test_times_are_comparable_though_the_machine_slows(store: Store, clock, monk
         assert found[name].median / found["best"].median == pytest.approx(way.seconds / 100e-6, rel=0.04)
 
 
-def test_what_was_timed_before_keeps_its_place_on_a_slower_day(store: Store, clock, monkeypatch) -> None:
+def test_what_was_timed_before_keeps_its_place_on_a_slower_day(store: Store, fake_clock, monkeypatch) -> None:
     (problem,) = problems("classes")
     profile(workload, problem.key, store)
-    pass_by = clock.pass_by
-    monkeypatch.setattr(clock, "pass_by", lambda s: pass_by(10 * s))
+    pass_by = fake_clock.pass_by
+    monkeypatch.setattr(fake_clock, "pass_by", lambda s: pass_by(10 * s))
     assert profile(workload, problem.key, store, accuracies=("exact", "standard")).candidate == "good"
     found = rows(store, problem)
     assert found["good"].median == pytest.approx(2000e-6, rel=0.05)
@@ -164,11 +149,11 @@ def test_more_effort_looks_again_and_less_does_not(store: Store, monkeypatch: py
     assert warmup(workload, [problem], store, "quick").resumed == [problem.key]
 
 
-def test_the_budget_is_kept_and_the_rest_left(store: Store, clock: fake.Clock) -> None:
+def test_the_budget_is_kept_and_the_rest_left(store: Store, fake_clock: fake.Clock) -> None:
     asked = problems(*(f"good:{n}" for n in range(1, 30)))
-    begun = clock.now
+    begun = fake_clock.now
     outcome = warmup(workload, asked, store, budget=5.0)
-    assert clock.now - begun < 5.0 * 1.1
+    assert fake_clock.now - begun < 5.0 * 1.1
     assert outcome.tuned and outcome.left
     assert len(outcome.tuned) + len(outcome.left) == 29
     assert asked[-1].key in outcome.tuned

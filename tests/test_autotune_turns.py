@@ -7,34 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes import problems, rows
 
 from autotune import search
-from autotune.device import fingerprint
 from autotune.measure import EFFORTS, Race, Round
 from autotune.search import profile
-from autotune.store import Row, Store
+from autotune.store import Store
 from autotune.warmup import warmup
-from autotune.workload import Problem
 from bench.tuning import fake
 from bench.tuning.fake import workload
 
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
-    return fake.install(monkeypatch.setattr)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store.sqlite")
-
-
-def problems(*sources: str) -> list[Problem]:
-    return [problem for source in sources for problem in workload.load(source)]
-
-
-def rows(store: Store, problem: Problem) -> dict[str, Row]:
-    return {row.candidate: row for row in store.rows(fingerprint().key, problem.key)}
+pytestmark = pytest.mark.usefixtures("fake_clock")
 
 
 @pytest.fixture

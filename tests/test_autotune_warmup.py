@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fakes import problems, rows
 
 from autotune import background, threads
 from autotune.candidates import choose
@@ -15,30 +16,12 @@ from autotune.cores import thread_counts
 from autotune.device import fingerprint
 from autotune.store import Row, Store
 from autotune.warmup import Outcome, warmup
-from autotune.workload import Candidate, Problem, Reading
+from autotune.workload import Candidate, Problem
 from bench.tuning import fake
 from bench.tuning.fake import workload
 
 SPEC = "bench.tuning.fake:workload"
 DEVICE = fingerprint().key
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
-    return fake.install(monkeypatch.setattr)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store.sqlite")
-
-
-def problems(*sources: str, count: int = 1) -> list[Problem]:
-    return [problem for source in sources for problem in workload.load(source, Reading(threads=count))]
-
-
-def rows(store: Store, problem: Problem) -> dict[str, Row]:
-    return {row.candidate: row for row in store.rows(DEVICE, problem.key, problem.regime)}
 
 
 def test_what_does_not_survive_its_first_run_is_rejected(store: Store) -> None:
@@ -53,7 +36,7 @@ def test_what_does_not_survive_its_first_run_is_rejected(store: Store) -> None:
     assert (found["right"].error, found["right"].error_limit) == (1e-7, 1e-5)
 
 
-def test_regimes_are_tuned_and_stored_apart(store: Store, clock: fake.Clock) -> None:
+def test_regimes_are_tuned_and_stored_apart(store: Store, fake_clock: fake.Clock) -> None:
     (warm,) = problems("weights")
     cold = replace(warm, regime="cold")
     outcome = warmup(workload, [warm, cold], store)
@@ -65,7 +48,9 @@ def test_regimes_are_tuned_and_stored_apart(store: Store, clock: fake.Clock) -> 
     assert sorted(warmup(workload, [warm, cold], store).resumed) == sorted([warm.task, cold.task])
 
 
-def test_the_slow_come_before_those_of_more_arithmetic(store: Store, monkeypatch: pytest.MonkeyPatch, clock) -> None:
+def test_the_slow_come_before_those_of_more_arithmetic(
+    store: Store, monkeypatch: pytest.MonkeyPatch, fake_clock
+) -> None:
     estimates = {"tie:2": 5e-3, "tie:3": 1e-3, "tie:50": 1e-5}
     inner = fake.Fake.candidates
 
@@ -85,34 +70,36 @@ def test_the_slow_come_before_those_of_more_arithmetic(store: Store, monkeypatch
     assert seen == ["slow again", "often", "arithmetic"]
 
 
-def test_few_estimates_are_made_when_the_budget_is_small(store: Store, monkeypatch: pytest.MonkeyPatch, clock) -> None:
+def test_few_estimates_are_made_when_the_budget_is_small(
+    store: Store, monkeypatch: pytest.MonkeyPatch, fake_clock
+) -> None:
     inner = fake.Fake.candidates
     asked = []
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list]:
         asked.append(key)
-        clock.now += 0.05
+        fake_clock.now += 0.05
         return inner(self, key, effort)
 
     monkeypatch.setattr(fake.Fake, "candidates", candidates)
-    begun = clock.now
+    begun = fake_clock.now
     outcome = warmup(workload, problems(*(f"good:{n}" for n in range(1, 200))), store, budget=6.0)
-    assert clock.now - begun <= 6.0 * 1.1
+    assert fake_clock.now - begun <= 6.0 * 1.1
     assert outcome.tuned and len(asked) < 50
     assert next(iter(outcome.tuned)).startswith("good:199 ")
 
 
 @pytest.mark.parametrize("limit", [0.5, 1.0, 2.0])
-def test_the_limit_of_a_shape_is_kept(store: Store, clock: fake.Clock, limit: float) -> None:
+def test_the_limit_of_a_shape_is_kept(store: Store, fake_clock: fake.Clock, limit: float) -> None:
     asked = problems("many:3", "many:2", "many:1")
-    times = [clock.now]
+    times = [fake_clock.now]
     warmup(
         workload,
         asked,
         store,
         "normal",
         shape_limit=limit,
-        progress=lambda state: times.append(clock.now) if state.ended else None,
+        progress=lambda state: times.append(fake_clock.now) if state.ended else None,
     )
     assert len(times) == 4
     assert all(later - earlier <= limit * 1.1 for earlier, later in zip(times, times[1:], strict=False))
@@ -144,7 +131,7 @@ def test_the_budget_holds_for_what_hangs(store: Store) -> None:
     assert outcome.tuned and len(outcome.tuned) + len(outcome.left) == 3
 
 
-def test_memory_is_bounded(store: Store, clock: fake.Clock) -> None:
+def test_memory_is_bounded(store: Store, fake_clock: fake.Clock) -> None:
     statistics = Path("/proc/self/statm")
     if not statistics.exists():
         pytest.skip("no /proc here")
@@ -158,7 +145,7 @@ def test_memory_is_bounded(store: Store, clock: fake.Clock) -> None:
     assert (pages[1000] - pages[200]) * os.sysconf("SC_PAGE_SIZE") < 8 << 20
 
 
-def test_what_another_process_is_at_is_left_to_it(store: Store, clock: fake.Clock) -> None:
+def test_what_another_process_is_at_is_left_to_it(store: Store, fake_clock: fake.Clock) -> None:
     first, second = problems("good:2", "good:1")
     with Store(store.path) as other:
         assert other.claim(DEVICE, first.key, first.regime)
@@ -168,7 +155,7 @@ def test_what_another_process_is_at_is_left_to_it(store: Store, clock: fake.Cloc
     assert list(warmup(workload, [first, second], store).tuned) == [first.task]
 
 
-def test_what_another_process_finished_meanwhile_is_not_tuned_again(store: Store, clock: fake.Clock) -> None:
+def test_what_another_process_finished_meanwhile_is_not_tuned_again(store: Store, fake_clock: fake.Clock) -> None:
     first, second = problems("good:2", "good:1")
     outcome, told = Outcome(), []
 
@@ -203,14 +190,14 @@ def test_the_serial_fraction_is_amdahls() -> None:
     assert threads.serial_fraction({1: 1.0, 2: 0.45}) == 0.0
 
 
-def test_threads_are_compared(store: Store, clock: fake.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_compared(store: Store, fake_clock: fake.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = (1, 2, 4)
     shared = [each for count in counts for each in problems("shared", count=count)]
     serial = [each for count in counts for each in problems("serial", count=count)]
     inner, slow = fake.FakeTrial.run, [1.0]
 
     def run(self) -> None:
-        clock.now += self.seconds * (slow[0] - 1)
+        fake_clock.now += self.seconds * (slow[0] - 1)
         inner(self)
 
     monkeypatch.setattr(fake.FakeTrial, "run", run)
@@ -237,7 +224,7 @@ def test_threads_are_compared(store: Store, clock: fake.Clock, monkeypatch: pyte
     assert others["other"].threads_fraction != others["other"].threads_fraction  # NaN
 
 
-def test_the_most_missed_is_tuned_first_in_the_background(store: Store, clock: fake.Clock) -> None:
+def test_the_most_missed_is_tuned_first_in_the_background(store: Store, fake_clock: fake.Clock) -> None:
     keys = [problem.key for problem in problems("good:1", "tie:1")]
     store.add_missed(DEVICE, [(keys[0], 1), (keys[1], 5), ("nonsense", 9)])
     told = [background.tune_missed(workload, store, "quick", None) for _ in range(4)]
