@@ -47,7 +47,7 @@ BEHIND = 1.25  # who is this far behind the leader's median with the best sample
 DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
 JUDGED = 3  # rounds that a comparison needs, and before anybody else leaves …
 SURE = 6  # … or so many, where they are short: …
-SHORT = 20e-3  # … take no longer than this
+BRIEF = 20e-3  # … take no longer than this
 SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing
 ENOUGH = 14  # rounds that must still fit into a race's time, while it waits for the machine's best
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
@@ -279,7 +279,7 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
     leader = ranked[0]
     ratios = {name: result.ratios(name, leader) for name in ranked}
     relative = {name: statistics.median(found) for name, found in ratios.items()}
-    if result.rounds < (SURE if sum(entrants[name].cost for name in ranked) <= SHORT else JUDGED):
+    if result.rounds < (SURE if sum(entrants[name].cost for name in ranked) <= BRIEF else JUDGED):
         return [name for name in ranked if relative[name] <= HOPELESS]
     level = result.median(leader)
     stay = [leader]

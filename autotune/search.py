@@ -140,6 +140,7 @@ class Search:
         self.heats: list[Race] = []
         self.turns: list[Race] = []  # of the finalists
         self.finalists: list[str] = []
+        self.beaten: set[str] = set()  # finalists that were found to be far behind
         self.entry = 0.0  # seconds that getting a candidate ready takes, at most
         self._rng = random.Random(key)
 
@@ -275,7 +276,8 @@ class Search:
         if result.rounds:
             self.turns.append(result)
             best = self.best
-            self.finalists = [name for name in self.finalists if interval(self.ratios(name, best))[0] < CLOSE]
+            self.beaten |= {name for name in self.finalists if interval(self.ratios(name, best))[0] >= CLOSE}
+            self.finalists = [name for name in self.finalists if name not in self.beaten]
 
     @property
     def best(self) -> str:
@@ -314,7 +316,7 @@ class Search:
                     findings.samples[name].extend(samples)
                     times[name] = level * self.relative(name, leader)
         findings.scores = dict(times)
-        known = leader == model or model not in self.finalists or is_faster(self.evidence(model, leader))
+        known = leader == model or model in self.beaten or is_faster(self.evidence(model, leader))
         if not known:
             for name in {*served, model}:
                 findings.scores[name] = max(findings.scores[name], findings.scores[model])

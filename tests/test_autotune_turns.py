@@ -14,6 +14,7 @@ from autotune.measure import EFFORTS, Race, Round
 from autotune.search import profile
 from autotune.store import Store
 from autotune.warmup import warmup
+from autotune.workload import Verdict
 from bench.tuning import fake
 from bench.tuning.fake import workload
 
@@ -123,12 +124,26 @@ def test_who_may_be_as_fast_is_timed_again() -> None:
     assert a_search(behind, behind, behind, full=False).finalists == ["model", "rival"]  # ranks may change
 
 
+def test_who_is_found_far_behind_leaves(store: Store) -> None:
+    (problem,) = problems("close")
+    candidates, _ = workload.candidates(problem.key, "quick")
+    tried = {each.name: Verdict("", 1e-7, 1e-5) for each in candidates}
+    found = search.Search(workload, problem.key, candidates, tried, effort=EFFORTS["quick"])
+    found.race()
+    assert found.finalists == ["best", "model"]
+    found.again()
+    assert (found.finalists, found.beaten, found.is_decided) == (["best"], {"model"}, True)
+
+
 def test_who_left_as_known_to_be_behind_is_beaten() -> None:
     found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
     found.turns = [Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.01e-4})] * 2)]
     found.decide()
     assert found.findings.scores["rival"] == found.findings.scores["model"]  # two rounds prove nothing
-    found.finalists = ["rival"]
+    found.finalists = []  # as in a race that is interrupted
+    found.decide()
+    assert found.findings.scores["rival"] == found.findings.scores["model"]
+    found.finalists, found.beaten = ["rival"], {"model"}
     found.decide()
     assert found.findings.scores["rival"] < found.findings.scores["model"]
 
