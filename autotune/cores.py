@@ -23,6 +23,13 @@ def quota_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | N
     return min(quotas, default=None)
 
 
+def move_thread(turn: int) -> None:
+    """Move this thread to another of its cores each `turn`; how long it stays there is the system's to say."""
+    if hasattr(os, "sched_setaffinity") and len(cores := sorted(os.sched_getaffinity(0))) > 1:
+        os.sched_setaffinity(0, {cores[turn % len(cores)]})
+        os.sched_setaffinity(0, cores)
+
+
 def allowed_cores() -> int:
     """Logical cores worth using: never more than affinity or quota grant, never less than one."""
     affinity, quota = affinity_cores(), quota_cores()

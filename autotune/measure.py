@@ -24,17 +24,19 @@ from autotune.pace import Pace, Run, clock
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to spend on a problem: candidates timed, rounds of a race, seconds in all but for compiling."""
+    """How much to spend on a problem: candidates timed, rounds of a race, candidates timed again (and the model's
+    choice), seconds in all but for compiling."""
 
     candidates: int
     rounds: int
+    finalists: int
     seconds: float
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=8, rounds=30, seconds=1.2),
-    "normal": Effort(candidates=24, rounds=60, seconds=5.2),
-    "exhaustive": Effort(candidates=1000, rounds=120, seconds=60.0),
+    "quick": Effort(candidates=8, rounds=30, finalists=4, seconds=1.2),
+    "normal": Effort(candidates=24, rounds=60, finalists=8, seconds=5.2),
+    "exhaustive": Effort(candidates=1000, rounds=120, finalists=12, seconds=60.0),
 }
 
 SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long, by repeating a short run; less than a scheduler's slice
@@ -48,11 +50,10 @@ DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below 
 JUDGED = 3  # rounds that a comparison needs, and before anybody else leaves …
 SURE = 6  # … or so many, where they are short: …
 BRIEF = 20e-3  # … take no longer than this
-SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing
-ENOUGH = 14  # rounds that must still fit into a race's time, while it waits for the machine's best
+SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing, and that are not given up for waiting
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
 LOST = 0.75  # … or has lost fewer rounds to the leader than this share
-GAIN = 1.01  # what a challenger must win by, in the median …
+GAIN = 1.02  # what a challenger must win by, in the median …
 CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
@@ -119,7 +120,7 @@ class Race:
         return len(self.kept)
 
     @property
-    def counted(self) -> list[dict[str, float]]:
+    def seconds(self) -> list[dict[str, float]]:
         return [each.seconds for each in self.kept] or [self.calibration]
 
     @property
@@ -130,17 +131,17 @@ class Race:
     def samples(self) -> dict[str, list[float]]:
         """Seconds of every sample by name."""
         found: dict[str, list[float]] = {}
-        for each in self.counted:
+        for each in self.seconds:
             for name, seconds in each.items():
                 found.setdefault(name, []).append(seconds)
         return found
 
     def median(self, name: str) -> float:
-        return statistics.median(each[name] for each in self.counted if name in each)
+        return statistics.median(each[name] for each in self.seconds if name in each)
 
     def ratios(self, name: str, to: str) -> list[float]:
         """Time of one over the other's in each round that both ran in."""
-        return [each[name] / each[to] for each in self.counted if name in each and to in each]
+        return [each[name] / each[to] for each in self.seconds if name in each and to in each]
 
     def lost(self, name: str, to: str) -> float:
         """Share of the rounds that both ran in."""
@@ -197,8 +198,8 @@ def race(
     rng: random.Random,
     least: int = 1,
     drop: bool = True,
-    fit: int = ENOUGH,
     reference: Run | None = None,
+    roam: bool = False,
 ) -> Race:
     """Run all in interleaved rounds until it is decided who is fastest, or rounds or seconds are used up.
 
@@ -207,18 +208,19 @@ def race(
         seconds: a limit, except that `least` rounds are run in any case; with no round at all
             the calibration stands in for the samples.
         drop: whether losers leave early, and the race ends when it is settled.
-        fit: rounds that must still fit into the time while the machine's best is waited for.
         reference: work of known length, some 50 µs, that tells how fast the machine is.
+        roam: whether to move between cores while the machine's best is waited for: not with threads of their own.
     """
     deadline = time.perf_counter() + seconds
     result = Race(list(entrants), {name: entrant.seconds for name, entrant in entrants.items()})
     with quiet():
-        pace = Pace(reference)
+        pace = Pace(reference, roam=roam)
         while result.rounds < rounds and not (drop and is_settled(result)):
             cost = sum(entrants[name].cost for name in result.standing)
             if result.rounds + len(result.thrown) >= least and time.perf_counter() + cost > deadline:
                 break
-            pace.begin_round(until=deadline - cost * max(0, fit - result.rounds))
+            needed = cost * max(1, SETTLED - sum(each.full for each in result.kept))
+            pace.begin_round(until=deadline - needed, share=needed / max(cost, deadline - time.perf_counter()))
             each = {name: entrants[name].sample(pace) for name in rng.sample(result.standing, len(result.standing))}
             result.thrown.append(Round(each, pace.moved, pace.full))
             if pace.moved <= MOVED or len(result.thrown) > result.rounds + SPARE:
@@ -284,7 +286,7 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
     level = result.median(leader)
     stay = [leader]
     for name in ranked[1:]:
-        best = min(each[name] for each in result.counted if name in each)
+        best = min(each[name] for each in result.seconds if name in each)
         can_win = level > (1 + SAME) * entrants[name].bound
         lost = sum(ratio > 1.0 for ratio in ratios[name])
         if can_win and best <= BEHIND * level and sign_test(lost, len(ratios[name])) > DOUBT:

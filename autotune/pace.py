@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable
 from itertools import repeat
 
+from autotune.cores import move_thread
+
 Run = Callable[[], None]
 
 BELOW = 0.03  # the machine is at its best if the reference takes no longer than its best and this much
@@ -21,8 +23,7 @@ PATIENCE = 10.0  # seconds waited, at most, for a second of samples …
 AT_ONCE = 0.2  # … and these before the first
 PAUSE = 5e-4  # between two looks: moments at full speed last some 40 ms
 FIRST_LOOKS = 200  # at a reference that is new, to learn its best
-COMMON = 0.1  # where the machine is at its best for a smaller share of the time, nobody waits for it: …
-TRUST = 1.0  # … it is taken to have been so for these seconds …
+TRUST = 1.0  # seconds for which the machine is taken to have been at its best …
 MEMORY = 20.0  # … before what was seen, which is forgotten after about so many
 SPAN = 0.01  # seconds that a look speaks for, at most
 
@@ -42,8 +43,9 @@ class Pace:
     were taken at the machine's best.
     """
 
-    def __init__(self, reference: Run | None) -> None:
-        self._reference = reference
+    def __init__(self, reference: Run | None, *, roam: bool = False) -> None:
+        """roam: whether to look on other cores too while waiting, as others may share one and leave another alone."""
+        self._reference, self._roam, self._moves = reference, roam, 0
         self._history = None if reference is None else _histories.get(reference) or _History(reference)
         self._until = math.inf
         self._allowed = AT_ONCE
@@ -56,9 +58,11 @@ class Pace:
         if self._reference is not None and self._history is not None:
             self.lost = self._history.look(self._reference)
 
-    def begin_round(self, until: float = math.inf) -> None:
-        """Nothing is waited for past `until`, of `time.perf_counter()`."""
-        self._begun, self._until, self.full = self.lost, until, True
+    def begin_round(self, until: float = math.inf, share: float = 0.0) -> None:
+        """Nothing is waited for past `until`, of `time.perf_counter()`, nor where the machine is at its best for a
+        smaller share of the time."""
+        self._begun, self.full = self.lost, True
+        self._until = until if self._history is not None and self._history.share >= share else -math.inf
 
     @property
     def moved(self) -> float:
@@ -70,6 +74,9 @@ class Pace:
         while self.lost > BELOW and self._is_patient():
             begun = time.perf_counter()
             time.sleep(PAUSE)
+            if self._roam:
+                self._moves += 1
+                move_thread(self._moves)
             self.look()
             self._allowed -= time.perf_counter() - begun
 
@@ -87,8 +94,7 @@ class Pace:
         return True
 
     def _is_patient(self) -> bool:
-        common = self._history is not None and self._history.share >= COMMON
-        return common and self._allowed > 0 and time.perf_counter() < self._until
+        return self._history is not None and self._allowed > 0 and time.perf_counter() < self._until
 
 
 class _History:

@@ -44,6 +44,7 @@ class Pace:
         self._compile, self._compile_since = TYPICAL_COMPILE / workers, 0.0
         self._timing, self._timed = seconds + TYPICAL_OVERHEAD, 0.0
         self._begun = time.monotonic()
+        self.ends = 0.0  # of `time.monotonic()`: when work ends that belongs to no problem
         self._fraction = 0.0
         self._listener = listener
 
@@ -53,7 +54,8 @@ class Pace:
 
     def left(self) -> float:
         """Seconds of work ahead."""
-        return self.compile_left() + (self.problems - self.done) * self._timing
+        extra = max(0.0, self.ends - time.monotonic())
+        return self.compile_left() + (self.problems - self.done) * self._timing + extra
 
     def compiling(self, problems: int, tasks: int) -> None:
         """A batch of so many begins to compile."""

@@ -7,10 +7,10 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from autotune.candidates import Timed, promising, ruled_out, timed_rows
 from autotune.device import fingerprint
+from autotune.findings import Findings, carried
 from autotune.measure import (
     EFFORTS,
     JUDGED,
@@ -21,7 +21,6 @@ from autotune.measure import (
     calibrate,
     interval,
     is_faster,
-    is_settled,
     median_and_spread,
     race,
 )
@@ -33,35 +32,19 @@ from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
 
 HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
 RACE_SHARE = 0.4  # of a problem's seconds, for the race; getting candidates ready takes some, turns have the rest
-TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting them ready took longer
+TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting them ready took longer …
+WAITING = 2.0  # … or enough rounds take longer, with as much time to wait for the machine's best
 TURN_ROUNDS = 16
-TURNS = 10  # at most
+TURNS = 10  # at most, one after another
 AGREED = 2  # turns that a decision takes, unless all but one are known to be far behind
-CLOSE = 1.04  # who is further behind is not timed again, and who then is known to be leaves …
-FAR = 1.10  # … but this far, where the race was at less than the machine's best …
-SHORT = 1e-3  # … and a run takes no longer, so that at the best it may have another rank
-FINALISTS = 4  # timed again at most, and the model's choice
+FAR = 1.15  # who is further behind in the race is not timed again: another place in memory is worth so much …
+NOISY = 3.0  # … unless by less than so many spreads of the winner's samples
+CLOSE = 1.04  # who then is known to be further behind leaves
+NEAR = 0.02  # nobody is timed again to gain no more
 ACCURACY = "standard"  # what the best are timed again for: what a caller asks for who asks for nothing
 
 Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
 Watch = Callable[[float], None]  # told the best seconds so far
-
-
-@dataclass
-class Findings:
-    """What is known of one problem's candidates while it is tuned, by name."""
-
-    samples: dict[str, list[float]] = field(default_factory=dict)
-    times: dict[str, float] = field(default_factory=dict)
-    scores: dict[str, float] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    known: dict[str, Timed] = field(default_factory=dict)
-
-    def reject(self, name: str, reason: str) -> None:
-        """It is out, whatever was known of it."""
-        self.verdicts[name] = self.verdicts.get(name, Verdict())._replace(reason=reason)
-        for known in (self.samples, self.times, self.scores):
-            known.pop(name, None)
 
 
 def settle(
@@ -69,16 +52,18 @@ def settle(
     until: float,
     deadline: float | None = None,
     entered: Callable[[Search], object] = lambda search: None,
+    turns: int = TURNS,
 ) -> None:
     """Time the best of each problem again until it is decided, the problems in turn, so that no moment decides.
 
     Arguments:
         until: of `time.monotonic()`, past which each problem still has its first turn, but nobody another.
-        deadline: past which nobody has one.  entered: told whose turn it is.
+        deadline: past which nobody has one.  entered: told whose turn it is.  turns: at most, each.
     """
-    for turn in range(TURNS):
+    for _ in range(turns):
         for search in [search for search in searches if not search.is_decided]:
-            if _is_late(until if turn else None) or _is_late(deadline, search.entry * len(search.finalists)):
+            late = _is_late(until) and bool(search.turns)
+            if late or _is_late(deadline, search.entry * len(search.finalists)):
                 return
             entered(search)
             search.again(deadline)
@@ -163,12 +148,22 @@ class Search:
             if len(heat) > len(leader):
                 seconds = _left(deadline, share * len(heat))
                 result = race(
-                    heat, rounds=self.effort.rounds, seconds=seconds, rng=self._rng, reference=self.reference()
+                    heat,
+                    rounds=self.effort.rounds,
+                    seconds=seconds,
+                    rng=self._rng,
+                    reference=self.reference(),
+                    roam=self.is_single,
                 )
                 self.rank(result, *leader)
                 leader = {result.winner: heat[result.winner]}
                 self.watch(min(self.findings.times.values()))
         self.nominate()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the problem is for one thread."""
+        return self.workload.with_threads(self.key, 1) == self.key
 
     def reference(self) -> Loop | None:
         """The loop that tells whether the machine's speed changed, if it can be had."""
@@ -206,16 +201,9 @@ class Search:
             self.entry = max(self.entry, time.monotonic() - begun)
 
     def rank(self, result: Race, leader: str | None = None) -> None:
-        """Add a heat. All times are kept in terms of the latest winner's median, so that drift cancels."""
-        times, samples = self.findings.times, self.findings.samples
+        """Add a heat."""
         self.heats.append(result)
-        level, _ = median_and_spread(result.samples[result.winner])
-        if leader is not None:
-            factor = level * result.relative(leader) / times[leader]
-            times.update({name: seconds * factor for name, seconds in times.items()})
-        for name, found in result.samples.items():
-            samples.setdefault(name, []).extend(found)
-            times[name] = level * result.relative(name)
+        self.findings.add(result, leader)
 
     @property
     def model(self) -> str:
@@ -232,20 +220,29 @@ class Search:
     def nominate(self) -> None:
         """Choose whom to time again: the best and the model's choice."""
         times, served = self.findings.times, self.served
-        rounds = [each.full for heat in self.heats for each in heat.kept]
-        least = min((times[name] for name in served), default=0.0)
-        behind = FAR if least <= SHORT and 2 * sum(rounds) < len(rounds) else CLOSE
-        best = [name for name in served if times[name] <= behind * least]
-        self.finalists = list(dict.fromkeys([*best[:FINALISTS], *filter(None, [self.model])]))
+        if not served:
+            return
+        middle, spread = median_and_spread(self.findings.samples[served[0]])
+        behind = max(FAR, 1 + NOISY * spread / middle)
+        best = [name for name in served if times[name] <= behind * times[served[0]]]
+        self.finalists = list(dict.fromkeys([*best[: self.effort.finalists], self.model]))
 
     @property
     def is_decided(self) -> bool:
         """Whether timing the finalists again is of no use."""
         if len(self.finalists) < 2:
             return True
-        counted = self.counted
-        rounds = [each for turn in counted for each in turn.kept]
-        return len(counted) >= AGREED and is_settled(Race(self.finalists, kept=rounds))
+        leader = self.best
+        choice = leader if self.is_proven(leader) or self.model not in self.finalists else self.model
+        others = [name for name in self.finalists if name != choice]
+        return len(self.counted) >= AGREED and all(
+            interval(self.ratios(name, choice))[0] >= 1 - NEAR for name in others
+        )
+
+    def is_proven(self, leader: str) -> bool:
+        """Whether it may rank before the model's choice."""
+        model = self.model
+        return leader == model or model in self.beaten or is_faster(self.evidence(model, leader))
 
     @property
     def counted(self) -> list[Race]:
@@ -261,17 +258,18 @@ class Search:
         self.finalists = list(entrants)
         if len(entrants) < 2:
             return
-        seconds = _left(deadline, max(self.effort.seconds * TURN_SHARE, time.monotonic() - begun))
+        least_seconds = WAITING * SETTLED * sum(entrant.cost for entrant in entrants.values())
+        seconds = max(self.effort.seconds * TURN_SHARE, time.monotonic() - begun, least_seconds)
         least = 0 if _is_late(deadline) else JUDGED
         result = race(
             entrants,
             rounds=TURN_ROUNDS,
-            seconds=seconds,
+            seconds=_left(deadline, seconds),
             rng=self._rng,
             least=least,
             drop=False,
-            fit=SETTLED,
             reference=self.reference(),
+            roam=self.is_single,
         )
         if result.rounds:
             self.turns.append(result)
@@ -295,10 +293,13 @@ class Search:
         return statistics.geometric_mean(medians) if medians else 1.0
 
     def save(self, store: Store) -> Row | None:
-        """Store what was found; returns the best row, or None if every candidate was rejected."""
+        """Store what was found; returns the best row, or None if every candidate was rejected. Again, if more is known
+        since."""
         self.decide()
-        rows = _rows(self.workload, self.key, self.candidates, self.findings, self.regime)
-        store.put(rows + _carried(rows, timed_rows(self.workload, self.key, store, self.regime)))
+        blank = Row(fingerprint().key, self.key, "", "", "rejected", regime=self.regime)
+        turns = Race([], kept=[each for turn in self.counted for each in turn.kept])
+        rows = self.findings.rows(blank, self.candidates, self.workload.sources_of, turns.samples)
+        store.put(rows + carried(rows, timed_rows(self.workload, self.key, store, self.regime)))
         timed = [row for row in rows if row.state == "ok"]
         return min(timed, key=lambda row: (row.score, row.estimate), default=None)
 
@@ -311,13 +312,11 @@ class Search:
         if self.turns and self.finalists:
             leader = self.best
             level = next(times[name] * self.relative(leader, name) for name in served if self.ratios(leader, name))
-            for name, samples in Race([], kept=[each for turn in self.counted for each in turn.kept]).samples.items():
-                if name in times:
-                    findings.samples[name].extend(samples)
+            for name in times:
+                if self.ratios(name, leader):
                     times[name] = level * self.relative(name, leader)
         findings.scores = dict(times)
-        known = leader == model or model in self.beaten or is_faster(self.evidence(model, leader))
-        if not known:
+        if not self.is_proven(leader):
             for name in {*served, model}:
                 findings.scores[name] = max(findings.scores[name], findings.scores[model])
 
@@ -340,51 +339,3 @@ def _is_late(deadline: float | None, ahead: float = 0.0) -> bool:
 def _left(deadline: float | None, seconds: float) -> float:
     """`seconds`, or what the deadline leaves of them."""
     return seconds if deadline is None else min(seconds, max(0.0, deadline - time.monotonic()))
-
-
-def _carried(rows: list[Row], stored: list[Row]) -> list[Row]:
-    """Stored times of candidates not timed this time, put in terms of today's speed by those timed both times."""
-    old = {row.candidate: row for row in stored}
-    both = [row.median / old[row.candidate].median for row in rows if row.state == "ok" and row.candidate in old]
-    if not both:
-        return []
-    factor = statistics.median(both)
-    absent = old.keys() - {row.candidate for row in rows}
-    return [
-        row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
-        for name, row in old.items()
-        if name in absent
-    ]
-
-
-def _rows(workload: Workload, key: str, candidates: list[Candidate], findings: Findings, regime: str) -> list[Row]:
-    rows = []
-    for candidate in candidates:
-        name = candidate.name
-        verdict = findings.verdicts.get(name, Verdict())
-        row = Row(
-            fingerprint().key,
-            key,
-            name,
-            workload.sources_of(name),
-            "rejected",
-            regime=regime,
-            error=verdict.error,
-            error_limit=verdict.limit,
-            workspace=candidate.workspace,
-            accuracy=candidate.accuracy,
-            bound=candidate.bound,
-            estimate=candidate.estimate,
-        )
-        if name in findings.scores:
-            middle, spread = median_and_spread(findings.samples[name])
-            seconds, count = findings.times[name], len(findings.samples[name])
-            row = row._replace(
-                state="ok", median=seconds, spread=spread * seconds / middle, count=count, score=findings.scores[name]
-            )
-        elif verdict.reason:
-            row = row._replace(reason=verdict.reason)
-        else:  # left alone for want of time
-            continue
-        rows.append(row)
-    return rows

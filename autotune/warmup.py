@@ -15,14 +15,15 @@ from autotune.candidates import choose
 from autotune.device import allowed_cores, fingerprint
 from autotune.measure import EFFORTS
 from autotune.progress import Listener, Pace
-from autotune.search import Search, Tried, settle
+from autotune.search import AGREED, TURNS, Search, Tried, settle
 from autotune.store import Row, Store
 from autotune.threads import compare
 from autotune.worker import Pool, Task, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
 
 BATCH = 12  # problems compiled together
-GROUP_SECONDS = 30.0  # of an effort: problems of so many are timed in turn, each at several moments
+GROUP_SECONDS = 30.0  # of an effort: problems of so many are timed in turn before they are stored
+OPEN = 100  # problems stored but not decided, that what others leave of their time goes to: a bound for memory
 COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
 COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
 LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
@@ -166,6 +167,8 @@ class _Warmup:
     pace: Pace
     outcome: Outcome
     families: dict[Family, list[Problem]]
+    open: list[_Timing] = field(default_factory=list)
+    spare: float = 0.0  # seconds of their efforts' that problems did not use
 
     def run(self, pending: Sequence[Problem]) -> None:
         """Tune all; those that another process is at come last, if that has not finished them."""
@@ -178,9 +181,12 @@ class _Warmup:
         for start in range(0, len(pending), size):
             if self.left() > 0.0:
                 elsewhere += self.run_batch(pending[start : start + size])
+            if len(self.open) >= OPEN:
+                self.settle_open()
         for problem in elsewhere:
             if self.left() > 0.0:
                 self.outcome.elsewhere += [each.task for each in self.run_batch([problem])]
+        self.settle_open()
 
     def run_batch(self, batch: Sequence[Problem]) -> list[Problem]:
         """Tune problems together; returns those that another process is at."""
@@ -253,25 +259,47 @@ class _Warmup:
         return _Timing(problem, search, is_whole=len(tried) == len(candidates))
 
     def time(self, group: Sequence[_Timing], limit: float | None) -> None:
-        """Time problems in turn and store what is found; of those that an interrupt meets, what is known so far."""
-        begun = time.monotonic()
+        """Time problems in turn and store what is found; of those that an interrupt meets, what is known so far.
+
+        Without a budget or a limit each has a few turns; what is then left goes to those that are still open.
+        """
+        begun, seconds = time.monotonic(), len(group) * EFFORTS[self.effort].seconds
         ends = [end for end in (begun + self.share() if self.deadline is not None else None, limit) if end is not None]
         deadline = min(ends, default=None)
-        labels = {each.search: each.problem.label for each in group}
         raced: list[_Timing] = []
         try:
             for each in group:
                 self.pace.tell("time", each.problem.label)
                 raced.append(each)
                 each.search.race(deadline)
-            until = begun + len(group) * EFFORTS[self.effort].seconds
-            settle([*labels], until, deadline, lambda search: self.pace.tell("time", labels[search]))
-            seconds = (time.monotonic() - begun) / len(group)
+            self.settle(group, begun + seconds, deadline, TURNS if ends else AGREED)
+            spent = time.monotonic() - begun
+            if not ends:
+                self.spare += seconds - spent
+                self.open += [each for each in group if not each.search.is_decided]
+                self.pace.ends = time.monotonic() + (self.spare if self.open else 0.0)
             while raced:
-                self.finish(raced.pop(0), seconds)
+                self.finish(raced.pop(0), spent / len(group))
         finally:
             for each in raced:
                 each.search.save(self.store)
+
+    def settle(self, group: Sequence[_Timing], until: float, deadline: float | None = None, turns: int = TURNS) -> None:
+        """Time the best of each again, in turn."""
+        labels = {each.search: each.problem.label for each in group}
+        settle([*labels], until, deadline, lambda search: self.pace.tell("time", labels[search]), turns)
+
+    def settle_open(self) -> None:
+        """Time those again that are not decided, in what all have left of their time: at other moments, and longer than
+        a few turns took. They are finished as they are if this is interrupted."""
+        undecided, self.open = self.open, []
+        self.settle(undecided, time.monotonic() + self.spare)
+        self.spare = 0.0
+        for each in undecided:
+            if (best := each.search.save(self.store)) is not None:
+                self.outcome.tuned[each.problem.task] = best
+        for problem in {_family(self.workload, each.problem): each.problem for each in undecided}.values():
+            self.compare_threads(problem)
 
     def finish(self, timing: _Timing, seconds: float) -> None:
         """Store what was found of a problem that took so many seconds."""

@@ -27,6 +27,7 @@ Task = tuple[str, str]  # key of the problem, name of the candidate
 
 START_SECONDS = 120.0  # to import the workload
 STAGES = ("compile", "run")  # of a task, each within the limit
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 RECYCLE = 200  # tasks after which a worker is replaced: what Numba compiles is never freed
 POLL_SECONDS = 0.1
 
@@ -174,6 +175,7 @@ class _Worker:
             stderr=self._errors,
             text=True,
             encoding="utf-8",
+            env=dict.fromkeys(BLAS_THREADS, "1") | os.environ,  # workers are one a core, and check with BLAS
             start_new_session=True,
         )
         answer, late = self._read(START_SECONDS)

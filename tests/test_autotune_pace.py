@@ -77,16 +77,33 @@ def test_nobody_waits_where_the_machine_is_seldom_at_its_best(clock: Clock) -> N
     reference = machine(clock, lambda now: 1.0 if now < 1.0 or now % 0.1 < 0.005 else 1.2)
     Pace(reference)
     clock.now = 1.0
-    assert share(reference, seconds=1.0) > pace.COMMON  # it was trusted to be common
-    assert share(reference, seconds=20.0) < pace.COMMON
+    assert share(reference, seconds=1.0) > 0.2  # it was trusted to be common
+    assert 0.02 < share(reference, seconds=20.0) < 0.1
     at = Pace(reference)
     while at.lost <= pace.BELOW:
         clock.now += 1e-3
         at.look()
     begun = clock.now
+    at.begin_round(share=0.1)
     at.wait()
     assert clock.now == begun
     assert at.counts(1e-3)
+    at.begin_round(share=0.02)
+    at.wait()
+    assert begun < clock.now < begun + 0.1
+
+
+@pytest.mark.parametrize("roam", [False, True])
+def test_another_core_may_be_at_its_best(clock: Clock, monkeypatch: pytest.MonkeyPatch, roam: bool) -> None:
+    moves: list[int] = []
+    monkeypatch.setattr(pace, "move_thread", moves.append)
+    reference = machine(clock, lambda now: 1.0 if now < 1.0 or len(moves) == 3 else 1.2)
+    Pace(reference)
+    clock.now = 2.0
+    at = Pace(reference, roam=roam)
+    at.wait()
+    assert moves == ([1, 2, 3] if roam else [])
+    assert (at.lost <= pace.BELOW) == roam
 
 
 def share(reference: Callable[[], None], seconds: float) -> float:

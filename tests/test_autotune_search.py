@@ -214,6 +214,21 @@ def test_workers_that_cannot_start_are_an_error() -> None:
         pool.run([("good:1", "fast")])
 
 
+def test_workers_check_with_one_thread_of_blas_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, str] = {}
+
+    def popen(*arguments: object, env: dict[str, str], **more: object) -> None:
+        found.update(env)
+        raise OSError("no process")
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with Pool(SPEC, workers=1, limit=1.0) as pool, pytest.raises(OSError, match="no process"):
+        pool.start()
+    assert (found["OPENBLAS_NUM_THREADS"], found["MKL_NUM_THREADS"], found["PATH"]) == ("1", "3", os.environ["PATH"])
+
+
 def test_a_pool_stops_at_its_deadline() -> None:
     begun = time.monotonic()
     with Pool(SPEC, workers=2, limit=60.0) as pool:

@@ -26,6 +26,7 @@ SPEC = "cpuconv.workload:workload"
 ACCURACY = "standard"
 EXHAUSTIVE = "exhaustive"
 UNCOUNTED = -1  # the turn of a warmup that only compiles
+PRECISE = 0.01  # a ratio is known well enough within this
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,27 @@ class Times:
         return max((self.ratio(at, to) for at, to in pairs), default=1.0) - 1.0
 
     def is_slower(self, at: int, to: int) -> bool:
-        """Whether the first is slower beyond noise: the interval of the ratio, with CONFIDENCE, is all above 1.
+        """Whether the first is slower beyond noise: the interval of the ratio is all above 1."""
+        if len(self.turns) < 2:
+            return interval(self.ratios(at, to)[0])[0] > 1.0
+        return math.log(self.ratio(at, to)) > self.error(at, to)
+
+    def error(self, at: int, to: int) -> float:
+        """Half the interval of the ratio's logarithm, with CONFIDENCE.
 
         Rounds on one preparation share its place in memory and its moment, so that it is the preparations' medians
-        that the interval comes from (Student's, of their logarithms).
+        that the interval comes from (Student's).
         """
         medians = [math.log(statistics.median(ratios)) for ratios in self.ratios(at, to)]
         if len(medians) < 2:
-            return interval(self.ratios(at, to)[0])[0] > 1.0
-        error = statistics.stdev(medians) / math.sqrt(len(medians))
-        return statistics.fmean(medians) > error * float(student.ppf((1 + CONFIDENCE) / 2, len(medians) - 1))
+            return math.inf
+        scale = float(student.ppf((1 + CONFIDENCE) / 2, len(medians) - 1))
+        return scale * statistics.stdev(medians) / math.sqrt(len(medians))
+
+    def is_precise(self) -> bool:
+        """Whether all ratios are known to within PRECISE."""
+        pairs = itertools.combinations(range(len(self.names)), 2)
+        return all(self.names[at] == self.names[to] or self.error(at, to) <= PRECISE for at, to in pairs)
 
 
 class Session:
@@ -101,7 +113,8 @@ class Session:
         return next((row for row in rows if row.accuracy in ADMITS[ACCURACY]), None)
 
     def against(self, what: str, rivals: Callable[[Problem], Sequence[str] | None]) -> Iterator[tuple[Problem, Times]]:
-        """Each problem's rivals timed again, interleaved; a problem without is left out.
+        """Each problem's rivals timed again, interleaved; a problem without is left out. On more preparations where
+        these differ, as two that do not can then be told from two that do.
 
         Raises:
             SystemExit: none has rivals.
@@ -110,10 +123,12 @@ class Session:
         if not found:
             raise SystemExit("Argument 'shape-limit' must leave time to compile and time some candidates.")
         turns: list[list[Mapping[str, list[float]]]] = [[] for _ in found]
-        task = self.bar.add_task(f"timing {what}", total=len(found) * self.options.preparations)
-        for turn in range(self.options.preparations):  # of all, so that no moment decides
+        most = max(self.options.preparations, self.options.most)
+        task = self.bar.add_task(f"timing {what}", total=len(found) * most)
+        for turn in range(most):  # of all, so that no moment decides
             for (problem, names), each in zip(found, turns, strict=True):
-                each.append(self._timed(problem, names, turn))
+                if turn < self.options.preparations or not Times(names, each).is_precise():
+                    each.append(self._timed(problem, names, turn))
                 self.bar.advance(task)
         for (problem, names), each in zip(found, turns, strict=True):
             yield problem, Times(names, each)
@@ -130,5 +145,6 @@ class Session:
             rng=random.Random(f"{problem.key} {turn}"),
             drop=False,
             reference=workload.reference(problem.key),
+            roam=problem.threads == 1,
         )
         return result.samples
