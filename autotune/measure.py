@@ -44,7 +44,7 @@ PARTS = (4, 20)  # of a sample, each one run or, of runs too short for the clock
 STRETCH_SECONDS = 5e-3  # of parts between two looks at the machine's pace
 LONG = 4e-3  # … but a sample of several parts lasts no longer than this
 WARM_BELOW = 4e-3  # a longer run warms itself: what it reads first is not what it spends its time on
-HOPELESS = 3.0  # who is this far behind leaves at once; another program can only double a time
+HOPELESS = 3.0  # who is this far behind, and was when its sample was settled, leaves at once
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
 DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
 JUDGED = 3  # rounds that a comparison needs, and before anybody else leaves …
@@ -52,6 +52,7 @@ SURE = 6  # … or so many, where they are short: …
 BRIEF = 20e-3  # … take no longer than this
 SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing, and that are not given up for waiting
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
+NOISE = 3.0  # … or may be, by so many spreads of the ratios over the root of their number, …
 LOST = 0.75  # … or has lost fewer rounds to the leader than this share
 GAIN = 1.02  # what a challenger must win by, in the median …
 CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
@@ -281,9 +282,9 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
     leader = ranked[0]
     ratios = {name: result.ratios(name, leader) for name in ranked}
     relative = {name: statistics.median(found) for name, found in ratios.items()}
-    if result.rounds < (SURE if sum(entrants[name].cost for name in ranked) <= BRIEF else JUDGED):
-        return [name for name in ranked if relative[name] <= HOPELESS]
     level = result.median(leader)
+    if result.rounds < (SURE if sum(entrants[name].cost for name in ranked) <= BRIEF else JUDGED):
+        return [name for name in ranked if min(relative[name], entrants[name].seconds / level) <= HOPELESS]
     stay = [leader]
     for name in ranked[1:]:
         best = min(each[name] for each in result.seconds if name in each)
@@ -295,6 +296,14 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
         stay = [
             name
             for at, name in enumerate(stay)
-            if at < math.ceil(len(ranked) / 2) or relative[name] <= close or result.lost(name, leader) < LOST
+            if at < math.ceil(len(ranked) / 2)
+            or relative[name] <= close * (1 + _noise(ratios[name]))
+            or result.lost(name, leader) < LOST
         ]
     return stay
+
+
+def _noise(ratios: list[float]) -> float:
+    """By what share their median may be off."""
+    middle, spread = median_and_spread(ratios)
+    return NOISE * spread / middle / math.sqrt(len(ratios))

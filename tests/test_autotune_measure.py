@@ -106,11 +106,39 @@ def test_the_hopeless_leave_at_once_and_losers_soon(clock: Clock) -> None:
     assert result.standing == ["a"]
 
 
+def test_one_bad_sample_is_not_hopeless(clock: Clock) -> None:
+    waits = iter([0.1] + [0.0] * 100)
+    inner = clock.run("hit", 0.018)
+
+    def hit() -> None:
+        clock.now += next(waits)
+        inner()
+
+    entrants = {"a": Entrant(clock.run("a", 0.02), 1, 1, 0.02), "hit": Entrant(hit, 1, 1, 0.018)}
+    result = race(entrants, rounds=20, seconds=100.0, rng=random.Random(0))
+    assert max(result.ratios("hit", "a")) > measure.HOPELESS
+    assert result.winner == "hit"
+
+
 def test_the_slower_half_leaves_but_for_the_close(clock: Clock) -> None:
     seconds = {"a": 0.02, "b": 0.0201, "c": 0.0202, "d": 0.024, "e": 0.0245, "f": 0.0246}
     entrants = {name: Entrant(clock.run(name, s, 0.01), 1, 1, s) for name, s in seconds.items()}
     result = race(entrants, rounds=3, seconds=100.0, rng=random.Random(0))
     assert set(result.standing) == {"a", "b", "c"}
+
+
+def test_noise_keeps_who_may_be_close(clock: Clock) -> None:
+    found = [0.026, 0.03, 0.022]  # always behind, by 1.3 in the median, but that may be off
+    spread = iter(found)
+
+    def noisy() -> None:
+        clock.now += next(spread)
+
+    entrants = {name: Entrant(clock.run(name, s), 1, 1, s) for name, s in dict(a=0.02, b=0.0201).items()}
+    entrants["noisy"] = Entrant(noisy, 1, 1, 0.026)
+    result = race(entrants, rounds=3, seconds=100.0, rng=random.Random(0))
+    assert result.lost("noisy", "a") == 1.0
+    assert "noisy" in result.standing
 
 
 def test_the_race_ends_in_time(clock: Clock) -> None:
