@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -24,10 +25,14 @@ def quota_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | N
 
 
 def move_thread(turn: int) -> None:
-    """Move this thread to another of its cores each `turn`; how long it stays there is the system's to say."""
+    """Move this thread to another of its cores each `turn`, if that is allowed; how long it stays there is the system's
+    to say."""
     if hasattr(os, "sched_setaffinity") and len(cores := sorted(os.sched_getaffinity(0))) > 1:
-        os.sched_setaffinity(0, {cores[turn % len(cores)]})
-        os.sched_setaffinity(0, cores)
+        with contextlib.suppress(OSError):
+            try:
+                os.sched_setaffinity(0, {cores[turn % len(cores)]})
+            finally:
+                os.sched_setaffinity(0, cores)
 
 
 def allowed_cores() -> int:

@@ -140,6 +140,13 @@ def test_a_thread_moves_to_each_core_and_may_still_use_all(monkeypatch: pytest.M
     cores.move_thread(3)
     assert len(asked) == 6
 
+    def refuse(pid: int, wanted: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5})
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    cores.move_thread(0)  # not allowed, and no error
+
 
 @pytest.mark.parametrize(("affinity", "quota", "allowed"), [(8, None, 8), (8, 1.5, 2), (2, 6.0, 2), (4, 0.2, 1)])
 def test_allowed_cores(monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, allowed: int) -> None:
