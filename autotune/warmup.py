@@ -23,7 +23,7 @@ from autotune.workload import Candidate, Problem, Verdict, Workload
 
 BATCH = 12  # problems compiled together
 GROUP_SECONDS = 30.0  # of an effort: problems of so many are timed in turn before they are stored
-OPEN = 100  # problems stored but not decided, that what others leave of their time goes to: a bound for memory
+OPEN = 100  # problems stored but not decided, after which they get what others left of their time: bounds memory
 COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
 COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
 LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
@@ -293,8 +293,9 @@ class _Warmup:
         """Time those again that are not decided, in what all have left of their time: at other moments, and longer than
         a few turns took. They are finished as they are if this is interrupted."""
         undecided, self.open = self.open, []
-        self.settle(undecided, time.monotonic() + self.spare)
-        self.spare = 0.0
+        begun = time.monotonic()
+        self.settle(undecided, begun + self.spare)
+        self.spare -= time.monotonic() - begun
         for each in undecided:
             if (best := each.search.save(self.store)) is not None:
                 self.outcome.tuned[each.problem.task] = best

@@ -10,7 +10,8 @@ import pytest
 from fakes import problems, rows
 
 from autotune import search
-from autotune.measure import EFFORTS, Race, Round
+from autotune import warmup as tuner
+from autotune.measure import EFFORTS, Entrant, Race, Round
 from autotune.progress import Progress
 from autotune.search import profile
 from autotune.store import Store
@@ -77,6 +78,39 @@ def test_what_problems_leave_of_their_time_goes_to_those_that_are_open(
     last = [state for state in states if state.done == len(ordered)]
     assert len(last) > turns - search.AGREED
     assert all(state.fraction < 1 and state.left > 0 for state in last)
+
+
+@pytest.mark.usefixtures("undecided")
+def test_so_many_open_problems_are_not_kept_for_the_end(
+    store: Store, prepared, fake_clock: fake.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuner, "BATCH", 1)
+    monkeypatch.setattr(tuner, "OPEN", 1)
+    begun, ordered = fake_clock.now, problems("tie:1", "tie:2")
+    warmup(workload, ordered, store)
+    order = [problem for problem, name in prepared() if name == "rival"]
+    assert order == sorted(order, reverse=True)  # the first has had all its turns when the next begins
+    assert min(Counter(order).values()) > 1 + search.AGREED
+    assert fake_clock.now - begun <= len(ordered) * EFFORTS["quick"].seconds
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_only_one_thread_moves_between_cores(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    inner = search.race
+
+    def race(entrants: dict[str, Entrant], *, roam: bool, **more) -> Race:
+        asked.append(roam)
+        return inner(entrants, **more)
+
+    monkeypatch.setattr(search, "race", race)
+    (problem,) = problems("tie", count=threads)
+    candidates, _ = workload.candidates(problem.key, "quick")
+    tried = {each.name: Verdict("", 1e-7, 1e-5) for each in candidates}
+    found = search.Search(workload, problem.key, candidates, tried, effort=EFFORTS["quick"])
+    found.race()
+    found.again()
+    assert asked == 2 * [threads == 1]
 
 
 @pytest.mark.usefixtures("undecided")

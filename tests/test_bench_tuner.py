@@ -68,6 +68,16 @@ def test_noise_is_what_preparations_differ_by(medians: list[float], slower: bool
     assert Times(["a", "b"], turns[:1]).is_slower(0, 1) == (medians[0] > 1)
 
 
+@pytest.mark.parametrize(
+    "medians, precise",
+    [([1.0, 1.0, 1.0], True), ([1.2, 1.2, 1.205], True), ([0.98, 1.02, 1.0], False), ([1.0], False)],
+)
+def test_preparations_that_differ_are_not_enough(medians: list[float], precise: bool) -> None:
+    turns = [{"a": [median] * 9, "b": [1.0] * 9} for median in medians]
+    assert Times(["a", "b"], turns).is_precise() == precise
+    assert Times(["a", "a"], turns).is_precise()
+
+
 def test_small_parts(capsys: pytest.CaptureFixture[str]) -> None:
     before = os.environ[VARIABLE]
     arguments = ["--shapes", "1", "--parts", "open,lookup", "--calls", "50", "--rows", "400"]
