@@ -121,6 +121,11 @@ class Race:
         return len(self.kept)
 
     @property
+    def full(self) -> int:
+        """Rounds at the machine's best."""
+        return sum(each.full for each in self.kept)
+
+    @property
     def seconds(self) -> list[dict[str, float]]:
         return [each.seconds for each in self.kept] or [self.calibration]
 
@@ -201,6 +206,7 @@ def race(
     drop: bool = True,
     reference: Run | None = None,
     roam: bool = False,
+    patience: float = 0.0,
 ) -> Race:
     """Run all in interleaved rounds until it is decided who is fastest, or rounds or seconds are used up.
 
@@ -211,6 +217,8 @@ def race(
         drop: whether losers leave early, and the race ends when it is settled.
         reference: work of known length, some 50 µs, that tells how fast the machine is.
         roam: whether to move between cores while the machine's best is waited for: not with threads of their own.
+        patience: seconds beyond that limit, for as long as SETTLED rounds at the machine's best are not there, but can
+            be expected.
     """
     deadline = time.perf_counter() + seconds
     result = Race(list(entrants), {name: entrant.seconds for name, entrant in entrants.items()})
@@ -218,10 +226,13 @@ def race(
         pace = Pace(reference, roam=roam)
         while result.rounds < rounds and not (drop and is_settled(result)):
             cost = sum(entrants[name].cost for name in result.standing)
-            if result.rounds + len(result.thrown) >= least and time.perf_counter() + cost > deadline:
+            lacking, now = SETTLED - result.full, time.perf_counter()
+            needed = cost * max(1, lacking)
+            is_worth = lacking > 0 and pace.share >= needed / max(cost, deadline + patience - now)
+            end = deadline + patience if is_worth else deadline
+            if result.rounds + len(result.thrown) >= least and now + cost > end:
                 break
-            needed = cost * max(1, SETTLED - sum(each.full for each in result.kept))
-            pace.begin_round(until=deadline - needed, share=needed / max(cost, deadline - time.perf_counter()))
+            pace.begin_round(until=end - needed, share=needed / max(cost, end - now))
             each = {name: entrants[name].sample(pace) for name in rng.sample(result.standing, len(result.standing))}
             result.thrown.append(Round(each, pace.moved, pace.full))
             if pace.moved <= MOVED or len(result.thrown) > result.rounds + SPARE:

@@ -53,6 +53,11 @@ class Pace:
         self.full = True
         self.look()
 
+    @property
+    def share(self) -> float:
+        """Of the time of late, that the machine was at its best; 0 if nothing tells."""
+        return 0.0 if self._history is None else self._history.share
+
     def look(self) -> None:
         """Time the reference."""
         if self._reference is not None and self._history is not None:
@@ -62,7 +67,7 @@ class Pace:
         """Nothing is waited for past `until`, of `time.perf_counter()`, nor where the machine is at its best for a
         smaller share of the time."""
         self._begun, self.full = self.lost, True
-        self._until = until if self._history is not None and self._history.share >= share else -math.inf
+        self._until = until if self._history is not None and self.share >= share else -math.inf
 
     @property
     def moved(self) -> float:

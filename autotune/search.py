@@ -34,6 +34,7 @@ HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its p
 RACE_SHARE = 0.4  # of a problem's seconds, for the race; getting candidates ready takes some, turns have the rest
 TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting them ready took longer …
 WAITING = 2.0  # … or enough rounds take longer, with as much time to wait for the machine's best
+PATIENCE_SHARE = 0.2  # of a problem's seconds, that the race and turns may take longer to have it
 TURN_ROUNDS = 16
 TURNS = 10  # at most, one after another
 AGREED = 2  # turns that a decision takes, unless all but one are known to be far behind
@@ -126,6 +127,7 @@ class Search:
         self.turns: list[Race] = []  # of the finalists
         self.finalists: list[str] = []
         self.beaten: set[str] = set()  # finalists that were found to be far behind
+        self.cost = 0.0  # seconds of a round of the finalists
         self.entry = 0.0  # seconds that getting a candidate ready takes, at most
         self._rng = random.Random(key)
 
@@ -154,6 +156,7 @@ class Search:
                     rng=self._rng,
                     reference=self.reference(),
                     roam=self.is_single,
+                    patience=self.patience(deadline, seconds),
                 )
                 self.rank(result, *leader)
                 leader = {result.winner: heat[result.winner]}
@@ -164,6 +167,10 @@ class Search:
     def is_single(self) -> bool:
         """Whether the problem is for one thread."""
         return self.workload.with_threads(self.key, 1) == self.key
+
+    def patience(self, deadline: float | None, seconds: float) -> float:
+        """Seconds that what takes so many may take longer."""
+        return _left(deadline, seconds + PATIENCE_SHARE * self.effort.seconds) - seconds
 
     def reference(self) -> Loop | None:
         """The loop that tells whether the machine's speed changed, if it can be had."""
@@ -232,6 +239,8 @@ class Search:
         """Whether timing the finalists again is of no use."""
         if len(self.finalists) < 2:
             return True
+        if self.is_doubtful:
+            return False
         leader = self.best
         choice = leader if self.is_proven(leader) or self.model not in self.finalists else self.model
         others = [name for name in self.finalists if name != choice]
@@ -245,11 +254,17 @@ class Search:
         return leader == model or model in self.beaten or is_faster(self.evidence(model, leader))
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether the machine was below its best in the turns, and finalists are so short that its best can be had."""
+        is_short = self.cost * SETTLED <= TURN_SHARE * self.effort.seconds
+        return is_short and sum(turn.full for turn in self.turns) < SETTLED
+
+    @property
     def counted(self) -> list[Race]:
         """The turns, with no more than their rounds at the machine's best if there are enough of those."""
-        full = [Race(turn.standing, kept=[each for each in turn.kept if each.full]) for turn in self.turns]
-        full = [turn for turn in full if turn.kept]
-        return full if sum(turn.rounds for turn in full) >= SETTLED else self.turns
+        if sum(turn.full for turn in self.turns) < SETTLED:
+            return self.turns
+        return [Race(turn.standing, kept=[each for each in turn.kept if each.full]) for turn in self.turns if turn.full]
 
     def again(self, deadline: float | None = None) -> None:
         """Rounds of the finalists on data prepared afresh; who is then known to be far behind is none any more."""
@@ -258,21 +273,24 @@ class Search:
         self.finalists = list(entrants)
         if len(entrants) < 2:
             return
-        least_seconds = WAITING * SETTLED * sum(entrant.cost for entrant in entrants.values())
-        seconds = max(self.effort.seconds * TURN_SHARE, time.monotonic() - begun, least_seconds)
+        self.cost = sum(entrant.cost for entrant in entrants.values())
+        seconds = max(self.effort.seconds * TURN_SHARE, time.monotonic() - begun, WAITING * SETTLED * self.cost)
+        seconds = _left(deadline, seconds)
         least = 0 if _is_late(deadline) else JUDGED
         result = race(
             entrants,
             rounds=TURN_ROUNDS,
-            seconds=_left(deadline, seconds),
+            seconds=seconds,
             rng=self._rng,
             least=least,
             drop=False,
             reference=self.reference(),
             roam=self.is_single,
+            patience=self.patience(deadline, seconds),
         )
         if result.rounds:
             self.turns.append(result)
+        if result.rounds and not self.is_doubtful:
             best = self.best
             self.beaten |= {name for name in self.finalists if interval(self.ratios(name, best))[0] >= CLOSE}
             self.finalists = [name for name in self.finalists if name not in self.beaten]
