@@ -331,3 +331,40 @@ def test_more_rounds_are_not_needed_once_nothing_is_to_be_gained() -> None:
     assert settled(*[1.05, 0.99, 1.0] * 3)
     assert not settled(*[1.05, 0.97, 1.0] * 3)
     assert not settled(1.05, 1.04, 1.06)
+
+
+@pytest.mark.parametrize("good", [0.02, 0.005])
+@pytest.mark.parametrize("patience", [0.0, 0.5])
+def test_a_race_takes_longer_only_for_the_machines_best(clock: Clock, good: float, patience: float) -> None:
+    """Which is had for `good` of each tenth of a second."""
+
+    def slow() -> bool:
+        return clock.now % 0.1 > good
+
+    def run() -> None:
+        clock.now += 2e-3 * (1.3 if slow() else 1.0)
+
+    def reference() -> None:
+        clock.now += 5e-5 * (1.1 if slow() else 1.0)
+
+    pace = Pace(reference)
+    while clock.now < 30.0:  # what share it has is known
+        clock.now += 1e-3
+        pace.look()
+    begun = clock.now
+    result = race(
+        {name: Entrant(run, 1, 1, 2e-3) for name in "ab"},
+        rounds=1000,
+        seconds=0.3,
+        rng=random.Random(0),
+        drop=False,
+        reference=reference,
+        patience=patience,
+    )
+    spent = clock.now - begun
+    if good == 0.02 and patience:
+        assert 0.3 < spent < 0.3 + patience
+        assert result.full == measure.SETTLED
+    else:
+        assert spent < 0.31
+        assert result.full < measure.SETTLED

@@ -91,6 +91,8 @@ def test_nobody_waits_where_the_machine_is_seldom_at_its_best(clock: Clock) -> N
     at.begin_round(share=0.02)
     at.wait()
     assert begun < clock.now < begun + 0.1
+    assert at.share == pace._histories[reference].share
+    assert Pace(None).share == 0.0
 
 
 @pytest.mark.parametrize("roam", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -260,3 +261,36 @@ def test_rounds_at_the_machines_best_count_if_there_are_enough() -> None:
     found.turns.append(Race(["rival", "model"], kept=[fast, slow, slow]))
     assert found.best == "rival"
     assert found.ratios("model", "rival") == pytest.approx([1.1] * 7)
+
+
+def test_short_problems_are_open_until_they_are_timed_at_the_machines_best(store: Store) -> None:
+    found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
+    slow = Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.2e-4}, full=False)] * 7)
+    found.turns, found.cost = [slow] * 2, 5e-3
+    assert (found.is_doubtful, found.is_decided) == (True, False)
+    found.cost = 50e-3  # seven such rounds at its best are not to be had
+    assert (found.is_doubtful, found.is_decided) == (False, True)
+    fast = Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.2e-4})] * 7)
+    found.turns, found.cost = [slow, fast, fast], 5e-3
+    assert (found.is_doubtful, found.is_decided) == (False, True)
+
+
+def test_nobody_leaves_for_what_was_timed_below_the_machines_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem,) = problems("close")
+    candidates, _ = workload.candidates(problem.key, "quick")
+    tried = {each.name: Verdict("", 1e-7, 1e-5) for each in candidates}
+    found = search.Search(workload, problem.key, candidates, tried, effort=EFFORTS["quick"])
+    found.race()
+    inner = search.race
+
+    def below_its_best(*args: object, **options: object) -> Race:
+        result = inner(*args, **options)
+        result.kept = [replace(each, full=False) for each in result.kept]
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "race", below_its_best)
+        found.again()
+    assert (len(found.finalists) > 2, found.beaten) == (True, set())
+    found.again()
+    assert (found.finalists, found.is_decided) == (["best"], True)

@@ -20,7 +20,7 @@ from autotune.device import fingerprint
 from autotune.explain import explain_stored
 from autotune.store import Row, Store
 from autotune.threads import serial_fraction
-from cpuconv import api, missed, neighbours, select, tuned
+from cpuconv import api, metronome, missed, neighbours, select, tuned
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.problem import ConvProblem
 from cpuconv.runtime import threads as runtime_threads
@@ -254,8 +254,12 @@ def test_trials_of_a_problem_read_and_write_the_same_memory() -> None:
     assert first._out is second._out
 
 
-def test_the_reference_is_of_known_length() -> None:
-    run = workload.reference(PROBLEM.key)
+@pytest.mark.parametrize("caches", [None, {"L1d": 32 << 10}], ids=["here", "no second cache"])
+def test_the_reference_is_of_known_length(caches: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if caches is not None:
+        known = replace(fingerprint(), caches=tuple(caches.items()))
+        monkeypatch.setattr(metronome, "fingerprint", lambda: known)
+    run = metronome.metronome.__wrapped__(1)
     times = []
     for _ in range(200):
         start = time.perf_counter()
