@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--preparations", type=int, default=5, help="… on data that is prepared so many times (5) …")
     p.add_argument("--most", type=int, default=15, help="… or so many, until ratios are known to within 1%% (15)")
     p.add_argument("--shape-limit", type=float, help="seconds for a shape of the exhaustive warmup (no limit)")
-    p.add_argument("--calls", type=int, default=10_000, help="look-ups a sample (10000)")
+    p.add_argument("--calls", type=int, default=1000, help="look-ups a sample (1000)")
     p.add_argument("--rows", type=int, default=100_000, help="of the large store (100000)")
     p.add_argument("--kills", type=int, default=50, help="warmups to kill (50)")
     p.add_argument("--mutations", type=int, default=10_000, help="of a file of wisdom, and of a store (10000)")

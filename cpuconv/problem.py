@@ -67,6 +67,10 @@ class ConvProblem:
     residual: bool = False
     threads: int = 1
 
+    def __hash__(self) -> int:
+        """Of the fields in which problems of one program differ, as every call looks up by it."""
+        return hash((self.n, self.c, self.h, self.w, self.k, self.r, self.stride, self.in_layout, self.threads))
+
     def __post_init__(self) -> None:
         put = object.__setattr__
         for name, least in (("n", 0), *((name, 1) for name in ("c", "h", "w", "k", "r", "s", "groups", "threads"))):
