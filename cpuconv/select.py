@@ -23,7 +23,7 @@ AUTO = "auto"
 _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
 _UNTUNED = ("neighbour", "model")  # what decides where nothing is stored
 _MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
-_IN_THE_RUNNING = 2.0  # a solver's favourite is tried when the model is wrong by at most this much
+_IN_THE_RUNNING = 2.0  # a favourite is tried when the model is wrong by at most this much
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,10 @@ def ranking(problem: ConvProblem, solver: str | None = None) -> list[Ranked]:
 
 
 def spread(ranked: list[Ranked]) -> list[Ranked]:
-    """In the model's order, but with the favourite of every solver in the running first.
+    """In the model's order, but with the favourite of every way to form sums (algorithm and size of transform) in the
+    running first.
 
-    A tuner that stops early has then met every algorithm that may win, whatever the model thinks of its variants.
+    A tuner that stops early has then met everything that may win, whatever the model thinks of blocks and tiles.
     """
     if not ranked:
         return []
@@ -108,8 +109,8 @@ def spread(ranked: list[Ranked]) -> list[Ranked]:
     first: dict[str, Ranked] = {}
     for item in ranked:
         if item.cost.estimate <= limit:
-            first.setdefault(item.candidate.solver.NAME, item)
-    rest = [item for item in ranked if item is not first.get(item.candidate.solver.NAME)]
+            first.setdefault(item.candidate.rounding, item)
+    rest = [item for item in ranked if item is not first.get(item.candidate.rounding)]
     return [*first.values(), *rest]
 
 

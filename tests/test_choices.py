@@ -147,3 +147,18 @@ def test_groups_of_numpy_integers():
     x = layouts.from_nchw(X, "NCHW8c")
     y = conv(x, w, groups=np.int64(4), stride=np.int32(1), in_layout="NCHW8c")
     close(y, conv(X, w, groups=4))
+
+
+@pytest.mark.parametrize("size", [(64, 64, 56), (5, 261, 28), (3, 64, 224)])
+def test_the_tuner_meets_every_way_to_form_sums_first(size: tuple[int, int, int]) -> None:
+    c, k, h = size
+    ranked = select.ranking(ConvProblem(1, c, h, h, k, 3, 3, pads=(1, 1, 1, 1)))
+    order = select.spread(ranked)
+    assert order[0] is ranked[0] and len(order) == len(ranked)
+    assert {str(each.candidate) for each in order} == {str(each.candidate) for each in ranked}
+    bound = 2 * ranked[0].cost.estimate
+    ways = {each.candidate.rounding for each in ranked if each.cost.estimate <= bound}
+    assert len(ways) > 2
+    assert {each.candidate.rounding for each in order[: len(ways)]} == ways
+    for part in (order[: len(ways)], order[len(ways) :]):
+        assert [each.cost.estimate for each in part] == sorted(each.cost.estimate for each in part)
