@@ -54,7 +54,7 @@ SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing,
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
 NOISE = 3.0  # … or may be, by so many spreads of the ratios over the root of their number, …
 LOST = 0.75  # … or has lost fewer rounds to the leader than this share
-GAIN = 1.02  # what a challenger must win by, in the median, or by its NOISE if that is more …
+GAIN = 1.02  # what a challenger must win by, in the median, beyond its NOISE …
 CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
@@ -250,7 +250,7 @@ def is_faster(ratios: list[float]) -> bool:
     if len(ratios) < JUDGED:
         return False
     won = sum(ratio > 1.0 for ratio in ratios)
-    return statistics.median(ratios) >= max(GAIN, 1 + _noise(ratios)) and sign_test(won, len(ratios)) <= CHANCE
+    return statistics.median(ratios) >= GAIN + _noise(ratios) and sign_test(won, len(ratios)) <= CHANCE
 
 
 def is_settled(result: Race) -> bool:

@@ -166,6 +166,8 @@ def test_comparison_of_pairs() -> None:
     assert not is_faster([1.005, 1.005, 1.005])
     assert not is_faster([1.2, 0.92, 1.2, 0.92])
     assert not is_faster([1.001, 1.2, 1.01, 1.05, 1.25, 0.97, 1.15])  # by 5%, which may be noise
+    assert is_faster([1.02, 1.03, 1.04] * 5)
+    assert not is_faster([1.015, 1.025, 1.035] * 5)  # by no 2% beyond noise
 
 
 def test_sign_test() -> None:
