@@ -263,7 +263,7 @@ def test_rounds_at_the_machines_best_count_if_there_are_enough() -> None:
     assert found.ratios("model", "rival") == pytest.approx([1.1] * 7)
 
 
-def test_short_problems_are_open_until_they_are_timed_at_the_machines_best(store: Store) -> None:
+def test_short_problems_are_open_until_they_are_timed_at_the_machines_best() -> None:
     found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
     slow = Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.2e-4}, full=False)] * 7)
     found.turns, found.cost = [slow] * 2, 5e-3

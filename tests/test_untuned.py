@@ -23,6 +23,7 @@ from autotune.threads import serial_fraction
 from cpuconv import api, metronome, missed, neighbours, select, tuned
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.problem import ConvProblem
+from cpuconv.runtime import Program
 from cpuconv.runtime import threads as runtime_threads
 from cpuconv.select import Limits
 from cpuconv.workload import workload
@@ -266,6 +267,20 @@ def test_the_reference_is_of_known_length(caches: dict[str, int] | None, monkeyp
         run()
         times.append(time.perf_counter() - start)
     assert 25e-6 < min(times) < 150e-6
+
+
+def test_the_reference_writes_to_a_quarter_of_the_second_cache() -> None:
+    """Which a shared core slows, as it does not the arithmetic."""
+    part = metronome._write(1)
+    size = dict(fingerprint().caches).get("L2")
+    if part is None or size is None:
+        assert part is size is None
+        return
+    buffer, seed = part.arrays
+    assert 0.2 * size < buffer.nbytes <= 0.25 * size
+    buffer[:], seed[:] = 0, 3
+    Program([part.row(buffer.nbytes // part.tile.step)], 1).run()
+    assert (buffer == 3).all()
 
 
 PROGRAM = """
