@@ -54,7 +54,7 @@ SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing,
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
 NOISE = 3.0  # … or may be, by so many spreads of the ratios over the root of their number, …
 LOST = 0.75  # … or has lost fewer rounds to the leader than this share
-GAIN = 1.02  # what a challenger must win by, in the median, beyond its NOISE …
+GAIN = 1.02  # what a challenger must win by, in the median, and more than its NOISE …
 CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
@@ -62,16 +62,21 @@ MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhil
 SPARE = 2  # … but no more rounds than are kept and this many: on a machine that never rests the best of them count
 
 
+def stay() -> None:
+    """Move no data."""
+
+
 @dataclass(frozen=True)
 class Entrant:
     """What runs in a race, the parts of a sample of it, the runs that make a part, the seconds of a run found when that
-    was settled, and the least seconds that a run can take."""
+    was settled, the least seconds that a run can take, and what moves its data before a sample."""
 
     run: Run
     parts: int
     loops: int
     seconds: float
     bound: float = 0.0
+    move: Run = stay
 
     @property
     def cost(self) -> float:
@@ -79,8 +84,9 @@ class Entrant:
         return (self.parts * self.loops + (self.seconds < WARM_BELOW)) * self.seconds
 
     def sample(self, pace: Pace) -> float:
-        """Seconds of one run: the lower quartile of the parts, on data just read, at the machine's best if it can be
-        had."""
+        """Seconds of one run: the lower quartile of the parts, on data in another place than before and just read, at
+        the machine's best if it can be had."""
+        self.move()
         give_way()
         stretch = max(1, min(self.parts, round(STRETCH_SECONDS / (self.loops * self.seconds))))
         parts: list[float] = []
@@ -178,8 +184,12 @@ def median_and_spread(samples: list[float]) -> tuple[float, float]:
     return middle, statistics.median(abs(sample - middle) for sample in samples)
 
 
-def calibrate(run: Run, bound: float = 0.0) -> Entrant:
-    """Find the parts, and the runs in each, that make a sample; `bound` is the least seconds of a run."""
+def calibrate(run: Run, bound: float = 0.0, move: Run = stay) -> Entrant:
+    """Find the parts, and the runs in each, that make a sample.
+
+    Arguments:
+        bound: the least seconds of a run.  move: called before each sample, puts the data elsewhere in memory.
+    """
     few, many = PARTS
 
     def least(loops: int) -> float:
@@ -193,7 +203,7 @@ def calibrate(run: Run, bound: float = 0.0) -> Entrant:
             loops = min(math.ceil(1.1 * SAMPLE_SECONDS / many / seconds), 10 * loops)
             seconds = least(loops)
     parts = max(few, math.ceil(SAMPLE_SECONDS / (loops * seconds)))
-    return Entrant(run, max(1, min(parts, round(LONG / seconds))), loops, seconds, bound)
+    return Entrant(run, max(1, min(parts, round(LONG / seconds))), loops, seconds, bound, move)
 
 
 def race(
@@ -250,7 +260,7 @@ def is_faster(ratios: list[float]) -> bool:
     if len(ratios) < JUDGED:
         return False
     won = sum(ratio > 1.0 for ratio in ratios)
-    return statistics.median(ratios) >= GAIN + _noise(ratios) and sign_test(won, len(ratios)) <= CHANCE
+    return statistics.median(ratios) >= max(GAIN, 1 + _noise(ratios)) and sign_test(won, len(ratios)) <= CHANCE
 
 
 def is_settled(result: Race) -> bool:

@@ -200,7 +200,7 @@ class Search:
                 findings.verdicts[name] = check(trial)
                 if findings.verdicts[name].reason:
                     return None
-            return calibrate(trial.run, bound)
+            return calibrate(trial.run, bound, trial.move)
         except Exception as failure:
             findings.reject(name, f"run: {describe(failure)}")
             return None
@@ -292,8 +292,14 @@ class Search:
             self.turns.append(result)
         if result.rounds and not self.is_doubtful:
             best = self.best
-            self.beaten |= {name for name in self.finalists if interval(self.ratios(name, best))[0] >= CLOSE}
+            self.beaten |= {name for name in self.finalists if self.is_far(name, best)}
             self.finalists = [name for name in self.finalists if name not in self.beaten]
+
+    def is_far(self, name: str, best: str) -> bool:
+        """Whether it is known to be far behind: in all rounds of the turns, and in more than one moment."""
+        moments = [found for each in self.heats + self.turns if (found := each.ratios(name, best))]
+        far = sum(statistics.median(found) >= CLOSE for found in moments)
+        return far >= AGREED and interval(self.ratios(name, best))[0] >= CLOSE
 
     @property
     def best(self) -> str:
@@ -333,7 +339,8 @@ class Search:
             for name in times:
                 if self.ratios(name, leader):
                     times[name] = level * self.relative(name, leader)
-        findings.scores = dict(times)
+        behind = math.nextafter(times[leader], math.inf)  # medians of ratios can go round in a circle
+        findings.scores = times | {name: max(times[name], behind) for name in served if name != leader}
         if not self.is_proven(leader):
             for name in {*served, model}:
                 findings.scores[name] = max(findings.scores[name], findings.scores[model])

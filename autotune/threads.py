@@ -43,10 +43,11 @@ def compare(
     best = {n: found[0] for n, found in admitted.items() if found}
     if len(best) < 2:
         return
-    entrants = {str(n): calibrate(workload.prepare(keys[n], row.candidate, regime).run) for n, row in best.items()}
+    trials = {n: workload.prepare(keys[n], row.candidate, regime) for n, row in best.items()}
+    entrants = {str(n): calibrate(trial.run, move=trial.move) for n, trial in trials.items()}
     reference = workload.reference(keys[max(best)])
     rng = random.Random(keys[max(best)])
-    result = race(entrants, rounds=ROUNDS, seconds=SECONDS, rng=rng, drop=False, reference=reference)
+    result = race(entrants, rounds=ROUNDS, seconds=seconds, rng=rng, drop=False, reference=reference)
     fastest = int(result.winner)
     level = best[fastest].score
     times = {n: level * statistics.median(result.ratios(str(n), result.winner)) for n in best}

@@ -104,6 +104,9 @@ class Trial(Protocol):
     def run(self) -> None:
         """Execute once; nothing is allocated or looked up."""
 
+    def move(self) -> None:
+        """Put the data in another place in memory, drawn at random: a kernel's time depends on it."""
+
     def check(self) -> float:
         """Largest error of the output over the largest value of the float64 reference."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,10 +37,12 @@ class _Context:
 
     def __init__(self, recipe: Recipe, weight: np.ndarray, bias: np.ndarray) -> None:
         self.bias = bias.copy()
-        arrays = [weight, self.bias, aligned(recipe.workspace // FLOAT + _WIDEST_BLOCK)]
-        fixed = dict(zip(("w", "bias", "workspace"), (array.ctypes.data for array in arrays), strict=True))
-        self._kept: list[Any] = [*arrays]  # whose addresses the blocks hold
-        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {"x": [], "y": [], "residual": [], "w": []}
+        self.workspace = aligned(recipe.workspace // FLOAT + _WIDEST_BLOCK)
+        fixed = {"w": weight.ctypes.data, "bias": self.bias.ctypes.data, "workspace": self.workspace.ctypes.data}
+        self._kept: list[Any] = [weight]  # whose addresses the blocks hold
+        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {
+            name: [] for name in ("x", "y", "residual", "w", "workspace")
+        }
         rows = [(step.compile(), self._block(step, fixed), step.parallel) for step in recipe.steps]
         self._program = Program(rows, recipe.threads)
         self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
@@ -74,9 +77,9 @@ class _Context:
             block[index] = residual + offset
         self._program.run()
 
-    def move_weights(self, address: int) -> None:
-        """Let the next calls read the weights at another address."""
-        for block, index, offset in self._patches["w"]:
+    def move(self, name: str, address: int) -> None:
+        """Let the next calls find the weights ("w") or the "workspace" at another address."""
+        for block, index, offset in self._patches[name]:
             block[index] = address + offset
 
 
@@ -215,10 +218,22 @@ class Plan:
             for at in itertools.cycle(range(count)):
                 for contexts in self._contexts.values():
                     for context in contexts:
-                        context.move_weights(address + at * step)
+                        context.move("w", address + at * step)
                 yield
 
         return turn()
+
+    def move_workspace(self, room: int) -> Iterator[None]:
+        """Give the workspace `room` bytes to move in; with each step of the result it is in a place drawn at random.
+        For plans that one caller uses."""
+        for context in itertools.chain(*self._contexts.values()):
+            context.workspace = aligned(context.workspace.nbytes + room, np.uint8)
+        rng = random.Random()
+        while True:
+            at = _LINE * rng.randrange(room // _LINE)
+            for context in itertools.chain(*self._contexts.values()):
+                context.move("workspace", context.workspace.ctypes.data + at)
+            yield
 
     def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:
         views = self._contexts

@@ -2,101 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 import autotune.workload as protocol
-import layouts
-from autotune.device import fingerprint
 from autotune.roofline import Work
 from cpuconv import select, sources, tuned
 from cpuconv.errors import SourceError
 from cpuconv.isa import current
 from cpuconv.metronome import metronome
-from cpuconv.plan import Plan
 from cpuconv.probes import probe
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble, current_sources, effective_threads
-from cpuconv.reference import conv2d as oracle
-from cpuconv.reference import relative_error
 from cpuconv.runtime import cache
 from cpuconv.runtime.threads import pool
-from cpuconv.select import AUTO, Choice, Limits
-from cpuconv.solvers.base import aligned
+from cpuconv.select import AUTO, Limits
+from cpuconv.trial import ConvTrial
 from cpuconv.work import work_of
-
-ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
-"""Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data."""
-
-_OVER_CACHE = 1.25  # copies of cold weights over the last cache
-
-_EVERYTHING = Limits(accuracy="fast")
-
-
-class ConvTrial:
-    """One candidate bound to random data.
-
-    With cold weights, runs take copies of the packed weights in turn that are together larger than the last cache, so
-    that each finds its weights in memory, as in a network whose layers evict one another's.
-    """
-
-    def __init__(self, problem: ConvProblem, candidate: Candidate, regime: str = "warm") -> None:
-        x, w, bias, residual = data(problem)
-        self._problem = problem
-        self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, w, bias)
-        self._x, self._residual, self._out = x, residual, output(problem)
-        self.run()
-        self.limit = ERROR_LIMITS[candidate.accuracy]
-        if regime == "cold":
-            self._copies = self._plan.copy_weights(int(_OVER_CACHE * max(dict(fingerprint().caches).values())))
-            self.run = self._run_cold  # type: ignore[method-assign]
-
-    def run(self) -> None:
-        """One call."""
-        self._plan.run(self._x, self._residual, self._out, None)
-
-    def _run_cold(self) -> None:
-        next(self._copies)
-        self._plan.run(self._x, self._residual, self._out, None)
-
-    def check(self) -> float:
-        """Error of the output, relative to its largest value."""
-        self._out[...] = np.nan
-        self.run()
-        return relative_error(self._out, expected(self._problem))
-
-
-@functools.lru_cache(maxsize=2)
-def data(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Input, weights, bias and residual: unit normal, weights scaled to give outputs of unit variance."""
-    rng = np.random.default_rng(0)
-
-    def activation(layout: str, shape: tuple[int, int, int, int]) -> np.ndarray:
-        return layouts.from_nchw(rng.standard_normal(shape, np.float32), layout)
-
-    x = activation(problem.in_layout, problem.in_shape)
-    w = rng.standard_normal(problem.weight_shape, np.float32)
-    w /= np.sqrt(np.float32(problem.cg * problem.r * problem.s))
-    bias = rng.standard_normal(problem.k, np.float32)
-    residual = activation(problem.out_layout, problem.out_shape) if problem.residual else None
-    return x, w, bias, residual
-
-
-@functools.lru_cache(maxsize=2)
-def output(problem: ConvProblem) -> np.ndarray:
-    """What all trials of a problem write to: its place in memory then favours none of them."""
-    return aligned(layouts.get(problem.out_layout).shape(*problem.out_shape))
-
-
-@functools.lru_cache(maxsize=2)
-def expected(problem: ConvProblem) -> np.ndarray:
-    """The float64 oracle's result on `data(problem)`."""
-    x, w, bias, residual = data(problem)
-    return oracle(x, w, bias, problem, residual)
 
 
 class ConvWorkload:

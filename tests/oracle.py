@@ -15,7 +15,7 @@ from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.runtime.threads import maximum_threads
-from cpuconv.workload import ERROR_LIMITS
+from cpuconv.trial import ERROR_LIMITS
 
 GUARD = 64  # floats around every array that kernels get
 SENTINEL = np.float32(-7.25e33)

@@ -167,7 +167,18 @@ def test_comparison_of_pairs() -> None:
     assert not is_faster([1.2, 0.92, 1.2, 0.92])
     assert not is_faster([1.001, 1.2, 1.01, 1.05, 1.25, 0.97, 1.15])  # by 5%, which may be noise
     assert is_faster([1.02, 1.03, 1.04] * 5)
-    assert not is_faster([1.015, 1.025, 1.035] * 5)  # by no 2% beyond noise
+    assert not is_faster([1.005, 1.015, 1.025] * 5)  # by less than 2%
+
+
+def test_data_move_before_each_sample(clock: Clock) -> None:
+    moves: list[str] = []
+    entrants = {
+        name: calibrate(clock.run(name, 1e-3), move=lambda name=name: moves.append(name)) for name in ("a", "b")
+    }
+    assert not moves
+    result = race(entrants, rounds=4, seconds=1.0, rng=random.Random(0), drop=False)
+    assert result.rounds == 4
+    assert sorted(moves) == ["a"] * 4 + ["b"] * 4
 
 
 def test_sign_test() -> None:

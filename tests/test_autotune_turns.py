@@ -240,6 +240,34 @@ def test_who_is_found_far_behind_leaves(store: Store) -> None:
     assert (found.finalists, found.beaten, found.is_decided) == (["best"], {*others}, True)
 
 
+def test_one_moment_beats_nobody() -> None:
+    found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
+    far = Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.2e-4})] * 9)
+    found.turns = [far]
+    assert not found.is_far("model", "rival")
+    found.turns = [far, far]
+    assert found.is_far("model", "rival")
+    found.turns = [far, Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1e-4})] * 16), far]
+    assert not found.is_far("model", "rival")  # it was as fast as often
+
+
+def test_nobody_ranks_before_the_leader_where_medians_go_round_in_a_circle() -> None:
+    (problem,) = problems("close")
+    candidates, _ = workload.candidates(problem.key, "quick")
+    names = ["a", "b", "best"]
+    found = search.Search(workload, problem.key, candidates, {}, effort=EFFORTS["quick"])
+    found.rank(Race([*names, "model"], kept=[Round({"a": 1e-4, "b": 1e-4, "best": 1e-4, "model": 9e-4})] * 3))
+    found.nominate()
+    rounds = [
+        Round(dict(zip(names, each, strict=True)))
+        for each in ((1e-4, 2e-4, 3e-4), (3e-4, 1e-4, 2e-4), (2e-4, 3e-4, 1e-4))
+    ]
+    found.turns, found.finalists, found.beaten = [Race(names, kept=3 * rounds)], names, {"model"}
+    assert all(found.relative(one, other) < 1 for one, other in (("a", "b"), ("b", "best"), ("best", "a")))
+    found.decide()
+    assert min(found.findings.scores, key=found.findings.scores.__getitem__) == found.best
+
+
 def test_who_left_as_known_to_be_behind_is_beaten() -> None:
     found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
     found.turns = [Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.01e-4})] * 2)]

@@ -26,6 +26,8 @@ from cpuconv.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime import threads as runtime_threads
 from cpuconv.select import Limits
+from cpuconv.solvers.base import ALIGNMENT
+from cpuconv.trial import ROOM
 from cpuconv.workload import workload
 
 DEVICE = fingerprint().key
@@ -241,18 +243,39 @@ def test_cold_weights_give_the_same_results() -> None:
             trial.run()
             places |= {block[index] - offset for block, index, offset in context._patches["w"]}
         assert len(places) >= 3
-        cold = trial._out.copy()
-        trial._out[...] = np.nan
+        cold = trial._shared.out.copy()
+        trial._shared.out[...] = np.nan
         warm = workload.prepare(PROBLEM.key, candidate)
-        np.testing.assert_array_equal(cold, warm._out)
+        np.testing.assert_array_equal(cold, warm._shared.out)
 
 
 def test_trials_of_a_problem_read_and_write_the_same_memory() -> None:
     first, second = (
         workload.prepare(PROBLEM.key, str(candidates(PROBLEM, n)[0].candidate)) for n in ("direct", "im2col")
     )
-    assert first._x is second._x
-    assert first._out is second._out
+    assert first._shared is second._shared
+
+
+@pytest.mark.parametrize("name", ["direct", "im2col", "winograd", "fft"])
+def test_trials_move_their_data(name: str) -> None:
+    trial = workload.prepare(PROBLEM.key, str(candidates(PROBLEM, name)[0].candidate))
+    trial.run()
+    before, context = trial._shared.out.copy(), trial._plan._contexts[None, None][0]
+    places = []
+    for _ in range(20):
+        trial.move()
+        work = {block[index] - offset for block, index, offset in context._patches["workspace"]}
+        assert len(work) <= 1
+        places.append((trial._shared.x.ctypes.data, trial._shared.out.ctypes.data, *work))
+        trial._shared.out[...] = np.nan
+        trial.run()
+        np.testing.assert_array_equal(trial._shared.out, before)
+    for found in zip(*places, strict=True):
+        assert len(set(found)) > 10
+        assert max(found) - min(found) <= ROOM
+        assert not any(place % ALIGNMENT for place in found)
+    assert bool(trial._plan.workspace_bytes) == (len(places[0]) == 3)
+    assert trial.check() <= trial.limit
 
 
 @pytest.mark.parametrize("caches", [None, {"L1d": 32 << 10}], ids=["here", "no second cache"])

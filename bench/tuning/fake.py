@@ -144,6 +144,9 @@ class FakeTrial:
     def run(self) -> None:
         clock.pass_by(self.seconds)
 
+    def move(self) -> None:
+        pass
+
     def check(self) -> float:
         return self.way.error
 

@@ -138,8 +138,9 @@ class Session:
         unique = list(dict.fromkeys(names))
         if len(unique) == 1:
             return {unique[0]: [1.0]}
+        trials = {name: workload.prepare(problem.key, name) for name in unique}
         result = race(
-            {name: calibrate(workload.prepare(problem.key, name).run) for name in unique},
+            {name: calibrate(trial.run, move=trial.move) for name, trial in trials.items()},
             rounds=self.options.rounds,
             seconds=math.inf,
             rng=random.Random(f"{problem.key} {turn}"),

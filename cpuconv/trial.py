@@ -1,0 +1,125 @@
+"""A candidate bound to random data that change their places in memory.
+
+How long a kernel takes depends on where its data lie, by up to a third for one place in thirty (lines whose addresses
+look alike push one another out of a cache, and which do nobody can tell beforehand). A place is one sample of what
+callers will meet, so that data move between samples of the time (Curtsinger and Berger, "STABILIZER: Statistically
+Sound Performance Evaluation", ASPLOS 2013; docs/decisions/0014-places.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+
+import layouts
+from autotune.device import fingerprint
+from cpuconv.plan import Plan
+from cpuconv.problem import ConvProblem
+from cpuconv.recipe import Candidate
+from cpuconv.reference import conv2d as oracle
+from cpuconv.reference import relative_error
+from cpuconv.select import Choice, Limits
+from cpuconv.solvers.base import ALIGNMENT, aligned
+
+ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
+"""Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data."""
+
+ROOM = 256 << 10
+"""Bytes in which data move: 64 pages, as caches tell lines of different pages apart by some bits of their number."""
+
+_OVER_CACHE = 1.25  # copies of cold weights over the last cache
+
+_EVERYTHING = Limits(accuracy="fast")
+
+
+class ConvTrial:
+    """One candidate bound to random data.
+
+    With cold weights, runs take copies of the packed weights in turn that are together larger than the last cache, so
+    that each finds its weights in memory, as in a network whose layers evict one another's.
+    """
+
+    def __init__(self, problem: ConvProblem, candidate: Candidate, regime: str = "warm") -> None:
+        _, w, bias, self._residual = data(problem)
+        self._problem, self._shared = problem, shared(problem)
+        self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, w, bias)
+        self._places = self._plan.move_workspace(ROOM)
+        self.run()
+        self.limit = ERROR_LIMITS[candidate.accuracy]
+        if regime == "cold":
+            self._copies = self._plan.copy_weights(int(_OVER_CACHE * max(dict(fingerprint().caches).values())))
+            self.run = self._run_cold  # type: ignore[method-assign]
+
+    def run(self) -> None:
+        """One call."""
+        self._plan.run(self._shared.x, self._residual, self._shared.out, None)
+
+    def _run_cold(self) -> None:
+        next(self._copies)
+        self._plan.run(self._shared.x, self._residual, self._shared.out, None)
+
+    def move(self) -> None:
+        """Put the workspace, and the input and output of all trials of the problem, in other places."""
+        next(self._places)
+        self._shared.move()
+
+    def check(self) -> float:
+        """Error of the output, relative to its largest value."""
+        self._shared.out[...] = np.nan
+        self.run()
+        return relative_error(self._shared.out, expected(self._problem))
+
+
+class Shared:
+    """Input and output of all trials of a problem: their places favour none of them.
+
+    x, out: views of rooms, new ones after each move.
+    """
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self._content = data(problem)[0]
+        self._shapes = self._content.shape, layouts.get(problem.out_layout).shape(*problem.out_shape)
+        self._rooms = [aligned(4 * int(np.prod(shape)) + ROOM, np.uint8) for shape in self._shapes]
+        self._rng = random.Random()
+        self.move()
+
+    def move(self) -> None:
+        """Put both in places drawn at random."""
+        self.x, self.out = (
+            room[(start := ALIGNMENT * self._rng.randrange(ROOM // ALIGNMENT)) : start + room.size - ROOM]
+            .view(np.float32)
+            .reshape(shape)
+            for room, shape in zip(self._rooms, self._shapes, strict=True)
+        )
+        self.x[...] = self._content
+
+
+@functools.lru_cache(maxsize=2)
+def shared(problem: ConvProblem) -> Shared:
+    """The input and output that trials of a problem share."""
+    return Shared(problem)
+
+
+@functools.lru_cache(maxsize=2)
+def data(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Input, weights, bias and residual: unit normal, weights scaled to give outputs of unit variance."""
+    rng = np.random.default_rng(0)
+
+    def activation(layout: str, shape: tuple[int, int, int, int]) -> np.ndarray:
+        return layouts.from_nchw(rng.standard_normal(shape, np.float32), layout)
+
+    x = activation(problem.in_layout, problem.in_shape)
+    w = rng.standard_normal(problem.weight_shape, np.float32)
+    w /= np.sqrt(np.float32(problem.cg * problem.r * problem.s))
+    bias = rng.standard_normal(problem.k, np.float32)
+    residual = activation(problem.out_layout, problem.out_shape) if problem.residual else None
+    return x, w, bias, residual
+
+
+@functools.lru_cache(maxsize=2)
+def expected(problem: ConvProblem) -> np.ndarray:
+    """The float64 oracle's result on `data(problem)`."""
+    x, w, bias, residual = data(problem)
+    return oracle(x, w, bias, problem, residual)
