@@ -9,6 +9,7 @@ Sound Performance Evaluation", ASPLOS 2013; docs/decisions/0014-places.md).
 from __future__ import annotations
 
 import functools
+import math
 import random
 
 import numpy as np
@@ -21,7 +22,7 @@ from cpuconv.recipe import Candidate
 from cpuconv.reference import conv2d as oracle
 from cpuconv.reference import relative_error
 from cpuconv.select import Choice, Limits
-from cpuconv.solvers.base import ALIGNMENT, aligned
+from cpuconv.solvers.base import ALIGNMENT, FLOAT, aligned
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
 """Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data."""
@@ -81,7 +82,7 @@ class Shared:
     def __init__(self, problem: ConvProblem) -> None:
         self._content = data(problem)[0]
         self._shapes = self._content.shape, layouts.get(problem.out_layout).shape(*problem.out_shape)
-        self._rooms = [aligned(4 * int(np.prod(shape)) + ROOM, np.uint8) for shape in self._shapes]
+        self._rooms = [aligned(FLOAT * math.prod(shape) + ROOM, np.uint8) for shape in self._shapes]
         self._rng = random.Random()
         self.move()
 
