@@ -158,7 +158,7 @@ class Workload(Protocol):
         """Bind a candidate to random data; cold: every run finds its weights in memory, not in a cache."""
 
     def reference(self, key: str) -> Callable[[], None]:
-        """Work of known length, arithmetic and loads, about 50 µs, on the threads of a problem. The same callable
+        """Work of known length, arithmetic and stores, about 50 µs, on the threads of a problem. The same callable
         each time, as long as it is in use: what it took at its best is remembered by it."""
 
     def work(self, key: str, name: str) -> Work | None:

@@ -224,15 +224,15 @@ class Plan:
         return turn()
 
     def move_workspace(self, room: int) -> Iterator[None]:
-        """Give the workspace `room` bytes to move in; with each step of the result it is in a place drawn at random.
-        For plans that one caller uses."""
-        for context in itertools.chain(*self._contexts.values()):
+        """Give workspaces `room` bytes to move in; with each step of the result each is in a place drawn at random.
+        Workspaces of callers and strides that come later stay where they are."""
+        contexts = [*itertools.chain(*self._contexts.values())]
+        for context in contexts:
             context.workspace = aligned(context.workspace.nbytes + room, np.uint8)
         rng = random.Random()
         while True:
-            at = _LINE * rng.randrange(room // _LINE)
-            for context in itertools.chain(*self._contexts.values()):
-                context.move("workspace", context.workspace.ctypes.data + at)
+            for context in contexts:
+                context.move("workspace", context.workspace.ctypes.data + _LINE * rng.randrange(room // _LINE))
             yield
 
     def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:

@@ -94,7 +94,7 @@ class ConvWorkload:
         return ConvTrial(ConvProblem.parse(key), Candidate.parse(name), regime)
 
     def reference(self, key: str) -> Callable[[], None]:
-        """FMAs and loads of known length on the problem's threads."""
+        """FMAs and stores of known length on the problem's threads."""
         return metronome(effective_threads(ConvProblem.parse(key)))
 
     def work(self, key: str, name: str) -> Work | None:

@@ -278,6 +278,20 @@ def test_trials_move_their_data(name: str) -> None:
     assert trial.check() <= trial.limit
 
 
+def test_workspaces_that_come_later_stay() -> None:
+    """They have no room to move in."""
+    trial = workload.prepare(PROBLEM.key, str(candidates(PROBLEM, "winograd")[0].candidate))
+    trial.move()
+    x = trial._shared.x
+    wide = np.zeros((*x.shape[:-1], x.shape[-1] + 1), np.float32)
+    wide[..., :-1] = x
+    trial._plan.run(wide[..., :-1], None, trial._shared.out, None)
+    _, (later,) = trial._plan._contexts.values()
+    for _ in range(5):
+        trial.move()
+        assert {block[at] - by for block, at, by in later._patches["workspace"]} == {later.workspace.ctypes.data}
+
+
 @pytest.mark.parametrize("caches", [None, {"L1d": 32 << 10}], ids=["here", "no second cache"])
 def test_the_reference_is_of_known_length(caches: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if caches is not None:
