@@ -301,6 +301,9 @@ class _Warmup:
                 self.outcome.tuned[each.problem.task] = best
         for problem in {_family(self.workload, each.problem): each.problem for each in undecided}.values():
             self.compare_threads(problem)
+        if undecided:  # that part is over, however early
+            self.pace.ends = 0.0
+            self.pace.tell("time")
 
     def finish(self, timing: _Timing, seconds: float) -> None:
         """Store what was found of a problem that took so many seconds."""

@@ -76,7 +76,8 @@ def test_what_problems_leave_of_their_time_goes_to_those_that_are_open(
     assert fake_clock.now - begun <= len(ordered) * EFFORTS["quick"].seconds
     row = rows(store, ordered[0])["rival"]
     assert row.count == outcome.tuned[ordered[0].task].count > turns * search.TURN_ROUNDS
-    last = [state for state in states if state.done == len(ordered)]
+    *last, end = [state for state in states if state.done == len(ordered)]
+    assert (end.fraction, end.left) == (1.0, 0.0)
     assert len(last) > turns - search.AGREED
     assert all(state.fraction < 1 and state.left > 0 for state in last)
 
