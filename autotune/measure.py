@@ -34,7 +34,7 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=10, rounds=30, finalists=4, seconds=1.2),
+    "quick": Effort(candidates=10, rounds=30, finalists=4, seconds=1.3),
     "normal": Effort(candidates=24, rounds=60, finalists=8, seconds=5.2),
     "exhaustive": Effort(candidates=1000, rounds=120, finalists=12, seconds=60.0),
 }
@@ -44,6 +44,10 @@ PARTS = (4, 20)  # of a sample, each one run or, of runs too short for the clock
 STRETCH_SECONDS = 5e-3  # of parts between two looks at the machine's pace
 LONG = 4e-3  # … but a sample of several parts lasts no longer than this
 WARM_BELOW = 4e-3  # a longer run warms itself: what it reads first is not what it spends its time on
+FALLING = 0.02  # parts whose later half is faster by more are not warm yet: the earlier half is taken again …
+RETAKEN = 8  # … at most so often
+DISTURBED = 0.05  # a sample this far above the better of its entrant's others is taken again, and the best counts …
+TRIES = 4  # … of so many
 HOPELESS = 3.0  # who is this far behind, and was when its sample was settled, leaves at once
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
 DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
@@ -54,7 +58,7 @@ SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing,
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
 NOISE = 3.0  # … or may be, by so many spreads of the ratios over the root of their number, …
 LOST = 0.75  # … or has lost fewer rounds to the leader than this share
-GAIN = 1.02  # what a challenger must win by, in the median, and more than its NOISE …
+GAIN = 1.015  # what a challenger must win by, in the median, and more than its NOISE …
 CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
@@ -69,7 +73,7 @@ def stay() -> None:
 @dataclass(frozen=True)
 class Entrant:
     """What runs in a race, the parts of a sample of it, the runs that make a part, the seconds of a run found when that
-    was settled, the least seconds that a run can take, and what moves its data before a sample."""
+    was settled, the least seconds that a run can take, what moves its data before a sample, and its samples so far."""
 
     run: Run
     parts: int
@@ -77,6 +81,7 @@ class Entrant:
     seconds: float
     bound: float = 0.0
     move: Run = stay
+    seen: list[float] = field(default_factory=list)
 
     @property
     def cost(self) -> float:
@@ -84,20 +89,44 @@ class Entrant:
         return (self.parts * self.loops + (self.seconds < WARM_BELOW)) * self.seconds
 
     def sample(self, pace: Pace) -> float:
-        """Seconds of one run: the lower quartile of the parts, on data in another place than before and just read, at
-        the machine's best if it can be had."""
+        """Seconds of one run, on data in another place than before and just read, at the machine's best if it can be
+        had. What the reference does not see, as it is in caches that the entrant alone fills, its own samples tell."""
         self.move()
         give_way()
+        usual = sorted(self.seen)[len(self.seen) // 4] if self.seen else math.inf
+        found = self._sample(pace)
+        for _ in range(TRIES - 1):
+            if found <= (1 + DISTURBED) * usual or not pace.has_time:
+                break
+            found = min(found, self._sample(pace))
+        self.seen.append(found)
+        return found
+
+    def _sample(self, pace: Pace) -> float:
+        """The lower quartile of the parts."""
         stretch = max(1, min(self.parts, round(STRETCH_SECONDS / (self.loops * self.seconds))))
         parts: list[float] = []
         while len(parts) < self.parts:
             pace.wait()
             if self.seconds < WARM_BELOW:
                 self.run()
-            some = [clock(self.run, self.loops) for _ in range(min(stretch, self.parts - len(parts)))]
-            if pace.counts(sum(some) * self.loops):
+            some, spent = self._warm_parts(min(stretch, self.parts - len(parts)))
+            if pace.counts(spent):
                 parts += some
         return sorted(parts)[self.parts // 4]
+
+    def _warm_parts(self, count: int) -> tuple[list[float], float]:
+        """Seconds of a run in each of so many parts in a row, once these fall no more, and the seconds spent: data that
+        nearly fill a cache take it several runs to settle in."""
+        parts = [clock(self.run, self.loops) for _ in range(count)]
+        spent, half = sum(parts), count // 2
+        for _ in range(RETAKEN if half else 0):
+            if min(parts[:half]) <= (1 + FALLING) * min(parts[half:]):
+                break
+            again = [clock(self.run, self.loops) for _ in range(half)]
+            parts = parts[half:] + again
+            spent += sum(again)
+        return parts, spent * self.loops
 
 
 @dataclass(frozen=True)
@@ -228,7 +257,7 @@ def race(
         reference: work of known length, some 50 µs, that tells how fast the machine is.
         roam: whether to move between cores while the machine's best is waited for: not with threads of their own.
         patience: seconds beyond that limit, for as long as SETTLED rounds at the machine's best are not there, but can
-            be expected.
+            be expected, or rounds are too few to tell anything.
     """
     deadline = time.perf_counter() + seconds
     result = Race(list(entrants), {name: entrant.seconds for name, entrant in entrants.items()})
@@ -237,10 +266,10 @@ def race(
         while result.rounds < rounds and not (drop and is_settled(result)):
             cost = sum(entrants[name].cost for name in result.standing)
             lacking, now = SETTLED - result.full, time.perf_counter()
-            needed = cost * max(1, lacking)
+            needed, run = cost * max(1, lacking), result.rounds + len(result.thrown)
             is_worth = lacking > 0 and pace.share >= needed / max(cost, deadline + patience - now)
-            end = deadline + patience if is_worth else deadline
-            if result.rounds + len(result.thrown) >= least and now + cost > end:
+            end = deadline + patience if is_worth or run < _tellable(cost) else deadline
+            if run >= least and now + cost > end:
                 break
             pace.begin_round(until=end - needed, share=needed / max(cost, end - now))
             each = {name: entrants[name].sample(pace) for name in rng.sample(result.standing, len(result.standing))}
@@ -306,7 +335,7 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
     ratios = {name: result.ratios(name, leader) for name in ranked}
     relative = {name: statistics.median(found) for name, found in ratios.items()}
     level = result.median(leader)
-    if result.rounds < (SURE if sum(entrants[name].cost for name in ranked) <= BRIEF else JUDGED):
+    if result.rounds < _tellable(sum(entrants[name].cost for name in ranked)):
         return [name for name in ranked if min(relative[name], entrants[name].seconds / level) <= HOPELESS]
     stay = [leader]
     for name in ranked[1:]:
@@ -324,6 +353,11 @@ def _judge(result: Race, entrants: Mapping[str, Entrant]) -> list[str]:
             or result.lost(name, leader) < LOST
         ]
     return stay
+
+
+def _tellable(cost: float) -> int:
+    """Rounds that tell who is slower, of those that take so many seconds."""
+    return SURE if cost <= BRIEF else JUDGED
 
 
 def _noise(ratios: list[float]) -> float:

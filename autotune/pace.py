@@ -47,9 +47,10 @@ class Pace:
         """roam: whether to look on other cores too while waiting, as others may share one and leave another alone."""
         self._reference, self._roam, self._moves = reference, roam, 0
         self._history = None if reference is None else _histories.get(reference) or _History(reference)
-        self._until = math.inf
+        self._until = self._end = math.inf
         self._allowed = AT_ONCE
-        self.lost = self._begun = 0.0
+        self.lost = 0.0
+        self._counted: list[float] = []  # lost, before and after each sample of the round that counted
         self.full = True
         self.look()
 
@@ -66,13 +67,14 @@ class Pace:
     def begin_round(self, until: float = math.inf, share: float = 0.0) -> None:
         """Nothing is waited for past `until`, of `time.perf_counter()`, nor where the machine is at its best for a
         smaller share of the time."""
-        self._begun, self.full = self.lost, True
-        self._until = until if self._history is not None and self.share >= share else -math.inf
+        self._counted, self.full = [], True
+        self._end = until if self._history is not None else -math.inf
+        self._until = self._end if self.share >= share else -math.inf
 
     @property
     def moved(self) -> float:
-        """By what share the reference changed since the round began."""
-        return abs((1 + self.lost) / (1 + self._begun) - 1)
+        """By what share the reference changed in the samples of the round that counted."""
+        return (1 + max(self._counted)) / (1 + min(self._counted)) - 1 if self._counted else 0.0
 
     def wait(self) -> None:
         """Until the machine is at its best, or patience is used up."""
@@ -95,8 +97,14 @@ class Pace:
             self._allowed -= seconds
             return False
         self._allowed += PATIENCE * seconds
+        self._counted += before, self.lost
         self.full = self.full and lost <= BELOW
         return True
+
+    @property
+    def has_time(self) -> bool:
+        """Whether what others disturbed may be taken again, wherever the machine's best is waited for or not."""
+        return self._history is not None and time.perf_counter() < self._end
 
     def _is_patient(self) -> bool:
         return self._history is not None and self._allowed > 0 and time.perf_counter() < self._until

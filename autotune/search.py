@@ -7,6 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from autotune.candidates import Timed, promising, ruled_out, timed_rows
 from autotune.device import fingerprint
@@ -23,6 +24,7 @@ from autotune.measure import (
     is_faster,
     median_and_spread,
     race,
+    stay,
 )
 from autotune.measure import Run as Loop
 from autotune.rows import COLD, WARM
@@ -129,6 +131,7 @@ class Search:
         self.beaten: set[str] = set()  # finalists that were found to be far behind
         self.cost = 0.0  # seconds of a round of the finalists
         self.entry = 0.0  # seconds that getting a candidate ready takes, at most
+        self._calibrated: dict[str, Entrant] = {}
         self._rng = random.Random(key)
 
     def race(self, deadline: float | None = None) -> None:
@@ -200,7 +203,10 @@ class Search:
                 findings.verdicts[name] = check(trial)
                 if findings.verdicts[name].reason:
                     return None
-            return calibrate(trial.run, bound, trial.move)
+            if (known := self._calibrated.get(name)) is None:
+                known = calibrate(trial.run, bound, trial.move)
+                self._calibrated[name] = replace(known, run=stay, move=stay)  # holds no data
+            return replace(known, run=trial.run, move=trial.move)
         except Exception as failure:
             findings.reject(name, f"run: {describe(failure)}")
             return None
@@ -342,8 +348,9 @@ class Search:
         behind = math.nextafter(times[leader], math.inf)  # medians of ratios can go round in a circle
         findings.scores = times | {name: max(times[name], behind) for name in served if name != leader}
         if not self.is_proven(leader):
-            for name in {*served, model}:
-                findings.scores[name] = max(findings.scores[name], findings.scores[model])
+            behind = math.nextafter(findings.scores[model], math.inf)
+            for name in {*served} - {model}:
+                findings.scores[name] = max(findings.scores[name], behind)
 
     def evidence(self, name: str, to: str) -> list[float]:
         """Time of one over another's in rounds that both ran in: of the turns that count, of all, or with the heats, so

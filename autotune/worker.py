@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
@@ -68,7 +68,7 @@ class Pool:
     def run(
         self, tasks: Sequence[Task], *, deadline: float | None = None, done: Callable[[Task], None] = lambda task: None
     ) -> dict[Task, Verdict]:
-        """Compile and run each task once, in order.
+        """Compile and run each task once, in order, but for a worker each a problem: its data are made once.
 
         Arguments:
             deadline: of `time.monotonic()`, at which the rest is left out.
@@ -80,18 +80,15 @@ class Pool:
         Raises:
             WorkerError: the workers do not start.
         """
-        todo = collections.deque(dict.fromkeys(tasks))
+        todo = _Queue(dict.fromkeys(tasks))
         expected = len(todo)
         answers: queue.Queue[tuple[Task, Verdict] | Exception] = queue.Queue()
         stop = threading.Event()
 
         def serve(worker: _Worker) -> None:
             try:
-                while not stop.is_set():
-                    try:
-                        task = todo.popleft()
-                    except IndexError:
-                        return
+                task: Task | None = None
+                while not stop.is_set() and (task := todo.next(task)) is not None:
                     answers.put((task, worker.try_out(task, self.limit)))
             except Exception as error:  # handed to the thread that waits
                 answers.put(error)
@@ -118,6 +115,31 @@ class Pool:
                         worker.kill()
                     thread.join(POLL_SECONDS)
         return ended
+
+
+class _Queue:
+    """Tasks that several threads take from."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._lock = threading.Lock()
+        self._fresh: dict[str, collections.deque[Task]] = {}  # by problem, those nobody has begun
+        for task in tasks:
+            self._fresh.setdefault(task[0], collections.deque()).append(task)
+        self._begun: dict[str, collections.deque[Task]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, [*self._fresh.values(), *self._begun.values()]))
+
+    def next(self, last: Task | None) -> Task | None:
+        """The next one for who had `last`: of the same problem, else of one that nobody has begun, else of another's;
+        None if there is none."""
+        with self._lock:
+            own = last[0] if last is not None and self._begun.get(last[0]) else None
+            if own is None and self._fresh:
+                own = next(iter(self._fresh))
+                self._begun[own] = self._fresh.pop(own)
+            own = own or next((key for key, tasks in self._begun.items() if tasks), None)
+            return None if own is None else self._begun[own].popleft()
 
 
 class _Worker:

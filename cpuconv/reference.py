@@ -69,11 +69,12 @@ def relative_error(y: np.ndarray, expected: np.ndarray) -> float:
         raise ValueError(f"Argument 'y' must be of shape {expected.shape}, not {y.shape}.")
     if not expected.size:
         return 0.0
-    y = y.astype(np.float64)
     finite = np.isfinite(expected)
-    if not np.array_equal(y[~finite], expected[~finite], equal_nan=True) or not np.isfinite(y[finite]).all():
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    scale = np.abs(expected[finite]).max()
-    return float(np.abs(y[finite] - expected[finite]).max() / (scale or 1.0))
+    if not finite.all():  # picking values out takes ten times as long as comparing all
+        if not np.array_equal(y[~finite], expected[~finite], equal_nan=True):
+            return float("inf")
+        if not finite.any():
+            return 0.0
+        y, expected = y[finite], expected[finite]
+    worst = np.abs(y - expected.astype(np.float64, copy=False)).max()
+    return float(worst / (np.abs(expected).max() or 1.0)) if np.isfinite(worst) else float("inf")

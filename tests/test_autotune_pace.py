@@ -135,4 +135,19 @@ def test_what_ran_as_the_speed_fell_does_not_count(clock: Clock) -> None:
     at.begin_round()
     clock.now = falls
     assert not at.counts(1e-3)
+    assert at.moved == 0.0
+
+
+def test_a_round_moved_if_the_speed_changed_and_came_back(clock: Clock) -> None:
+    slow = range(0)
+    reference = machine(clock, lambda now: 1.2 if round(now) in slow else 1.0)
+    at = Pace(reference)
+    at.begin_round(until=0.0)  # everything counts
+    slow = range(100, 102)
+    for now in (99, 101, 103):
+        clock.now = now
+        assert at.counts(1e-3)
+    assert (at.lost, at.full) == (pytest.approx(0.0, abs=0.01), False)
     assert at.moved == pytest.approx(0.2, abs=0.01)
+    at.begin_round(until=0.0)
+    assert at.moved == 0.0

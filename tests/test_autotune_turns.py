@@ -273,10 +273,10 @@ def test_who_left_as_known_to_be_behind_is_beaten() -> None:
     found = a_search(*[{"model": 1e-4, "rival": 1e-4}] * 7)
     found.turns = [Race(["rival", "model"], kept=[Round({"rival": 1e-4, "model": 1.01e-4})] * 2)]
     found.decide()
-    assert found.findings.scores["rival"] == found.findings.scores["model"]  # two rounds prove nothing
+    assert found.findings.scores["rival"] > found.findings.scores["model"]  # two rounds prove nothing
     found.finalists = []  # as in a race that is interrupted
     found.decide()
-    assert found.findings.scores["rival"] == found.findings.scores["model"]
+    assert found.findings.scores["rival"] > found.findings.scores["model"]
     found.finalists, found.beaten = ["rival"], {"model"}
     found.decide()
     assert found.findings.scores["rival"] < found.findings.scores["model"]
