@@ -34,7 +34,7 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=10, rounds=30, finalists=4, seconds=1.3),
+    "quick": Effort(candidates=10, rounds=30, finalists=4, seconds=1.25),
     "normal": Effort(candidates=24, rounds=60, finalists=8, seconds=5.2),
     "exhaustive": Effort(candidates=1000, rounds=120, finalists=12, seconds=60.0),
 }

@@ -282,6 +282,17 @@ def test_rounds_in_which_the_machine_changes_do_not_count(clock: Clock) -> None:
     assert max(blind.ratios("a", "b")) > 1.5 or min(blind.ratios("a", "b")) < 0.7
 
 
+def test_waiting_leaves_a_race_rounds_that_tell(clock: Clock) -> None:
+    def reference() -> None:  # the machine never is at its best again
+        clock.now += 5e-5 * (1.0 if clock.now < 0.5 else 1.2)
+
+    Pace(reference)
+    clock.now = 1.0
+    entrants = {name: Entrant(clock.run(name, 0.02), 1, 1, 0.02) for name in "abcde"}
+    result = race(entrants, rounds=20, seconds=0.1, rng=random.Random(0), reference=reference, patience=0.9)
+    assert result.rounds >= measure.JUDGED
+
+
 def test_a_machine_that_never_rests_is_timed_all_the_same(clock: Clock) -> None:
     entrants, _ = noisy(clock, period=1)
     drift = iter(range(1, 10_000))

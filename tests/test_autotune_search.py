@@ -18,7 +18,7 @@ from autotune.measure import EFFORTS
 from autotune.search import profile
 from autotune.store import Store
 from autotune.warmup import warmup
-from autotune.worker import Pool, WorkerError
+from autotune.worker import Pool, WorkerError, _Queue
 from autotune.workload import Problem, SourceError, Verdict, discover
 from bench.tuning import fake
 from bench.tuning.fake import workload
@@ -227,6 +227,17 @@ def test_workers_check_with_one_thread_of_blas_each(monkeypatch: pytest.MonkeyPa
     with Pool(SPEC, workers=1, limit=1.0) as pool, pytest.raises(OSError, match="no process"):
         pool.start()
     assert (found["OPENBLAS_NUM_THREADS"], found["MKL_NUM_THREADS"], found["PATH"]) == ("1", "3", os.environ["PATH"])
+
+
+def test_a_worker_keeps_to_its_problem_and_then_helps_with_others() -> None:
+    todo = _Queue([("p", "1"), ("p", "2"), ("q", "1"), ("q", "2"), ("q", "3"), ("r", "1")])
+    assert len(todo) == 6
+    one, two = todo.next(None), todo.next(None)
+    assert (one, two) == (("p", "1"), ("q", "1"))
+    assert (todo.next(one), todo.next(two)) == (("p", "2"), ("q", "2"))
+    assert todo.next(one) == ("r", "1")  # p is done, and nobody is at r
+    assert todo.next(("r", "1")) == ("q", "3")
+    assert todo.next(two) is None and len(todo) == 0
 
 
 def test_a_pool_stops_at_its_deadline() -> None:

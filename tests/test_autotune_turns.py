@@ -83,6 +83,31 @@ def test_what_problems_leave_of_their_time_goes_to_those_that_are_open(
 
 
 @pytest.mark.usefixtures("undecided")
+def test_the_shortest_of_those_come_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = search.Search.again
+    turns: list[str] = []
+
+    def again(self: search.Search, deadline: float | None = None) -> None:
+        inner(self, deadline)
+        turns.append(self.key.split()[0])
+        self.cost = {"tie:1": 3.0, "tie:2": 1.0, "tie:3": 2.0, "good:1": 1.0}[turns[-1]] * 1e-3
+
+    monkeypatch.setattr(search.Search, "again", again)
+    warmup(workload, problems("tie:1", "tie:2", "tie:3", "good:1"), store)
+    turns = [each for each in turns if each != "good:1"]
+    first = 3 * search.AGREED
+    assert turns[:3] == ["tie:3", "tie:2", "tie:1"]  # the most valuable first
+    assert turns[first : first + 3] == ["tie:2", "tie:3", "tie:1"]
+
+
+def test_how_long_a_sample_lasts_is_settled_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, settled = search.calibrate, []
+    monkeypatch.setattr(search, "calibrate", lambda *about: settled.append(1) or inner(*about))
+    profile(workload, problems("tie")[0].key, store)
+    assert len(settled) == len(rows(store, problems("tie")[0]))
+
+
+@pytest.mark.usefixtures("undecided")
 def test_so_many_open_problems_are_not_kept_for_the_end(
     store: Store, prepared, fake_clock: fake.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +300,9 @@ def test_who_left_as_known_to_be_behind_is_beaten() -> None:
     found.decide()
     assert found.findings.scores["rival"] > found.findings.scores["model"]  # two rounds prove nothing
     found.finalists = []  # as in a race that is interrupted
+    found.decide()
+    assert found.findings.scores["rival"] > found.findings.scores["model"]
+    found.findings.times |= {"rival": 1e-4, "model": 1e-4}  # nor does a tie
     found.decide()
     assert found.findings.scores["rival"] > found.findings.scores["model"]
     found.finalists, found.beaten = ["rival"], {"model"}

@@ -114,5 +114,10 @@ def test_relative_error():
     assert reference.relative_error(np.array([1.0, -4.0, -np.inf, np.nan]), expected) == np.inf
     assert reference.relative_error(np.array([np.nan, -4.0, np.inf, np.nan]), expected) == np.inf
     assert reference.relative_error(np.empty(0), np.empty(0)) == 0
+    finite = np.array([1.0, -4.0])
+    assert reference.relative_error(np.array([1.5, -4.0], np.float32), finite) == 0.125
+    assert reference.relative_error(np.array([1.5, np.nan], np.float32), finite) == np.inf
+    assert reference.relative_error(np.array([1.5, np.inf], np.float32), finite) == np.inf
+    assert reference.relative_error(np.ones(2, np.float32), np.zeros(2)) == 1.0
     with pytest.raises(ValueError, match="'y' must be of shape"):
         reference.relative_error(np.empty(1), expected)
