@@ -70,7 +70,7 @@ def relative_error(y: np.ndarray, expected: np.ndarray) -> float:
     if not expected.size:
         return 0.0
     finite = np.isfinite(expected)
-    if not finite.all():  # picking values out takes ten times as long as comparing all
+    if not finite.all():  # picking values out is slow
         if not np.array_equal(y[~finite], expected[~finite], equal_nan=True):
             return float("inf")
         if not finite.any():
