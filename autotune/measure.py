@@ -73,7 +73,8 @@ def stay() -> None:
 @dataclass(frozen=True)
 class Entrant:
     """What runs in a race, the parts of a sample of it, the runs that make a part, the seconds of a run found when that
-    was settled, the least seconds that a run can take, what moves its data before a sample, and its samples so far."""
+    was settled, the least seconds that a run can take, what moves its data before a sample, its samples so far, and how
+    the reference fared after each."""
 
     run: Run
     parts: int
@@ -82,6 +83,7 @@ class Entrant:
     bound: float = 0.0
     move: Run = stay
     seen: list[float] = field(default_factory=list)
+    wake: list[int] = field(default_factory=list)
 
     @property
     def cost(self) -> float:
@@ -111,7 +113,7 @@ class Entrant:
             if self.seconds < WARM_BELOW:
                 self.run()
             some, spent = self._warm_parts(min(stretch, self.parts - len(parts)))
-            if pace.counts(spent):
+            if pace.counts(spent, self.wake):
                 parts += some
         return sorted(parts)[self.parts // 4]
 
@@ -226,6 +228,7 @@ def calibrate(run: Run, bound: float = 0.0, move: Run = stay) -> Entrant:
         return min(seconds, clock(run, loops)) if seconds < LONG else seconds
 
     with quiet():
+        move()
         run()  # the first may still load what is compiled
         loops, seconds = 1, least(1)
         while loops * seconds < SAMPLE_SECONDS / many:

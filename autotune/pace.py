@@ -13,19 +13,25 @@ import weakref
 from collections.abc import Callable
 from itertools import repeat
 
+import numpy as np
+
 from autotune.cores import move_thread
 
 Run = Callable[[], None]
 
-BELOW = 0.03  # the machine is at its best if the reference takes no longer than its best and this much
-FADING = 0.002  # by which the best is forgotten each second: a warm machine may never again be as fast as a cold one
+RARE = 0.1  # share of the time in which the reference is faster than what is called its best: the least may be luck
+BELOW = 0.03  # the machine is at its best if the reference takes no longer than its best and this much …
+USUAL = 0.75  # … or than it does for this share of the time …
+NEAR = 0.1  # … if that is no longer than its best and this much: speeds that close drift, and waiting gains nothing
 PATIENCE = 10.0  # seconds waited, at most, for a second of samples …
 AT_ONCE = 0.2  # … and these before the first
 PAUSE = 5e-4  # between two looks: moments at full speed last some 40 ms
 FIRST_LOOKS = 200  # at a reference that is new, to learn its best
-TRUST = 1.0  # seconds for which the machine is taken to have been at its best …
-MEMORY = 20.0  # … before what was seen, which is forgotten after about so many
+TRUST = 1.0  # seconds for which the machine is taken to have been as in these …
+MEMORY = 20.0  # … and what was seen is forgotten after about so many seconds of looking
 SPAN = 0.01  # seconds that a look speaks for, at most
+FINE = 0.002  # steps in which the reference's times are told apart …
+STEPS = 1000  # … and their number: from half of the first to four times as much
 
 
 def clock(run: Run, loops: int = 1) -> float:
@@ -59,10 +65,16 @@ class Pace:
         """Of the time of late, that the machine was at its best; 0 if nothing tells."""
         return 0.0 if self._history is None else self._history.share
 
-    def look(self) -> None:
-        """Time the reference."""
+    def look(self, wake: list[int] | None = None) -> None:
+        """Time the reference.
+
+        Arguments:
+            wake: how much longer than its best the reference took right after the same work before; added to. A core
+                that has just multiplied wide vectors or lost what its caches held is slower for a while, whatever
+                others do: what is had now and then after that work is the best there.
+        """
         if self._reference is not None and self._history is not None:
-            self.lost = self._history.look(self._reference)
+            self.lost = self._history.look(self._reference, wake)
 
     def begin_round(self, until: float = math.inf, share: float = 0.0) -> None:
         """Nothing is waited for past `until`, of `time.perf_counter()`, nor where the machine is at its best for a
@@ -78,7 +90,7 @@ class Pace:
 
     def wait(self) -> None:
         """Until the machine is at its best, or patience is used up."""
-        while self.lost > BELOW and self._is_patient():
+        while self.is_below(self.lost) and self._is_patient():
             begun = time.perf_counter()
             time.sleep(PAUSE)
             if self._roam:
@@ -87,19 +99,23 @@ class Pace:
             self.look()
             self._allowed -= time.perf_counter() - begun
 
-    def counts(self, seconds: float) -> bool:
+    def counts(self, seconds: float, wake: list[int]) -> bool:
         """Whether what ran for so long since the last look did so at the machine's best, or is to count all the same as
-        that is not waited for."""
+        that is not waited for. For `wake` see `look`."""
         before = self.lost
-        self.look()
+        self.look(wake)
         lost = max(before, self.lost)
-        if lost > BELOW and self._is_patient():
+        if self.is_below(lost) and self._is_patient():
             self._allowed -= seconds
             return False
         self._allowed += PATIENCE * seconds
         self._counted += before, self.lost
-        self.full = self.full and lost <= BELOW
+        self.full = self.full and not self.is_below(lost)
         return True
+
+    def is_below(self, lost: float) -> bool:
+        """Whether a machine whose reference takes so much longer than its best is not at its best."""
+        return self._history is not None and lost > self._history.below
 
     @property
     def has_time(self) -> bool:
@@ -111,35 +127,52 @@ class Pace:
 
 
 class _History:
-    """What was seen of a reference of late, in any race: its best, and for what share of the time the machine was at
-    its best."""
+    """What was seen of a reference of late, in any race: a histogram of what it took, by the time each stood for."""
 
     def __init__(self, reference: Run) -> None:
-        self._best = _seconds(reference)
+        looks = [_seconds(reference)]
         for _ in range(FIRST_LOOKS):
             time.sleep(PAUSE)
-            self._best = min(self._best, _seconds(reference))
+            looks.append(_seconds(reference))
+        self._least = min(looks) / 2
+        self._weights = np.zeros(STEPS)
+        for seconds in looks:
+            self._weights[self._step(seconds)] += TRUST / len(looks)
         self._when = time.perf_counter()
-        self._good = self._seen = TRUST
         _histories[reference] = self
 
-    def look(self, reference: Run) -> float:
-        """By what share the reference is now above its best."""
+    def look(self, reference: Run, wake: list[int] | None = None) -> float:
+        """By what share the reference is now above its best; below 0 in the rare moments in which it is faster."""
         seconds, now = _seconds(reference), time.perf_counter()
-        passed = max(0.0, now - self._when)
-        self._best = min(seconds, self._best * (1 + FADING * passed))
+        best = self._quantile(RARE)
+        if wake is not None:
+            wake.append(self._step(seconds) - best)
+            seconds /= math.exp(FINE * sorted(wake)[min(1 + int(RARE * len(wake)), len(wake) - 1)])  # one may be luck
+        known = min(max(0.0, now - self._when), SPAN)
         self._when = now
-        lost = seconds / self._best - 1.0
-        known = min(passed, SPAN)
-        left = math.exp(-known / MEMORY)
-        self._seen = self._seen * left + known
-        self._good = self._good * left + known * (lost <= BELOW)
-        return lost
+        self._weights *= math.exp(-known / MEMORY)
+        self._weights[self._step(seconds)] += known
+        return math.exp(FINE * (self._step(seconds) - best)) - 1.0
 
     @property
     def share(self) -> float:
         """Of the time of late, that the machine was at its best."""
-        return self._good / self._seen
+        last = self._quantile(RARE) + round(math.log1p(self.below) / FINE)
+        return float(self._weights[: last + 1].sum() / self._weights.sum())
+
+    @property
+    def below(self) -> float:
+        """How much longer than its best the reference takes at most where the machine still is at its best."""
+        usual = math.exp(FINE * (self._quantile(USUAL) - self._quantile(RARE))) - 1.0
+        return usual if BELOW < usual <= NEAR else BELOW
+
+    def _quantile(self, share: float) -> int:
+        """The step that the reference's time does not exceed for such a share of the time."""
+        upto = self._weights.cumsum()
+        return int(upto.searchsorted(share * upto[-1]))
+
+    def _step(self, seconds: float) -> int:
+        return min(max(0, round(math.log(seconds / self._least) / FINE)), STEPS - 1)
 
 
 _histories: weakref.WeakKeyDictionary[Run, _History] = weakref.WeakKeyDictionary()

@@ -105,7 +105,8 @@ class Trial(Protocol):
         """Execute once; nothing is allocated or looked up."""
 
     def move(self) -> None:
-        """Put the data in another place in memory, drawn at random: a kernel's time depends on it."""
+        """Put the data in another place in memory, drawn at random: a kernel's time depends on it. Until another trial
+        of the problem does, which may use the same memory, `run` may be timed."""
 
     def check(self) -> float:
         """Largest error of the output over the largest value of the float64 reference."""

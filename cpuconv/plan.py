@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from cpuconv.arrays import address, as_float32_view, check_activation_array, che
 from cpuconv.errors import ArgumentError, must
 from cpuconv.explain import Explanation, explain
 from cpuconv.isa import current
+from cpuconv.places import MOST, Room
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, Recipe, assemble
 from cpuconv.runtime import Program
@@ -40,6 +40,7 @@ class _Context:
         self.workspace = aligned(recipe.workspace // FLOAT + _WIDEST_BLOCK)
         fixed = {"w": weight.ctypes.data, "bias": self.bias.ctypes.data, "workspace": self.workspace.ctypes.data}
         self._kept: list[Any] = [weight]  # whose addresses the blocks hold
+        self._used: dict[str, np.ndarray] = {}  # instead of these
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {
             name: [] for name in ("x", "y", "residual", "w", "workspace")
         }
@@ -77,10 +78,11 @@ class _Context:
             block[index] = residual + offset
         self._program.run()
 
-    def move(self, name: str, address: int) -> None:
-        """Let the next calls find the weights ("w") or the "workspace" at another address."""
+    def use(self, name: str, start: int, memory: np.ndarray) -> None:
+        """Let the next calls find the weights ("w") or the "workspace" at another address, in memory that is kept."""
+        self._used[name] = memory
         for block, index, offset in self._patches[name]:
-            block[index] = address + offset
+            block[index] = start + offset
 
 
 def flushed(weight: np.ndarray) -> np.ndarray:
@@ -213,27 +215,24 @@ class Plan:
         copies = aligned((count, step // FLOAT))
         copies[:, : self._weight.size] = self._weight.ravel()
 
-        def turn(copies: np.ndarray = copies) -> Iterator[None]:
-            address = copies.ctypes.data
-            for at in itertools.cycle(range(count)):
+        def turn() -> Iterator[None]:
+            for start in itertools.cycle(range(first := address(copies), first + copies.nbytes, step)):
                 for contexts in self._contexts.values():
                     for context in contexts:
-                        context.move("w", address + at * step)
+                        context.use("w", start, copies)
                 yield
 
         return turn()
 
-    def move_workspace(self, room: int) -> Iterator[None]:
-        """Give workspaces `room` bytes to move in; with each step of the result each is in a place drawn at random.
-        Workspaces of callers and strides that come later stay where they are."""
-        contexts = [*itertools.chain(*self._contexts.values())]
-        for context in contexts:
-            context.workspace = aligned(context.workspace.nbytes + room, np.uint8)
-        rng = random.Random()
-        while True:
-            for context in contexts:
-                context.move("workspace", context.workspace.ctypes.data + _LINE * rng.randrange(room // _LINE))
-            yield
+    def move(self, workspace: Room, weights: Room | None) -> None:
+        """Let calls on dense arrays have their workspace and, given a room for them, packed weights in another place;
+        weights too large for places to matter stay. For one caller at a time."""
+        for context in self._contexts.get((None, None), []):
+            place = workspace.place(context.workspace.nbytes)
+            context.use("workspace", address(place), place)
+            if weights is not None and self._weight.nbytes <= MOST:
+                copy = weights.copy(self._weight)
+                context.use("w", address(copy), copy)
 
     def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:
         views = self._contexts

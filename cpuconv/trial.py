@@ -1,34 +1,25 @@
-"""A candidate bound to random data that change their places in memory.
-
-How long a kernel takes depends on where its data lie, by up to a third for one place in thirty (lines whose addresses
-look alike push one another out of a cache, and which do nobody can tell beforehand). A place is one sample of what
-callers will meet, so that data move between samples of the time (Curtsinger and Berger, "STABILIZER: Statistically
-Sound Performance Evaluation", ASPLOS 2013; docs/decisions/0014-places.md).
-"""
+"""A candidate bound to random data that change their places in memory."""
 
 from __future__ import annotations
 
 import functools
 import math
-import random
 
 import numpy as np
 
 import layouts
 from autotune.device import fingerprint
+from cpuconv.places import Room
 from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.reference import conv2d as oracle
 from cpuconv.reference import relative_error
 from cpuconv.select import Choice, Limits
-from cpuconv.solvers.base import ALIGNMENT, FLOAT, aligned
+from cpuconv.solvers.base import FLOAT
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
 """Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data."""
-
-ROOM = 256 << 10
-"""Bytes in which data move: 64 pages, as caches tell lines of different pages apart by some bits of their number."""
 
 _PRIMES = (65_537, 65_539, 65_543, 65_551)
 
@@ -48,9 +39,9 @@ class ConvTrial:
         _, w, bias, self._residual = data(problem)
         self._problem, self._shared = problem, shared(problem)
         self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, w, bias)
-        self._places = self._plan.move_workspace(ROOM)
+        self.limit, self._regime = ERROR_LIMITS[candidate.accuracy], regime
+        self.move()
         self.run()
-        self.limit = ERROR_LIMITS[candidate.accuracy]
         if regime == "cold":
             self._copies = self._plan.copy_weights(int(_OVER_CACHE * max(dict(fingerprint().caches).values())))
             self.run = self._run_cold  # type: ignore[method-assign]
@@ -64,39 +55,38 @@ class ConvTrial:
         self._plan.run(self._shared.x, self._residual, self._shared.out, None)
 
     def move(self) -> None:
-        """Put the workspace, and the input and output of all trials of the problem, in other places."""
-        next(self._places)
-        self._shared.move()
+        """Put the workspace, warm weights, and the input and output of all trials of the problem in other places. Runs
+        count until another trial of the problem moves, as that may take the same ones."""
+        shared = self._shared
+        shared.move()
+        self._plan.move(shared.workspace, shared.weights if self._regime == "warm" else None)
 
     def check(self) -> float:
         """Error of the output, relative to its largest value."""
+        self.move()
         self._shared.out[...] = np.nan
         self.run()
         return relative_error(self._shared.out, expected(self._problem))
 
 
 class Shared:
-    """Input and output of all trials of a problem: their places favour none of them.
+    """What all trials of a problem share, so that their places favour none of them.
 
-    x, out: views of rooms, new ones after each move.
+    x, out: input and output, others after each move.  weights, workspace: rooms for those of the trial that runs.
     """
 
     def __init__(self, problem: ConvProblem) -> None:
         self._content = data(problem)[0]
-        self._shapes = self._content.shape, layouts.get(problem.out_layout).shape(*problem.out_shape)
-        self._rooms = [aligned(FLOAT * math.prod(shape) + ROOM, np.uint8) for shape in self._shapes]
-        self._rng = random.Random()
+        self._out_shape = layouts.get(problem.out_layout).shape(*problem.out_shape)
+        self._rooms = Room(), Room()
+        self.weights, self.workspace = Room(), Room()
         self.move()
 
     def move(self) -> None:
-        """Put both in places drawn at random."""
-        self.x, self.out = (
-            room[(start := ALIGNMENT * self._rng.randrange(ROOM // ALIGNMENT)) : start + room.size - ROOM]
-            .view(np.float32)
-            .reshape(shape)
-            for room, shape in zip(self._rooms, self._shapes, strict=True)
-        )
-        self.x[...] = self._content
+        """Put input and output in places drawn at random."""
+        room, out_room = self._rooms
+        self.x = room.copy(self._content)
+        self.out = out_room.place(FLOAT * math.prod(self._out_shape)).view(np.float32).reshape(self._out_shape)
 
 
 @functools.lru_cache(maxsize=2)

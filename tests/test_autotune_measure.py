@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from clock import Clock, enter
 
-from autotune import measure
+from autotune import measure, pace
 from autotune.measure import Entrant, calibrate, is_faster, is_settled, median_and_spread, race, sign_test
 from autotune.pace import Pace
 
@@ -138,7 +138,8 @@ def test_data_move_before_each_sample(clock: Clock) -> None:
     entrants = {
         name: calibrate(clock.run(name, 1e-3), move=lambda name=name: moves.append(name)) for name in ("a", "b")
     }
-    assert not moves
+    assert sorted(moves) == ["a", "b"]  # a place of their own to be settled in, as trials share theirs
+    moves.clear()
     result = race(entrants, rounds=4, seconds=1.0, rng=random.Random(0), drop=False)
     assert result.rounds == 4
     assert sorted(moves) == ["a"] * 4 + ["b"] * 4
@@ -166,35 +167,29 @@ def test_real_time_agrees() -> None:
     assert min(result.samples["busy"]) >= 2e-4
 
 
-def noisy(clock: Clock, period: int) -> tuple[dict[str, Entrant], Callable[[], None]]:
-    """Two candidates and a reference on a machine whose speed changes once in so many runs."""
-    runs = 0
+def noisy(clock: Clock, period: float) -> tuple[dict[str, Entrant], Callable[[], None]]:
+    """Two candidates and a reference on a machine that is at full speed and at half of it for so many seconds each."""
 
-    def entrant(seconds: float) -> Entrant:
+    def machine(seconds: float) -> Callable[[], None]:
         def run() -> None:
-            nonlocal runs
-            runs += 1
-            if runs % period == 0:
-                clock.slowness = 3.0 - clock.slowness
-            clock.now += seconds * clock.slowness
+            clock.now += seconds * (1 + clock.now // period % 2)
 
-        return Entrant(run, 1, 1, seconds)
+        return run
 
-    def reference() -> None:
-        clock.now += 5e-5 * clock.slowness
-
-    return {"a": entrant(0.0202), "b": entrant(0.02)}, reference
+    return {name: Entrant(machine(each), 1, 1, each) for name, each in dict(a=0.0202, b=0.02).items()}, machine(5e-5)
 
 
-def test_rounds_in_which_the_machine_changes_do_not_count(clock: Clock) -> None:
-    entrants, reference = noisy(clock, period=5)
+def test_rounds_in_which_the_machine_changes_do_not_count(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "AT_ONCE", 0.0)  # nothing is waited for
+    monkeypatch.setattr(pace, "PATIENCE", 0.0)
+    entrants, reference = noisy(clock, period=0.5)
     result = race(entrants, rounds=12, seconds=100.0, rng=random.Random(0), drop=False, reference=reference)
     assert (result.rounds, result.winner) == (12, "b")
     assert result.thrown and all(each.moved > measure.MOVED for each in result.thrown)
     assert result.ratios("a", "b") == pytest.approx([1.01] * 12)
-    clock.now, clock.slowness = 0.0, 1.0
-    entrants, _ = noisy(clock, period=5)
-    blind = race(entrants, rounds=12, seconds=100.0, rng=random.Random(0), drop=False)
+    clock.now = 0.0
+    entrants, _ = noisy(clock, period=0.5)
+    blind = race(entrants, rounds=50, seconds=100.0, rng=random.Random(0), drop=False)
     assert max(blind.ratios("a", "b")) > 1.5 or min(blind.ratios("a", "b")) < 0.7
 
 
@@ -210,7 +205,7 @@ def test_waiting_leaves_a_race_rounds_that_tell(clock: Clock) -> None:
 
 
 def test_a_machine_that_never_rests_is_timed_all_the_same(clock: Clock) -> None:
-    entrants, _ = noisy(clock, period=1)
+    entrants, _ = noisy(clock, period=0.02)
     drift = iter(range(1, 10_000))
 
     def reference() -> None:
@@ -299,7 +294,7 @@ def test_samples_below_the_best_are_taken_again(clock: Clock) -> None:
         return Entrant(run, 1, 1, times[name][0])
 
     def reference() -> None:
-        clock.now += 5e-5 * (1.1 if slow() else 1.0)
+        clock.now += 5e-5 * (1.2 if slow() else 1.0)
 
     entrants = {name: entrant(name) for name in times}
     result = race(entrants, rounds=20, seconds=100.0, rng=random.Random(0), drop=False, reference=reference)
@@ -323,7 +318,7 @@ def test_more_rounds_are_not_needed_once_nothing_is_to_be_gained() -> None:
 @pytest.mark.parametrize("good", [0.02, 0.005])
 @pytest.mark.parametrize("patience", [0.0, 0.5])
 def test_a_race_takes_longer_only_for_the_machines_best(clock: Clock, good: float, patience: float) -> None:
-    """Which is had for `good` of each tenth of a second."""
+    """Which is had for `good` of each tenth of a second; what is rarer than one moment in ten is luck."""
 
     def slow() -> bool:
         return clock.now % 0.1 > good
@@ -332,7 +327,7 @@ def test_a_race_takes_longer_only_for_the_machines_best(clock: Clock, good: floa
         clock.now += 2e-3 * (1.3 if slow() else 1.0)
 
     def reference() -> None:
-        clock.now += 5e-5 * (1.1 if slow() else 1.0)
+        clock.now += 5e-5 * (1.2 if slow() else 1.0)
 
     pace = Pace(reference)
     while clock.now < 30.0:  # what share it has is known
@@ -354,4 +349,4 @@ def test_a_race_takes_longer_only_for_the_machines_best(clock: Clock, good: floa
         assert result.full == measure.SETTLED
     else:
         assert spent < 0.31
-        assert result.full < measure.SETTLED
+        assert (result.full < measure.SETTLED) == (good == 0.02)

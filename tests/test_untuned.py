@@ -22,12 +22,12 @@ from autotune.store import Row, Store
 from autotune.threads import serial_fraction
 from cpuconv import api, metronome, missed, neighbours, select, tuned
 from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.places import LEAST, MOST
 from cpuconv.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime import threads as runtime_threads
 from cpuconv.select import Limits
 from cpuconv.solvers.base import ALIGNMENT
-from cpuconv.trial import ROOM
 from cpuconv.workload import workload
 
 DEVICE = fingerprint().key
@@ -264,17 +264,19 @@ def test_trials_move_their_data(name: str) -> None:
     places = []
     for _ in range(20):
         trial.move()
-        work = {block[index] - offset for block, index, offset in context._patches["workspace"]}
-        assert len(work) <= 1
-        places.append((trial._shared.x.ctypes.data, trial._shared.out.ctypes.data, *work))
+        work, weights = (
+            {block[index] - offset for block, index, offset in context._patches[name]} for name in ("workspace", "w")
+        )
+        assert len(work) <= len(weights) == 1
+        places.append((trial._shared.x.ctypes.data, trial._shared.out.ctypes.data, *weights, *work))
         trial._shared.out[...] = np.nan
         trial.run()
         np.testing.assert_array_equal(trial._shared.out, before)
     for found in zip(*places, strict=True):
         assert len(set(found)) > 10
-        assert max(found) - min(found) <= ROOM
+        assert LEAST / 2 < max(found) - min(found) <= MOST
         assert not any(place % ALIGNMENT for place in found)
-    assert bool(trial._plan.workspace_bytes) == (len(places[0]) == 3)
+    assert bool(trial._plan.workspace_bytes) == (len(places[0]) == 4)
     assert trial.check() <= trial.limit
 
 

@@ -27,6 +27,7 @@ ACCURACY = "standard"
 EXHAUSTIVE = "exhaustive"
 UNCOUNTED = -1  # the turn of a warmup that only compiles
 PRECISE = 0.01  # a ratio is known well enough within this
+WAITING = 2.0  # times what rounds take, until they are taken whether the machine is at its best or not
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,13 @@ class Session:
         if len(unique) == 1:
             return {unique[0]: [1.0]}
         trials = {name: workload.prepare(problem.key, name) for name in unique}
+        entrants = {name: calibrate(trial.run, move=trial.move) for name, trial in trials.items()}
+        rounds = self.options.rounds
         result = race(
-            {name: calibrate(trial.run, move=trial.move) for name, trial in trials.items()},
-            rounds=self.options.rounds,
-            seconds=math.inf,
+            entrants,
+            rounds=rounds,
+            seconds=WAITING * rounds * sum(entrant.cost for entrant in entrants.values()),
+            least=rounds,
             rng=random.Random(f"{problem.key} {turn}"),
             drop=False,
             reference=workload.reference(problem.key),
