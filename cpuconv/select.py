@@ -23,7 +23,7 @@ AUTO = "auto"
 _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
 _UNTUNED = ("neighbour", "model")  # what decides where nothing is stored
 _MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
-_IN_THE_RUNNING = 2.0  # a favourite is tried when the model is wrong by at most this much
+_IN_THE_RUNNING = 1.5  # a favourite is tried when the model finds it slower than its choice by at most this much
 
 
 @dataclass(frozen=True)

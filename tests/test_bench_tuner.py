@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.progress import Progress as Bar
 
+from autotune import pace
 from autotune.paths import VARIABLE
 from bench import tuner
 from bench.shapes import drawn, family
@@ -148,6 +150,13 @@ def test_warmups_are_judged(session: Session) -> None:
     assert all(figure.met for figure in choices.repeat(session))
     assert [figure.target for figure in choices.seconds(session)] == [1.5, 6.0]
     assert not list(session.folder.glob(f"*-{UNCOUNTED}.sqlite"))
+
+
+def test_a_judgement_ends_where_the_machine_is_never_at_its_best(session: Session, monkeypatch) -> None:
+    monkeypatch.setattr(pace, "AT_ONCE", math.inf)
+    monkeypatch.setattr(pace.Pace, "is_below", lambda *_: True)
+    found = session._timed(session.problems[0], ["model", "fast"], turn=0)
+    assert [len(seconds) for seconds in found.values()] == [session.options.rounds] * 2
 
 
 def test_without_regret_nothing_is_tried_exhaustively(session: Session) -> None:

@@ -156,7 +156,7 @@ def test_the_tuner_meets_every_way_to_form_sums_first(size: tuple[int, int, int]
     order = select.spread(ranked)
     assert order[0] is ranked[0] and len(order) == len(ranked)
     assert {str(each.candidate) for each in order} == {str(each.candidate) for each in ranked}
-    bound = 2 * ranked[0].cost.estimate
+    bound = 1.5 * ranked[0].cost.estimate
     ways = {each.candidate.rounding for each in ranked if each.cost.estimate <= bound}
     assert len(ways) > 2
     assert {each.candidate.rounding for each in order[: len(ways)]} == ways
