@@ -21,8 +21,8 @@ Run = Callable[[], None]
 
 RARE = 0.1  # share of the time in which the reference is faster than what is called its best: the least may be luck
 BELOW = 0.03  # the machine is at its best if the reference takes no longer than its best and this much …
-USUAL = 0.75  # … or than it does for this share of the time …
-NEAR = 0.1  # … if that is no longer than its best and this much: speeds that close drift, and waiting gains nothing
+USUAL = 0.75  # … but where it takes, for this share of the time, …
+NEAR = 0.1  # … no longer than its best and this much, that: speeds so close drift, and waiting gains nothing
 PATIENCE = 10.0  # seconds waited, at most, for a second of samples …
 AT_ONCE = 0.2  # … and these before the first
 PAUSE = 5e-4  # between two looks: moments at full speed last some 40 ms
@@ -164,7 +164,7 @@ class _History:
     def below(self) -> float:
         """How much longer than its best the reference takes at most where the machine still is at its best."""
         usual = math.exp(FINE * (self._quantile(USUAL) - self._quantile(RARE))) - 1.0
-        return usual if BELOW < usual <= NEAR else BELOW
+        return NEAR if BELOW < usual <= NEAR else BELOW
 
     def _quantile(self, share: float) -> int:
         """The step that the reference's time does not exceed for such a share of the time."""

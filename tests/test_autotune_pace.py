@@ -189,7 +189,7 @@ def test_work_that_slows_the_reference_by_itself_is_no_loss(clock: Clock) -> Non
         assert at.lost == pytest.approx(0.1 if now > 10.0 else 0.0, abs=0.003)
 
 
-@pytest.mark.parametrize(("slow", "below"), [(1.06, 0.06), (1.2, pace.BELOW)])
+@pytest.mark.parametrize(("slow", "below"), [(1.06, pace.NEAR), (1.2, pace.BELOW)])
 def test_speeds_that_are_close_are_all_its_best(clock: Clock, slow: float, below: float) -> None:
     """Where they take turns of 10 ms; but not one that is far below."""
     reference = machine(clock, lambda now: slow if now // 0.01 % 2 else 1.0)
