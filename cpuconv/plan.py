@@ -216,10 +216,10 @@ class Plan:
         copies[:, : self._weight.size] = self._weight.ravel()
 
         def turn() -> Iterator[None]:
-            for start in itertools.cycle(range(first := address(copies), first + copies.nbytes, step)):
+            for at in itertools.cycle(range(count)):
                 for contexts in self._contexts.values():
                     for context in contexts:
-                        context.use("w", start, copies)
+                        context.use("w", address(copies) + at * step, copies)
                 yield
 
         return turn()
