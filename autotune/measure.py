@@ -16,8 +16,10 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from autotune.pace import Pace, Run, clock
 
@@ -39,15 +41,9 @@ EFFORTS: dict[str, Effort] = {
     "exhaustive": Effort(candidates=1000, rounds=120, finalists=12, seconds=60.0),
 }
 
-SAMPLE_SECONDS = 1e-3  # a sample lasts at least this long, by repeating a short run; less than a scheduler's slice
-PARTS = (4, 20)  # of a sample, each one run or, of runs too short for the clock, several …
-STRETCH_SECONDS = 5e-3  # of parts between two looks at the machine's pace
-LONG = 4e-3  # … but a sample of several parts lasts no longer than this
-WARM_BELOW = 4e-3  # a longer run warms itself: what it reads first is not what it spends its time on
-FALLING = 0.02  # parts whose later half is faster by more are not warm yet: the earlier half is taken again …
-RETAKEN = 8  # … at most so often
-DISTURBED = 0.05  # a sample this far above the lower quartile of its entrant's is taken again, and the best counts …
-TRIES = 4  # … of so many
+PART_SECONDS = 5e-5  # a part of a sample lasts at least this long, by repeating a short run: long for a clock …
+PARTS = 9  # … and a sample has so many, which caches need to settle …
+LONG = 12e-3  # … but lasts no longer than this, if a run does not
 HOPELESS = 3.0  # who is this far behind, and was when its sample was settled, leaves at once
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
 DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
@@ -58,11 +54,14 @@ SETTLED = 7  # rounds that a winner runs even alone, for a median worth storing,
 HALVINGS = {3: 1.10, 6: 1.06, 12: 1.04, 24: 1.03}  # rounds after which the slower half leaves, but who is so close …
 NOISE = 3.0  # … or may be, by so many spreads of the ratios over the root of their number, …
 LOST = 0.75  # … or has lost fewer rounds to the leader than this share
-GAIN = 1.015  # what a challenger must win by, in the median, and more than its NOISE …
+GAIN = 1.015  # what a challenger must win by, and by more than this many spreads over that root …
+BEYOND = 2.5  # … as an equal one does in one of twenty cases …
 CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
-MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhile …
+MOVED = (
+    0.02  # a round is thrown away if the reference changes by more meanwhile, and by more than it does all the time …
+)
 SPARE = 2  # … but no more rounds than are kept and this many: on a machine that never rests the best of them count
 
 
@@ -73,8 +72,8 @@ def stay() -> None:
 @dataclass(frozen=True)
 class Entrant:
     """What runs in a race, the parts of a sample of it, the runs that make a part, the seconds of a run found when that
-    was settled, the least seconds that a run can take, what moves its data before a sample, its samples so far, and how
-    the reference fared after each."""
+    was settled, the least seconds that a run can take, what moves its data before a sample, and how the reference fared
+    after each."""
 
     run: Run
     parts: int
@@ -82,53 +81,24 @@ class Entrant:
     seconds: float
     bound: float = 0.0
     move: Run = stay
-    seen: list[float] = field(default_factory=list)
     wake: list[int] = field(default_factory=list)
 
     @property
     def cost(self) -> float:
         """Seconds that a sample takes."""
-        return (self.parts * self.loops + (self.seconds < WARM_BELOW)) * self.seconds
+        return self.parts * self.loops * self.seconds
 
     def sample(self, pace: Pace) -> float:
         """Seconds of one run, on data in another place than before and just read, at the machine's best if it can be
-        had. What the reference does not see, as it is in caches that the entrant alone fills, its own samples tell."""
+        had: the least of the parts, as others slow some of them, and what nearly fills a cache is settled there after
+        several."""
         self.move()
         give_way()
-        usual = sorted(self.seen)[len(self.seen) // 4] if self.seen else math.inf
-        found = self._sample(pace)
-        for _ in range(TRIES - 1):
-            if found <= (1 + DISTURBED) * usual or not pace.has_time:
-                break
-            found = min(found, self._sample(pace))
-        self.seen.append(found)
-        return found
-
-    def _sample(self, pace: Pace) -> float:
-        """The lower quartile of the parts."""
-        stretch = max(1, min(self.parts, round(STRETCH_SECONDS / (self.loops * self.seconds))))
-        parts: list[float] = []
-        while len(parts) < self.parts:
+        while True:
             pace.wait()
-            if self.seconds < WARM_BELOW:
-                self.run()
-            some, spent = self._warm_parts(min(stretch, self.parts - len(parts)))
-            if pace.counts(spent, self.wake):
-                parts += some
-        return sorted(parts)[self.parts // 4]
-
-    def _warm_parts(self, count: int) -> tuple[list[float], float]:
-        """Seconds of a run in each of so many parts in a row, once these fall no more, and the seconds spent: data that
-        nearly fill a cache take it several runs to settle in."""
-        parts = [clock(self.run, self.loops) for _ in range(count)]
-        spent, half = sum(parts), count // 2
-        for _ in range(RETAKEN if half else 0):
-            if min(parts[:half]) <= (1 + FALLING) * min(parts[half:]):
-                break
-            again = [clock(self.run, self.loops) for _ in range(half)]
-            parts = parts[half:] + again
-            spent += sum(again)
-        return parts, spent * self.loops
+            parts = [clock(self.run, self.loops) for _ in range(self.parts)]
+            if pace.counts(sum(parts) * self.loops, self.wake):
+                return min(parts)
 
 
 @dataclass(frozen=True)
@@ -215,13 +185,20 @@ def median_and_spread(samples: list[float]) -> tuple[float, float]:
     return middle, statistics.median(abs(sample - middle) for sample in samples)
 
 
+def pseudomedian(values: Sequence[float]) -> float:
+    """The median of the means of all pairs (Hodges and Lehmann, "Estimates of Location Based on Rank Tests", 1963):
+    nearer to the middle of a distribution than the median of as many values, and outliers shift it as little."""
+    found = np.asarray(values)
+    first, second = np.triu_indices(len(found))
+    return float(np.median((found[first] + found[second]) / 2))
+
+
 def calibrate(run: Run, bound: float = 0.0, move: Run = stay) -> Entrant:
     """Find the parts, and the runs in each, that make a sample.
 
     Arguments:
         bound: the least seconds of a run.  move: called before each sample, puts the data elsewhere in memory.
     """
-    few, many = PARTS
 
     def least(loops: int) -> float:
         seconds = clock(run, loops)
@@ -231,11 +208,10 @@ def calibrate(run: Run, bound: float = 0.0, move: Run = stay) -> Entrant:
         move()
         run()  # the first may still load what is compiled
         loops, seconds = 1, least(1)
-        while loops * seconds < SAMPLE_SECONDS / many:
-            loops = min(math.ceil(1.1 * SAMPLE_SECONDS / many / seconds), 10 * loops)
+        while loops * seconds < PART_SECONDS:
+            loops = min(math.ceil(1.1 * PART_SECONDS / seconds), 10 * loops)
             seconds = least(loops)
-    parts = max(few, math.ceil(SAMPLE_SECONDS / (loops * seconds)))
-    return Entrant(run, max(1, min(parts, round(LONG / seconds))), loops, seconds, bound, move)
+    return Entrant(run, max(1, min(PARTS, round(LONG / seconds))), loops, seconds, bound, move)
 
 
 def race(
@@ -277,7 +253,7 @@ def race(
             pace.begin_round(until=end - needed, share=needed / max(cost, end - now))
             each = {name: entrants[name].sample(pace) for name in rng.sample(result.standing, len(result.standing))}
             result.thrown.append(Round(each, pace.moved, pace.full))
-            if pace.moved <= MOVED or len(result.thrown) > result.rounds + SPARE:
+            if pace.moved <= max(MOVED, pace.drift) or len(result.thrown) > result.rounds + SPARE:
                 result.keep_least_moved()
                 if drop:
                     result.standing = _judge(result, entrants)
@@ -292,7 +268,8 @@ def is_faster(ratios: list[float]) -> bool:
     if len(ratios) < JUDGED:
         return False
     won = sum(ratio > 1.0 for ratio in ratios)
-    return statistics.median(ratios) >= max(GAIN, 1 + _noise(ratios)) and sign_test(won, len(ratios)) <= CHANCE
+    beyond = max(GAIN, 1 + _noise(ratios, BEYOND))
+    return pseudomedian(ratios) >= beyond and sign_test(won, len(ratios)) <= CHANCE
 
 
 def is_settled(result: Race) -> bool:
@@ -363,7 +340,7 @@ def _tellable(cost: float) -> int:
     return SURE if cost <= BRIEF else JUDGED
 
 
-def _noise(ratios: list[float]) -> float:
-    """By what share their median may be off."""
+def _noise(ratios: list[float], spreads: float = NOISE) -> float:
+    """By what share their middle may be off."""
     middle, spread = median_and_spread(ratios)
-    return NOISE * spread / middle / math.sqrt(len(ratios))
+    return spreads * spread / middle / math.sqrt(len(ratios))

@@ -53,7 +53,7 @@ class Pace:
         """roam: whether to look on other cores too while waiting, as others may share one and leave another alone."""
         self._reference, self._roam, self._moves = reference, roam, 0
         self._history = None if reference is None else _histories.get(reference) or _History(reference)
-        self._until = self._end = math.inf
+        self._until = math.inf
         self._allowed = AT_ONCE
         self.lost = 0.0
         self._counted: list[float] = []  # lost, before and after each sample of the round that counted
@@ -64,6 +64,11 @@ class Pace:
     def share(self) -> float:
         """Of the time of late, that the machine was at its best; 0 if nothing tells."""
         return 0.0 if self._history is None else self._history.share
+
+    @property
+    def drift(self) -> float:
+        """By what share the reference changes all the time, where that is called its best: 0 where it keeps to it."""
+        return 0.0 if self._history is None else self._history.drift
 
     def look(self, wake: list[int] | None = None) -> None:
         """Time the reference.
@@ -80,8 +85,7 @@ class Pace:
         """Nothing is waited for past `until`, of `time.perf_counter()`, nor where the machine is at its best for a
         smaller share of the time."""
         self._counted, self.full = [], True
-        self._end = until if self._history is not None else -math.inf
-        self._until = self._end if self.share >= share else -math.inf
+        self._until = until if self.share >= share else -math.inf
 
     @property
     def moved(self) -> float:
@@ -109,18 +113,13 @@ class Pace:
             self._allowed -= seconds
             return False
         self._allowed += PATIENCE * seconds
-        self._counted += before, self.lost
+        self._counted += max(0.0, before), max(0.0, self.lost)  # faster than the best is luck
         self.full = self.full and not self.is_below(lost)
         return True
 
     def is_below(self, lost: float) -> bool:
         """Whether a machine whose reference takes so much longer than its best is not at its best."""
         return self._history is not None and lost > self._history.below
-
-    @property
-    def has_time(self) -> bool:
-        """Whether what others disturbed may be taken again, wherever the machine's best is waited for or not."""
-        return self._history is not None and time.perf_counter() < self._end
 
     def _is_patient(self) -> bool:
         return self._history is not None and self._allowed > 0 and time.perf_counter() < self._until
@@ -163,8 +162,13 @@ class _History:
     @property
     def below(self) -> float:
         """How much longer than its best the reference takes at most where the machine still is at its best."""
+        return self.drift or BELOW
+
+    @property
+    def drift(self) -> float:
+        """How far above its best the reference usually is, where it never is far."""
         usual = math.exp(FINE * (self._quantile(USUAL) - self._quantile(RARE))) - 1.0
-        return NEAR if BELOW < usual <= NEAR else BELOW
+        return NEAR if BELOW < usual <= NEAR else 0.0
 
     def _quantile(self, share: float) -> int:
         """The step that the reference's time does not exceed for such a share of the time."""

@@ -23,6 +23,7 @@ from autotune.measure import (
     interval,
     is_faster,
     median_and_spread,
+    pseudomedian,
     race,
     stay,
 )
@@ -35,9 +36,9 @@ from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
 HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
 RACE_SHARE = 0.4  # of a problem's seconds, for the race; getting candidates ready takes some, turns have the rest
 TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting them ready took longer …
-WAITING = 2.0  # … or enough rounds take longer, with as much time to wait for the machine's best
+WAITING = 1.5  # … or enough rounds take longer, with as much time to wait for the machine's best
 PATIENCE_SHARE = 0.2  # of a problem's seconds, that the race and turns may take longer to have it
-TURN_ROUNDS = 16
+TURN_ROUNDS = 32
 TURNS = 10  # at most, one after another
 AGREED = 2  # turns that a decision takes, unless all but one are known to be far behind
 FAR = 1.15  # who is further behind in the race is not timed again: one moment against another is worth so much …
@@ -318,9 +319,9 @@ class Search:
         return [ratio for turn in self.counted for ratio in turn.ratios(name, to)]
 
     def relative(self, name: str, to: str) -> float:
-        """The mean of the turns' medians of that, as each turn is a moment and a place in memory."""
-        medians = [statistics.median(ratios) for turn in self.counted if (ratios := turn.ratios(name, to))]
-        return statistics.geometric_mean(medians) if medians else 1.0
+        """The mean of the turns' middles of that, as each turn is a moment."""
+        middles = [pseudomedian(ratios) for turn in self.counted if (ratios := turn.ratios(name, to))]
+        return statistics.geometric_mean(middles) if middles else 1.0
 
     def save(self, store: Store) -> Row | None:
         """Store what was found; returns the best row, or None if every candidate was rejected. Again, if more is known

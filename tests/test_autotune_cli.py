@@ -49,7 +49,7 @@ def test_the_whole_way(environ: dict[str, str], tmp_path: Path) -> None:
     source.write_text("good:3\ntie:2\n")
     done = autotune(environ, "warmup", str(source), "--threads", "1", "--layouts", "auto")
     assert done.returncode == OK, done.stderr
-    assert "good:3: 9." in done.stderr
+    assert re.search(r"good:3: (9|10)\.\d GFLOP/s", done.stderr)
     assert "2 tuned" in done.stderr
     assert "net, 1 thread, auto,auto" in done.stdout
     assert "fast" in done.stdout and "total: 5 executions" in done.stdout

@@ -14,7 +14,7 @@ import pytest
 from clock import Clock, enter
 
 from autotune import measure, pace
-from autotune.measure import Entrant, calibrate, is_faster, is_settled, median_and_spread, race, sign_test
+from autotune.measure import Entrant, calibrate, is_faster, is_settled, median_and_spread, pseudomedian, race, sign_test
 from autotune.pace import Pace
 
 
@@ -128,9 +128,20 @@ def test_comparison_of_pairs() -> None:
     assert not is_faster([2.0, 2.0])
     assert not is_faster([1.005, 1.005, 1.005])
     assert not is_faster([1.2, 0.92, 1.2, 0.92])
-    assert not is_faster([1.001, 1.2, 1.01, 1.05, 1.25, 0.97, 1.15])  # by 5%, which may be noise
+    assert not is_faster([1.001, 1.2, 1.01, 1.05, 1.25, 0.9, 0.95, 1.15])  # by 6%, which may be noise
     assert is_faster([1.02, 1.03, 1.04] * 5)
     assert not is_faster([1.0, 1.01, 1.02] * 5)  # by too little
+
+
+def test_the_middle_of_ratios_is_near_and_no_outlier_moves_it() -> None:
+    assert pseudomedian([2.0]) == 2.0
+    assert pseudomedian([1.0, 2.0, 6.0]) == pytest.approx(2.75)  # of 1, 1.5, 2, 3.5, 4, 6
+    rng = random.Random(5)
+    drawn = [[rng.gauss(1.0, 0.03) for _ in range(15)] for _ in range(400)]
+    off = [statistics.fmean(abs(middle(each) - 1.0) for each in drawn) for middle in (pseudomedian, statistics.median)]
+    assert off[0] < 0.9 * off[1]
+    far = [pseudomedian([*each[:12], 9.0, 9.0, 9.0]) for each in drawn]
+    assert max(far) < 1.06
 
 
 def test_data_move_before_each_sample(clock: Clock) -> None:
@@ -335,7 +346,7 @@ def test_a_race_takes_longer_only_for_the_machines_best(clock: Clock, good: floa
         pace.look()
     begun = clock.now
     result = race(
-        {name: Entrant(run, 1, 1, 2e-3) for name in "ab"},
+        {name: Entrant(run, 2, 1, 2e-3) for name in "ab"},
         rounds=1000,
         seconds=0.3,
         rng=random.Random(0),
@@ -350,3 +361,26 @@ def test_a_race_takes_longer_only_for_the_machines_best(clock: Clock, good: floa
     else:
         assert spent < 0.31
         assert (result.full < measure.SETTLED) == (good == 0.02)
+
+
+@pytest.mark.parametrize(("slow", "is_kept"), [(1.05, True), (1.2, False)])
+def test_what_the_speed_changes_by_all_the_time_throws_no_round_away(clock: Clock, slow: float, is_kept: bool) -> None:
+    def slowness() -> float:  # 5 ms of one, 5 of the other
+        return slow if clock.now // 0.005 % 2 else 1.0
+
+    def reference() -> None:
+        clock.now += 5e-5 * slowness()
+
+    def run() -> None:
+        clock.now += 3e-3 * slowness()
+
+    look = Pace(reference)
+    while clock.now < 2.0:
+        clock.now += 1e-3
+        look.look()
+    entrants = {name: Entrant(run, 1, 1, 3e-3) for name in "ab"}
+    result = race(entrants, rounds=12, seconds=0.2, rng=random.Random(0), drop=False, reference=reference)
+    assert result.rounds > measure.SETTLED
+    assert not result.thrown
+    assert look.drift == (pace.NEAR if is_kept else 0.0)
+    assert (max(each.moved for each in result.kept) > measure.MOVED) == is_kept  # what is far below is waited out
