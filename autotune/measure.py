@@ -3,8 +3,8 @@
 Candidates are run in rounds, A B C then B A C then …, and compared within a round, so that what slows the machine for
 a while slows all of them. Work of known length is timed before and after each sample, which is taken again where the
 machine was below its best (`autotune.pace`); where that cannot be had, a round in which the machine's speed changed is
-thrown away. A sample is the lower quartile of several short parts, as what others do to the machine slows some of them
-and never makes one faster. What it reads was just read, but for cold weights.
+thrown away. A sample is the least of several parts, as what others do to the machine slows some of them and never makes
+one faster. What it reads was just read, but for cold weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autotune.pace import Pace, Run, clock
+from autotune.pace import Pace, Run, Wake, clock
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(candidates=10, rounds=30, finalists=4, seconds=1.25),
+    "quick": Effort(candidates=10, rounds=30, finalists=4, seconds=1.22),
     "normal": Effort(candidates=24, rounds=60, finalists=8, seconds=5.2),
     "exhaustive": Effort(candidates=1000, rounds=120, finalists=12, seconds=60.0),
 }
@@ -81,7 +81,7 @@ class Entrant:
     seconds: float
     bound: float = 0.0
     move: Run = stay
-    wake: list[int] = field(default_factory=list)
+    wake: Wake = field(default_factory=Wake)
 
     @property
     def cost(self) -> float:

@@ -11,6 +11,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import repeat
 
 import numpy as np
@@ -42,6 +43,22 @@ def clock(run: Run, loops: int = 1) -> float:
     return max(time.perf_counter_ns() - start, 1) * 1e-9 / loops
 
 
+@dataclass
+class Wake:
+    """What the reference took right after the same work, time and again, above its best: in FINE steps.
+
+    A core that has just multiplied wide vectors or lost what its caches held is slower for a while, whatever others do:
+    what is had now and then after that work is the best there.
+    """
+
+    seen: list[int] = field(default_factory=list)
+
+    @property
+    def usual(self) -> int:
+        """The second least of up to ten, the third of twenty …, as the least may be luck."""
+        return sorted(self.seen)[min(1 + int(RARE * len(self.seen)), len(self.seen) - 1)]
+
+
 class Pace:
     """Looks at a reference, work of known length, before and after samples; without one all are taken as they come.
 
@@ -70,14 +87,8 @@ class Pace:
         """By what share the reference changes all the time, where that is called its best: 0 where it keeps to it."""
         return 0.0 if self._history is None else self._history.drift
 
-    def look(self, wake: list[int] | None = None) -> None:
-        """Time the reference.
-
-        Arguments:
-            wake: how much longer than its best the reference took right after the same work before; added to. A core
-                that has just multiplied wide vectors or lost what its caches held is slower for a while, whatever
-                others do: what is had now and then after that work is the best there.
-        """
+    def look(self, wake: Wake | None = None) -> None:
+        """Time the reference.  wake: of the work that has just run; added to."""
         if self._reference is not None and self._history is not None:
             self.lost = self._history.look(self._reference, wake)
 
@@ -103,7 +114,7 @@ class Pace:
             self.look()
             self._allowed -= time.perf_counter() - begun
 
-    def counts(self, seconds: float, wake: list[int]) -> bool:
+    def counts(self, seconds: float, wake: Wake) -> bool:
         """Whether what ran for so long since the last look did so at the machine's best, or is to count all the same as
         that is not waited for. For `wake` see `look`."""
         before = self.lost
@@ -140,13 +151,13 @@ class _History:
         self._when = time.perf_counter()
         _histories[reference] = self
 
-    def look(self, reference: Run, wake: list[int] | None = None) -> float:
+    def look(self, reference: Run, wake: Wake | None = None) -> float:
         """By what share the reference is now above its best; below 0 in the rare moments in which it is faster."""
         seconds, now = _seconds(reference), time.perf_counter()
         best = self._quantile(RARE)
         if wake is not None:
-            wake.append(self._step(seconds) - best)
-            seconds /= math.exp(FINE * sorted(wake)[min(1 + int(RARE * len(wake)), len(wake) - 1)])  # one may be luck
+            wake.seen.append(self._step(seconds) - best)
+            seconds /= math.exp(FINE * wake.usual)
         known = min(max(0.0, now - self._when), SPAN)
         self._when = now
         self._weights *= math.exp(-known / MEMORY)

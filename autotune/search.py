@@ -36,7 +36,7 @@ from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
 HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
 RACE_SHARE = 0.4  # of a problem's seconds, for the race; getting candidates ready takes some, turns have the rest
 TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting them ready took longer …
-WAITING = 1.5  # … or enough rounds take longer, with as much time to wait for the machine's best
+WAITING = 1.5  # … or enough rounds take longer, with half as much time to wait for the machine's best
 PATIENCE_SHARE = 0.2  # of a problem's seconds, that the race and turns may take longer to have it
 TURN_ROUNDS = 32
 TURNS = 10  # at most, one after another

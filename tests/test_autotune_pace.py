@@ -9,7 +9,7 @@ import pytest
 from clock import Clock
 
 from autotune import pace
-from autotune.pace import Pace
+from autotune.pace import Pace, Wake
 
 
 def machine(clock: Clock, slow: Callable[[float], float]) -> Callable[[], None]:
@@ -25,7 +25,7 @@ def test_without_a_reference_everything_counts(clock: Clock) -> None:
     at = Pace(None)
     at.begin_round()
     at.wait()
-    assert at.counts(1.0, [0, 0])
+    assert at.counts(1.0, Wake([0, 0]))
     assert (clock.now, at.lost, at.moved) == (0.0, 0.0, 0.0)
 
 
@@ -41,7 +41,7 @@ def test_a_rare_moment_is_faster_than_the_best(clock: Clock) -> None:
     clock.now = 1.0
     at.look()
     assert at.lost == pytest.approx(-0.1, abs=0.003)
-    assert at.counts(1e-3, [0, 0])
+    assert at.counts(1e-3, Wake([0, 0]))
     assert at.full
 
 
@@ -73,7 +73,7 @@ def test_waiting_ends_when_the_machine_is_at_its_best(clock: Clock) -> None:
     at.wait()
     assert at.lost <= pace.BELOW
     assert 2.03 < clock.now < 2.03 + 3 * pace.PAUSE
-    assert at.counts(1e-3, [0, 0])
+    assert at.counts(1e-3, Wake([0, 0]))
 
 
 @pytest.mark.parametrize("samples", [0.0, 0.1])
@@ -81,13 +81,13 @@ def test_waiting_is_paid_for_by_samples(clock: Clock, samples: float) -> None:
     slow = 2.0
     reference = machine(clock, lambda now: 1.0 if now < slow else 1.2)
     at = Pace(reference)
-    assert at.counts(samples, [0, 0])
+    assert at.counts(samples, Wake([0, 0]))
     clock.now = slow
     at.look()
     at.wait()
     assert clock.now - slow == pytest.approx(pace.AT_ONCE + pace.PATIENCE * samples, abs=2 * pace.PAUSE)
     begun = clock.now
-    assert at.counts(1e-3, [0, 0])  # out of patience
+    assert at.counts(1e-3, Wake([0, 0]))  # out of patience
     at.wait()
     assert clock.now - begun == pytest.approx(pace.PATIENCE * 1e-3, abs=2 * pace.PAUSE)
 
@@ -106,7 +106,7 @@ def test_nobody_waits_where_the_machine_is_seldom_at_its_best(clock: Clock) -> N
     at.begin_round(share=0.3)
     at.wait()
     assert clock.now == begun
-    assert at.counts(1e-3, [0, 0])
+    assert at.counts(1e-3, Wake([0, 0]))
     at.begin_round(share=0.1)
     at.wait()
     assert begun < clock.now < begun + 0.1
@@ -144,7 +144,7 @@ def test_nothing_is_waited_for_past_the_deadline(clock: Clock) -> None:
     at.begin_round(until=2.01)
     at.wait()
     assert clock.now == pytest.approx(2.01, abs=2 * pace.PAUSE)
-    assert at.counts(1e-3, [0, 0])
+    assert at.counts(1e-3, Wake([0, 0]))
 
 
 def test_what_ran_as_the_speed_fell_does_not_count(clock: Clock) -> None:
@@ -153,7 +153,7 @@ def test_what_ran_as_the_speed_fell_does_not_count(clock: Clock) -> None:
     at = Pace(reference)
     at.begin_round()
     clock.now = falls
-    assert not at.counts(1e-3, [0, 0])
+    assert not at.counts(1e-3, Wake([0, 0]))
     assert at.moved == 0.0
 
 
@@ -165,7 +165,7 @@ def test_a_round_moved_if_the_speed_changed_and_came_back(clock: Clock) -> None:
     slow = range(100, 102)
     for now in (99, 101, 103):
         clock.now = now
-        assert at.counts(1e-3, [0, 0])
+        assert at.counts(1e-3, Wake([0, 0]))
     assert (at.lost, at.full) == (pytest.approx(0.0, abs=0.01), False)
     assert at.moved == pytest.approx(0.2, abs=0.01)
     at.begin_round(until=0.0)
@@ -179,7 +179,7 @@ def test_work_that_slows_the_reference_by_itself_is_no_loss(clock: Clock) -> Non
     def slow(now: float) -> float:
         return (1.2 if now < until else 1.0) * (1.1 if now > 10.0 else 1.0)
 
-    reference, wake = machine(clock, slow), []
+    reference, wake = machine(clock, slow), Wake()
     at = Pace(reference)
     for now in (2.0, 4.0, 6.0, 12.0):
         clock.now = now
@@ -204,10 +204,10 @@ def test_speeds_that_are_close_are_all_its_best(clock: Clock, slow: float, below
 
 
 def test_a_lucky_look_is_no_measure_of_the_others(clock: Clock) -> None:
-    wake: list[int] = []
+    wake = Wake()
     at = Pace(machine(clock, lambda now: 0.8 if 1.0 < now < 1.01 else 1.0))
     for now in (0.5, 1.0, 1.5, 2.0):
         clock.now = now
         at.counts(1e-3, wake)
-    assert min(wake) < -50
+    assert min(wake.seen) < -50
     assert at.lost == pytest.approx(0.0, abs=0.003)
