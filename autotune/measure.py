@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autotune.pace import Pace, Run, Wake, clock
+from autotune.stack import displaced
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,14 @@ class Entrant:
         return self.parts * self.loops * self.seconds
 
     def sample(self, pace: Pace) -> float:
-        """Seconds of one run, on data in another place than before and just read, at the machine's best if it can be
-        had: the least of the parts, as others slow some of them, and what nearly fills a cache is settled there after
-        several."""
+        """Seconds of one run, on data and a stack in other places than before, with the data just read, at the
+        machine's best if it can be had: the least of the parts, as others slow some of them, and what nearly fills a
+        cache is settled there after several."""
         self.move()
         give_way()
         while True:
             pace.wait()
-            parts = [clock(self.run, self.loops) for _ in range(self.parts)]
+            parts = displaced(lambda: [clock(self.run, self.loops) for _ in range(self.parts)])
             if pace.counts(sum(parts) * self.loops, self.wake):
                 return min(parts)
 

@@ -291,15 +291,17 @@ class _Warmup:
 
     def settle_open(self) -> None:
         """Time those again that are not decided, in what all have left of their time: at other moments, and longer than
-        a few turns took, the shortest first, so that most become so. They are finished as they are if this is
+        a few turns took, the shortest first, so that most become so. What is known by then is stored if this is
         interrupted."""
         undecided, self.open = sorted(self.open, key=lambda each: each.search.cost), []
         begun = time.monotonic()
-        self.settle(undecided, begun + self.spare)
+        try:
+            self.settle(undecided, begun + self.spare)
+        finally:
+            for each in undecided:
+                if (best := each.search.save(self.store)) is not None:
+                    self.outcome.tuned[each.problem.task] = best
         self.spare -= time.monotonic() - begun
-        for each in undecided:
-            if (best := each.search.save(self.store)) is not None:
-                self.outcome.tuned[each.problem.task] = best
         for problem in {_family(self.workload, each.problem): each.problem for each in undecided}.values():
             self.compare_threads(problem)
         if undecided:  # that part is over, however early

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from clock import Clock
 
-from autotune import measure
+from autotune import measure, stack
 from autotune.measure import Entrant, calibrate
 from autotune.pace import Pace
 
@@ -51,6 +53,24 @@ def test_data_that_take_several_runs_to_settle_in_a_cache_have_them(clock: Clock
 
     entrant = calibrate(run, move=move)
     assert [entrant.sample(Pace(None)) for _ in range(3)] == pytest.approx([1e-3] * 3, rel=0.01)
+
+
+def test_the_stack_is_elsewhere_each_time(clock: Clock) -> None:
+    depths: list[int] = []
+
+    def run() -> None:
+        clock.now += 1e-3
+        frame, depth = sys._getframe(), 0
+        while frame := frame.f_back:
+            depth += 1
+        depths.append(depth)
+
+    entrant = Entrant(run, 3, 1, 1e-3)
+    assert [entrant.sample(Pace(None)) for _ in range(200)] == pytest.approx([1e-3] * 200)
+    assert len({*depths}) == stack.DEPTH
+    assert all(len({*depths[at : at + 3]}) == 1 for at in range(0, 600, 3))  # of a sample's parts it is one
+    with pytest.raises(ZeroDivisionError):
+        stack.displaced(lambda: 1 // 0)
 
 
 def test_a_sample_in_which_the_machine_slowed_down_is_taken_again(clock: Clock) -> None:

@@ -149,12 +149,13 @@ def test_numbers_of_threads_are_compared_when_that_has_ended(store: Store) -> No
 
 
 @pytest.mark.usefixtures("undecided")
-def test_an_interrupt_of_that_finds_all_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_that_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = problems("tie")
-    inner = search.Search.again
+    inner, rounds = search.Search.again, []
 
     def again(self: search.Search, deadline: float | None = None) -> None:
         if len(self.turns) > search.AGREED:
+            rounds.extend(race.rounds for race in self.heats + self.counted)
             raise KeyboardInterrupt
         inner(self, deadline)
 
@@ -162,6 +163,8 @@ def test_an_interrupt_of_that_finds_all_finished(store: Store, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         warmup(workload, [problem], store)
     assert set(rows(store, problem)) == {"model", "rival"}
+    assert rows(store, problem)["rival"].count == sum(rounds)
+    assert len(rounds) > 1 + search.AGREED
     assert warmup(workload, [problem], store).resumed == [problem.key]
 
 
