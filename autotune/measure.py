@@ -42,9 +42,9 @@ EFFORTS: dict[str, Effort] = {
     "exhaustive": Effort(candidates=1000, rounds=120, finalists=12, seconds=60.0),
 }
 
-PART_SECONDS = 5e-5  # a part of a sample lasts at least this long, by repeating a short run: long for a clock …
-PARTS = 9  # … and a sample has so many, which caches need to settle …
-LONG = 12e-3  # … but lasts no longer than this, if a run does not
+PART_SECONDS = 5e-5  # a part of a sample lasts at least this long, by repeating a short run: long for a clock
+PARTS = 9  # of a sample, as caches need several runs to settle …
+LONG = 12e-3  # … but it lasts no longer than this, if a run does not
 HOPELESS = 3.0  # who is this far behind, and was when its sample was settled, leaves at once
 BEHIND = 1.25  # who is this far behind the leader's median with the best sample leaves it
 DOUBT = 0.005  # chance that an equal candidate loses as often as it did, below which it leaves
@@ -60,9 +60,7 @@ BEYOND = 2.5  # … as an equal one does in one of twenty cases …
 CHANCE = 0.2  # … and the chance, at most, that an equal one wins as many rounds
 SAME = 0.01  # nobody is timed to gain no more
 CONFIDENCE = 0.95  # of the interval that a ratio is known to lie in
-MOVED = (
-    0.02  # a round is thrown away if the reference changes by more meanwhile, and by more than it does all the time …
-)
+MOVED = 0.02  # a round is thrown away if the reference changes by more meanwhile, and more than it always does …
 SPARE = 2  # … but no more rounds than are kept and this many: on a machine that never rests the best of them count
 
 
