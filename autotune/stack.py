@@ -2,7 +2,7 @@
 
 How long some kernels take depends on where their stack lies within a page, by up to 4%, and so does who of two wins:
 what the environment holds and who calls shifts it (Mytkowicz, Diwan, Hauswirth and Sweeney, "Producing Wrong Data
-Without Doing Anything Obviously Wrong!", ASPLOS 2009; docs/decisions/0020-stack.md). A place is one sample of what
+Without Doing Anything Obviously Wrong!", ASPLOS 2009; docs/decisions/0019-stack.md). A place is one sample of what
 callers will meet, as data's is.
 """
 

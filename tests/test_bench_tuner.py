@@ -14,7 +14,6 @@ from rich.progress import Progress as Bar
 
 from autotune import pace
 from autotune.paths import VARIABLE
-from autotune.workload import Problem
 from bench import tuner
 from bench.shapes import drawn, family
 from bench.tuning import choices, fake, fuzz, kills, mutations, session
@@ -151,28 +150,6 @@ def test_warmups_are_judged(session: Session) -> None:
     assert all(figure.met for figure in choices.repeat(session))
     assert [figure.target for figure in choices.seconds(session)] == [1.5, 6.0]
     assert not list(session.folder.glob(f"*-{UNCOUNTED}.sqlite"))
-
-
-@pytest.mark.parametrize("lasts", [False, True])
-def test_who_is_slower_is_timed_again(session: Session, monkeypatch: pytest.MonkeyPatch, lasts: bool) -> None:
-    """A moment in which the winner of one problem is slower ends with the first time, or does not."""
-    timed: list[str] = []
-    inner = session._timed
-
-    def slower_at_first(problem: Problem, names: list[str], turn: int) -> dict[str, list[float]]:
-        timed.append(problem.label)
-        if problem.label == "close:1" and (lasts or timed.count("close:1") <= session.options.preparations):
-            return {names[0]: [1.1] * 9, names[1]: [1.0] * 9}
-        return inner(problem, names, turn)
-
-    session.options.efforts = ("quick",)
-    monkeypatch.setattr(session, "_timed", slower_at_first)
-    found = {figure.name: figure for figure in choices.heuristic(session)}
-    assert timed.count("close:1") == 2 * session.options.preparations
-    assert timed[-1] == "close:1"
-    assert found["quick: worst, close:1"].value == pytest.approx(1.1)
-    assert found["quick: shapes slower beyond noise"].met != lasts
-    assert found["quick: … at first, but not again"].value == (not lasts)
 
 
 def test_a_judgement_ends_where_the_machine_is_never_at_its_best(session: Session, monkeypatch) -> None:

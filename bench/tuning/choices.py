@@ -10,7 +10,7 @@ from autotune.store import Store
 from autotune.workload import ADMITS, Problem
 from bench.tuning import session as warmups
 from bench.tuning.figures import Figure
-from bench.tuning.session import ACCURACY, EXHAUSTIVE, Session, Times
+from bench.tuning.session import ACCURACY, EXHAUSTIVE, Session
 
 SAME = 0.03  # two warmups whose winners are this close chose alike
 SECONDS = {"quick": 1.5, "normal": 6.0}  # that a shape may cost
@@ -33,37 +33,23 @@ def regret(session: Session) -> Iterator[Figure]:
 
 
 def heuristic(session: Session) -> Iterator[Figure]:
-    """The stored winner against the cost model's choice. Who is slower beyond noise is timed again when all have been:
-    of so many comparisons some are so by chance, or for a moment of some minutes."""
-    efforts = session.options.efforts
-    judged = {effort: _over_model(session, effort, session.problems) for effort in efforts}
-    for effort, found in judged.items():
+    """The stored winner against the cost model's choice."""
+    for effort in session.options.efforts:
+        store, _ = session.warmed(effort)
+
+        def rivals(problem: Problem, store: Store = store, effort: str = effort) -> list[str] | None:
+            row = session.winner(problem, store)
+            candidates, _ = warmups.workload.candidates(problem.key, effort)
+            model = next((each.name for each in candidates if each.accuracy in ADMITS[ACCURACY]), None)
+            return None if row is None or model is None else [row.candidate, model]
+
+        found = list(session.against(f"heuristic, {effort}", rivals))
         ratios = {problem.label: times.ratio(0, 1) for problem, times in found}
-        slower = _slower(found)
-        again = _slower(_over_model(session, effort, slower)) if slower else []
+        slower = sum(times.is_slower(0, 1) for _, times in found)
         name = f"{effort}: tuned time over the model's, geomean"
         yield Figure("heuristic", name, _geomean(ratios.values()), "×", 1.0)
         yield Figure("heuristic", f"{effort}: worst, {_worst(ratios)}", max(ratios.values()), "×")
-        yield Figure("heuristic", f"{effort}: shapes slower beyond noise", len(again), "", 0)
-        yield Figure("heuristic", f"{effort}: … at first, but not again", len(slower) - len(again), "")
-
-
-def _over_model(session: Session, effort: str, among: Sequence[Problem]) -> list[tuple[Problem, Times]]:
-    """The stored winner and the cost model's choice of each, timed again."""
-    store, _ = session.warmed(effort)
-
-    def rivals(problem: Problem) -> list[str] | None:
-        row = session.winner(problem, store)
-        candidates, _ = warmups.workload.candidates(problem.key, effort)
-        model = next((each.name for each in candidates if each.accuracy in ADMITS[ACCURACY]), None)
-        return None if problem not in among or row is None or model is None else [row.candidate, model]
-
-    return list(session.against(f"heuristic, {effort}", rivals))
-
-
-def _slower(found: Iterable[tuple[Problem, Times]]) -> list[Problem]:
-    """Those whose winner is slower than the model's choice beyond noise."""
-    return [problem for problem, times in found if times.is_slower(0, 1)]
+        yield Figure("heuristic", f"{effort}: shapes slower beyond noise", slower, "", 0)
 
 
 def repeat(session: Session) -> Iterator[Figure]:
