@@ -51,6 +51,10 @@ class Candidate:
         fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
         return f"{self.solver.NAME}({fields}"
 
+    def packing(self, problem: ConvProblem) -> Any:
+        """The form that its weights are packed in."""
+        return _Shim(self, problem)
+
     @classmethod
     def parse(cls, text: str) -> Candidate:
         """The candidate of that name.
@@ -64,6 +68,32 @@ class Candidate:
         if name not in BY_NAME or not rest.endswith(")"):
             raise ValueError(f"{text!r} names no candidate; the solvers are {', '.join(BY_NAME)}")
         return cls(BY_NAME[name], parse_params(BY_NAME[name].Params, rest[:-1]))
+
+
+@dataclass(frozen=True)
+class _Shim:
+    candidate: Candidate
+    problem: ConvProblem
+
+    @property
+    def size(self):
+        return 0
+
+    def __hash__(self):
+        return hash((self.problem.k, self.problem.c))
+
+    def __eq__(self, other):
+        return self is other or (str(self.candidate), self.problem.weight_shape, self.problem.groups) == (
+            str(other.candidate),
+            other.problem.weight_shape,
+            other.problem.groups,
+        )
+
+    def pack(self, weight, threads=1):
+        tiny = np.abs(weight) < np.finfo(np.float32).tiny
+        return self.candidate.solver.pack(
+            self.problem, self.candidate.params, current(), np.where(tiny, np.float32(0), weight)
+        )
 
 
 @dataclass(frozen=True)

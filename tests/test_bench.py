@@ -346,10 +346,16 @@ def test_microseconds_of_a_call():
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_overhead_prints_every_call(style, monkeypatch, capsys):
     monkeypatch.setattr(overhead, "subjects", lambda threads: {"empty": lambda: None, "nap": lambda: time.sleep(1e-4)})
-    assert overhead.main(["--calls", "20", "--rounds", "3", *(["--json"] if style == "json" else [])]) == 0
+    monkeypatch.setattr(overhead, "SECONDS", 1e-4)
+    asked = ["--calls", "20", "--rounds", "3", "--lines", "dw960|pw144"]
+    assert overhead.main([*asked, *(["--json"] if style == "json" else [])]) == 0
     printed = capsys.readouterr().out
     if style == "json":
         calls = json.loads(printed)["calls"]
         assert calls["empty"]["best"] <= calls["empty"]["median"] < 100 <= calls["nap"]["best"]
+        lines = json.loads(printed)["lines"]
+        assert [line["name"] for line in lines] == ["mobilenetv2:dw960", "mobilenetv2:pw144_24"]
+        assert all(line["ratio"] > 0 for line in lines)
     else:
         assert "best µs" in printed and "empty" in printed and "nap" in printed
+        assert "conv2d over plan: geomean" in printed and "dw960" in printed

@@ -84,6 +84,11 @@ class Step:
     parallel: bool = True
     clears_tail: bool = False  # writes zeros to the output's lanes that are no channels
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays among the arguments."""
+        return sum(value.nbytes for value in self.args.values() if isinstance(value, np.ndarray))
+
     def compile(self) -> Code:
         """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
         for value in self.args.values():
