@@ -85,12 +85,6 @@ class _Context:
             block[index] = start + offset
 
 
-def flushed(weight: np.ndarray) -> np.ndarray:
-    """`weight` with denormals set to zero: arithmetic on them is tens of times slower."""
-    tiny = np.abs(weight) < np.finfo(np.float32).tiny
-    return np.where(tiny, np.float32(0), weight)
-
-
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Byte strides of a C-contiguous float32 array, as NumPy gives them."""
     return tuple(FLOAT * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -122,7 +116,8 @@ class Plan:
         self._limits = limits
         self._x_shape = layouts.get(problem.in_layout).shape(*problem.in_shape)
         self._y_shape = layouts.get(problem.out_layout).shape(*problem.out_shape)
-        self._weight = choice.candidate.solver.pack(problem, choice.candidate.params, current(), flushed(weight))
+        packing = choice.candidate.solver.packing(problem, choice.candidate.params, current())
+        self._weight = packing.pack(weight, problem.threads)
         self._bias = aligned(divide(problem.k, _WIDEST_BLOCK) * _WIDEST_BLOCK)
         self._bias[:] = 0
         if bias is not None:
