@@ -18,6 +18,7 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.stamp import stamp
 from cpuconv.solvers import BY_NAME, reordering
 from cpuconv.solvers.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
+from cpuconv.solvers.packing import Packing
 from cpuconv.solvers.reordering import reorder_step
 from layouts import Strides
 
@@ -51,9 +52,9 @@ class Candidate:
         fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
         return f"{self.solver.NAME}({fields}"
 
-    def packing(self, problem: ConvProblem) -> Any:
+    def packing(self, problem: ConvProblem) -> Packing:
         """The form that its weights are packed in."""
-        return _Shim(self, problem)
+        return self.solver.packing(problem, self.params, current())
 
     @classmethod
     def parse(cls, text: str) -> Candidate:
@@ -68,32 +69,6 @@ class Candidate:
         if name not in BY_NAME or not rest.endswith(")"):
             raise ValueError(f"{text!r} names no candidate; the solvers are {', '.join(BY_NAME)}")
         return cls(BY_NAME[name], parse_params(BY_NAME[name].Params, rest[:-1]))
-
-
-@dataclass(frozen=True)
-class _Shim:
-    candidate: Candidate
-    problem: ConvProblem
-
-    @property
-    def size(self):
-        return 0
-
-    def __hash__(self):
-        return hash((self.problem.k, self.problem.c))
-
-    def __eq__(self, other):
-        return self is other or (str(self.candidate), self.problem.weight_shape, self.problem.groups) == (
-            str(other.candidate),
-            other.problem.weight_shape,
-            other.problem.groups,
-        )
-
-    def pack(self, weight, threads=1):
-        tiny = np.abs(weight) < np.finfo(np.float32).tiny
-        return self.candidate.solver.pack(
-            self.problem, self.candidate.params, current(), np.where(tiny, np.float32(0), weight)
-        )
 
 
 @dataclass(frozen=True)

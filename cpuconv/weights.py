@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
 
 from cpuconv.fingerprint import Fingerprint
 from cpuconv.remembered import Entry, Remembered
+from cpuconv.solvers.packing import Packing
 
 _MOST_SEEN = 1 << 14  # fingerprints of weights that were packed and not remembered
 
@@ -25,22 +25,22 @@ class Weights:
 
     def __init__(self, remembered: Remembered) -> None:
         self._remembered = remembered
-        self._alive: dict[Fingerprint, dict[Any, weakref.ref[np.ndarray]]] = {}
+        self._alive: dict[Fingerprint, dict[Packing, weakref.ref[np.ndarray]]] = {}
         self._seen: OrderedDict[Fingerprint, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, name: Fingerprint, form: Any) -> np.ndarray | None:
+    def find(self, name: Fingerprint, form: Packing) -> np.ndarray | None:
         """Weights packed in that form, if they still exist."""
         found = self._remembered.get((name, form))
         if found is None and (forms := self._alive.get(name)) and (known := forms.get(form)):
             found = known()
         return found
 
-    def forms(self, name: Fingerprint) -> frozenset[Any]:
+    def forms(self, name: Fingerprint) -> frozenset[Packing]:
         """The packed forms of these weights that exist."""
         return frozenset(self._alive.get(name, ()))
 
-    def pack(self, name: Fingerprint, form: Any, weight: np.ndarray, threads: int) -> np.ndarray:
+    def pack(self, name: Fingerprint, form: Packing, weight: np.ndarray, threads: int) -> np.ndarray:
         """`weight` in the packed form, shared for as long as somebody holds it."""
         packed = form.pack(weight, threads)
         with self._lock:
@@ -48,7 +48,7 @@ class Weights:
             forms[form] = weakref.ref(packed, lambda gone: self._forget(name, form, gone))
         return packed
 
-    def remember(self, name: Fingerprint, form: Any, packed: np.ndarray) -> Entry | None:
+    def remember(self, name: Fingerprint, form: Packing, packed: np.ndarray) -> Entry | None:
         """Hold packed weights also when nobody else does, within the bound; None if that is too small for them."""
         return self._remembered.put((name, form), packed, packed.nbytes)
 
@@ -61,7 +61,7 @@ class Weights:
                 self._seen.popitem(last=False)
         return known
 
-    def _forget(self, name: Fingerprint, form: Any, gone: weakref.ref[np.ndarray]) -> None:
+    def _forget(self, name: Fingerprint, form: Packing, gone: weakref.ref[np.ndarray]) -> None:
         # Runs wherever the last reference is dropped, so it takes no lock: each step is one operation on a dict.
         forms = self._alive.get(name)
         if forms is not None and forms.get(form) is gone:

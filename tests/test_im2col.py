@@ -39,7 +39,7 @@ def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=Non
     arrays = {
         "x": x,
         "y": y,
-        "w": im2col.pack(problem, params, ISA, w),
+        "w": im2col.packing(problem, params, ISA).pack(w),
         "bias": np.concatenate([bias, np.zeros(64, np.float32)]),
         "workspace": aligned(divide(space.size, 4) + 16),
     }

@@ -36,7 +36,9 @@ def spread(found: list, most: int = 5) -> list:
 
 
 def result(problem: ConvProblem, candidate: Candidate, given: oracle.Operands) -> bytes:
-    plan = Plan(problem, Choice(candidate, "named"), Limits("fast"), given.w, given.bias)
+    plan = Plan(
+        problem, Choice(candidate, "named"), Limits("fast"), candidate.packing(problem).pack(given.w), given.bias
+    )
     return plan(given.x, residual=given.residual).tobytes()
 
 

@@ -29,6 +29,7 @@ class Vector:
     def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:
         self.builder = builder
         self.lanes = lanes
+        self.size = 4 * lanes  # bytes
         self.type: Any = ir.VectorType(F32, lanes) if lanes > 1 else F32
         self.int_type: Any = ir.VectorType(I32, lanes) if lanes > 1 else I32
 
@@ -100,7 +101,7 @@ class Vector:
 
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:
-        suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + "f32"
+        suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + f"f{8 * self.size // self.lanes}"
         kind = ir.FunctionType(result or self.type, [a.type for a in arguments])
         full = f"llvm.{name}.{suffix}"
         module = self.builder.module

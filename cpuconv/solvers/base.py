@@ -9,11 +9,14 @@ name, in the store and in `plan.algorithm`.
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
     cost(problem, params, machine) -> Cost              lower bound and estimate
     layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides
-    pack(problem, params, isa, weight) -> np.ndarray    weights in the order they are read
+    packing(problem, params, isa) -> Packing            the form in which weights are read
     bind(problem, params, isa, space, x, y, residual) -> list[Step]
 
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
+
+A `Packing` (solvers/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
+can share one copy.
 
 What can run is kept apart from what is worth running. The workspace of a candidate is what `bind` reserves.
 """

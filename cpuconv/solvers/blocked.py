@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,6 @@ from cpuconv.solvers.base import (
     Ref,
     Space,
     Step,
-    aligned,
     divide,
     moved_bytes,
     view_args,
@@ -96,29 +94,6 @@ def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     line = problem.w * divide(problem.c, isa.lanes) * isa.lanes * FLOAT * problem.stride[0] * tile.rows
     largest = max(1, int(_BAND_SHARE * machine().l2 / line))
     return sorted({min(total, max(1, int(share * largest))) for share in _STEPS_TO_BAND}, reverse=True)
-
-
-def pack(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray, planar: bool = False) -> np.ndarray:
-    """Weights in the order the GEMM tile reads them, tail channels of K zero.
-
-    Blocked: [group][panel][C/lanes][R][S][lanes of C][v·lanes of K], the last block with as many channels as there are;
-    planar: [group][panel][C][R][S][v·lanes of K]. The last panel of a group overlaps the one before.
-    """
-    sizes = geometry(problem, isa)
-    lanes, groups = isa.lanes, problem.groups
-    depth = 1 if planar else lanes
-    panels = divide(sizes.vectors, v)
-    full = np.zeros((groups, sizes.vectors * lanes, problem.cg, problem.r, problem.s), np.float32)
-    full[:, : problem.kg] = weight.reshape(groups, problem.kg, problem.cg, problem.r, problem.s)
-    full = full.reshape(groups, sizes.vectors, lanes, problem.cg, problem.r, problem.s)
-    packed = aligned((groups, panels, sizes.reduction, v, lanes))
-    for panel in range(panels):
-        first = min(panel * v, sizes.vectors - v)
-        for channel in range(0, problem.cg, depth):
-            some = full[:, first : first + v, :, channel : channel + depth].transpose(0, 4, 5, 3, 1, 2)
-            start = channel * problem.r * problem.s
-            packed[:, panel, start : start + math.prod(some.shape[1:4])] = some.reshape(groups, -1, v, lanes)
-    return packed
 
 
 def convolve_step(

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, lanewise
 from cpuconv.solvers.base import Cost, Operand, Space, Step
 from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.packing import Filters, Packing, Panels
 
 NAME = "depthwise"
 ACCURACY = "exact"
@@ -56,9 +55,9 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return (None if params.block else blocked.layout(isa)), blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """[block][1][R][S][lanes]."""
-    return lanewise.pack(problem, isa, weight)
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[block][R][S][lanes]: panels of one vector, all channels one group."""
+    return Panels(Filters(isa.lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
 
 
 def bind(

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked
 from cpuconv.solvers.base import Cost, Operand, Space, Step
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.tiling import tiles
 
 NAME = "direct"
@@ -63,9 +62,9 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return None, blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is."""
-    return blocked.pack(problem, params.v, isa, weight)
+    return Panels.of(problem, isa, params.v)
 
 
 def bind(

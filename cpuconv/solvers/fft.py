@@ -13,14 +13,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.micro.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
+from cpuconv.micro.fft_weights import FftWeights, fft_weights
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, transformed
 from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing
 from cpuconv.solvers.transformed import Planes
 
 NAME = "fft"
@@ -44,7 +44,6 @@ SIZES: dict[int, tuple[int, int, int]] = {
 }
 _MOST_FORMS = 6  # tile sizes, each with three or four products, worth trying
 _L2_SHARES = (0.7, 1.4, 3.0)  # transforms of a block: the weights are many, and larger blocks read them less often
-_PACKED_AT_ONCE = 16  # output channels whose spectrum is held in float64
 _MOVED = 8  # storing and loading a plane takes as long as so many operations
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
 _MOST_WEIGHTS = 512 << 20  # bytes of transformed weights: they grow with the tile, not with the kernel
@@ -143,34 +142,12 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return blocked.layout(isa), blocked.layout(isa)
 
 
-def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int, products: int) -> np.ndarray:
-    """Planes (count, K, C) in float64 of weights (K, C, R, S), in the order that `plane_count` names.
-
-    `products` real ones form a complex product. Edge columns take the half that the forward transform leaves out of
-    their doubled frequencies.
-    """
-    spread = np.zeros((*weight.shape[:2], rows, cols))
-    reach = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
-    spread[:, :, : reach[0] : dilation[0], : reach[1] : dilation[1]] = weight
-    found = np.conj(np.fft.rfft2(spread)).transpose(2, 3, 0, 1) / (rows * cols)
-    edges = (0, cols // 2)
-    planes = [found[u, column].real for u in (0, rows // 2) for column in edges]
-    numbers = [found[u, column] / 2 for u in range(1, rows // 2) for column in edges]
-    numbers += [found[u, column] for column in range(1, cols // 2) for u in range(rows)]
-    for w in numbers:
-        planes += (w.real, w.imag) if products == REGULAR else (w.real, w.imag - w.real, w.real + w.imag)
-    return np.stack(planes)
-
-
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """The spectrum in float32 in the order of `transformed.pack`."""
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """The planes of `fft_weights` in float64, then in float32 in the order of `transformed.packing`."""
     form = params.rows, params.cols, params.products
-    kinds = planes(*form)
-    packed = np.empty((kinds.count, problem.k, problem.c), np.float32)
-    for k in range(0, problem.k, _PACKED_AT_ONCE):
-        some = weight[k : k + _PACKED_AT_ONCE].astype(np.float64)
-        packed[:, k : k + _PACKED_AT_ONCE] = spectrum(some, problem.dilation, *form)
-    return transformed.pack(problem, params.v, isa, packed, kinds.pairs)
+    steps = (step if taps > 1 else 1 for step, taps in zip(problem.dilation, (problem.r, problem.s), strict=True))
+    transform = MicroRef(fft_weights, FftWeights(isa.lanes, *form, problem.r, problem.s, *steps))
+    return transformed.packing(problem, params.v, isa, planes(*form), transform)
 
 
 def bind(

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import PLANAR_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked
 from cpuconv.solvers.base import Cost, Operand, Space, Step
 from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.tiling import tiles
 
 NAME = "first_layer"
@@ -64,9 +63,9 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return None, blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][R][S][v][lanes of K]."""
-    return blocked.pack(problem, params.v, isa, weight, planar=True)
+    return Panels.of(problem, isa, params.v, planar=True)
 
 
 def bind(

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, lanewise
 from cpuconv.solvers.base import Cost, Operand, Space, Step
 from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.packing import Mixed, Packing
 
 NAME = "grouped"
 ACCURACY = "exact"
@@ -58,9 +57,9 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return (None if params.block else blocked.layout(isa)), blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[block][i][R][S][lanes]."""
-    return lanewise.pack(problem, isa, weight)
+    return Mixed(isa.lanes, problem.k, problem.cg, problem.r, problem.s)
 
 
 def bind(

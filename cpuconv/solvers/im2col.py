@@ -17,8 +17,9 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, view_args
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.reordering import plane, row_tile
 from cpuconv.solvers.tiling import Tile, plane_cycles, streams, tiles
 from layouts import Strides
@@ -96,17 +97,9 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return None, None
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """[group][panel][C·R·S, padded][v][lanes of K]; the last panel of a group overlaps the one before."""
-    vectors, depth, padded = sizes(problem, isa)
-    full = np.zeros((problem.groups, padded, vectors * isa.lanes), np.float32)
-    full[:, :depth, : problem.kg] = weight.reshape(problem.groups, problem.kg, depth).transpose(0, 2, 1)
-    panels = divide(vectors, params.v)
-    packed = aligned((problem.groups, panels, padded, params.v * isa.lanes))
-    for panel in range(panels):
-        first = min(panel * params.v, vectors - params.v) * isa.lanes
-        packed[:, panel] = full[:, :, first : first + params.v * isa.lanes]
-    return packed
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[group][panel][C·R·S, padded][v][lanes of K]."""
+    return Panels.of(problem, isa, params.v, planar=True, rows=sizes(problem, isa)[2])
 
 
 def bind(

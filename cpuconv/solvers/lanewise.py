@@ -197,17 +197,6 @@ def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     return machine.cost(floor, max(compute, traffic) + 0.5 * min(compute, traffic), problem.threads)
 
 
-def pack(problem: ConvProblem, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """[block][i][R][S][lanes]: what output lane l takes from lane l ^ i; tail lanes zero."""
-    lanes, mix = isa.lanes, problem.cg
-    blocks = divide(problem.k, lanes)
-    channel = np.arange(problem.k)
-    packed = _zeros((blocks, mix, problem.r, problem.s, lanes))
-    for i in range(mix):
-        packed[channel // lanes, i, :, :, channel % lanes] = weight[channel, (channel % mix) ^ i]
-    return packed
-
-
 def step(
     problem: ConvProblem, shape: Shape, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
 ) -> Step:

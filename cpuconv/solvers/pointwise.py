@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import NO_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked
 from cpuconv.solvers.base import Cost, Operand, Space, Step, divide
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.tiling import tiles
 
 NAME = "pointwise"
@@ -71,9 +70,9 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return blocked.layout(isa), blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][v][lanes of K]."""
-    return blocked.pack(problem, params.v, isa, weight)
+    return Panels.of(problem, isa, params.v)
 
 
 def bind(

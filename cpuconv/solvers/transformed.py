@@ -12,8 +12,9 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide
 from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.packing import Filters, Packing, Transformed
 from cpuconv.solvers.tiling import Tile, cycles, segment, tiles
 
 Size = tuple[int, int]  # rows and columns
@@ -124,24 +125,10 @@ def sizes(
                 yield found
 
 
-def pack(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray, pairs: int = 0) -> np.ndarray:
-    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero; the last `pairs`
-    pairs of planes as [group][pair][panel][channel][2][v][lanes of K]."""
-    lanes, count, groups = isa.lanes, len(planes), problem.groups
-    vectors, channels = divide(problem.kg, lanes), problem.cg
-    full = np.zeros((count, groups, vectors * lanes, channels), np.float32)
-    full[:, :, : problem.kg] = planes.reshape(count, groups, problem.kg, problem.cg)
-    full = full.reshape(count, groups, vectors, lanes, channels)
-    panels = divide(vectors, v)
-    singles = count - 2 * pairs
-    packed = aligned((groups, count, panels, channels, v, lanes))
-    paired = packed[:, singles:].reshape(groups, pairs, panels, channels, 2, v, lanes)
-    for panel in range(panels):
-        first = min(panel * v, vectors - v)
-        some = full[:, :, first : first + v].transpose(1, 0, 4, 2, 3)
-        packed[:, :singles, panel] = some[:, :singles]
-        paired[:, :, panel] = some[:, singles:].reshape(groups, pairs, 2, channels, v, lanes).swapaxes(2, 3)
-    return packed
+def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: MicroRef) -> Packing:
+    """The transform of weights into `planes`."""
+    filters = Filters(isa.lanes, v, problem.groups, problem.kg)
+    return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
 
 
 def _blocks(problem: ConvProblem, total: int, block: int, columns: int, panels: int) -> tuple[int, int]:

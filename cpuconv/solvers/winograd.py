@@ -17,11 +17,12 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.micro.linear import Matrix, apply
-from cpuconv.micro.winograd import WinogradTransform, winograd_in, winograd_out
+from cpuconv.micro.winograd import WinogradTransform, WinogradWeights, winograd_in, winograd_out, winograd_weights
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, transformed
 from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step, divide
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing
 from cpuconv.solvers.transformed import Planes, Size
 
 NAME = "winograd"
@@ -176,12 +177,12 @@ def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None,
     return blocked.layout(isa), blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """G·w·Gᵀ in float64, then [group][a·a][panel][C of a group][v][lanes of K] in float32."""
+    m = params.rows, params.cols
     down, across = matrices(params.rows, problem.r)[1], matrices(params.cols, problem.s)[1]
-    planes = np.einsum("ar,kcrs,bs->abkc", down, weight.astype(np.float64), across, optimize=True)
-    planes = planes.reshape(-1, problem.k, problem.cg).astype(np.float32)
-    return transformed.pack(problem, params.v, isa, planes)
+    transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, _constants(down), _constants(across)))
+    return transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
 
 
 def bind(
