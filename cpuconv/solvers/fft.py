@@ -9,6 +9,7 @@ weights' transforms carry the normalisation, and their conjugates make the circu
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,7 +80,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"there are {problem.groups} groups"
     if max(problem.effective_kernel) >= max(SIZES):
         return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
-    if not _forms(problem):
+    least = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
+    if plane_count(*least, REGULAR) > _most_planes(problem):
         return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
 
@@ -98,27 +100,44 @@ def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
+@functools.cache
+def _every_form() -> tuple[list[tuple[int, int, int]], np.ndarray]:
+    """Tile sizes and products of a complex one, all there are; and what their work is made of, a column each: rows,
+    columns, planes, products, operations forward, backward of the columns, and backward of an output row."""
+    forms = list(itertools.product(SIZES, SIZES, (GAUSS, REGULAR)))
+    found = []
+    for form in forms:
+        kinds, (forward, columns) = planes(*form), _operations(*form, 0)
+        found.append((*form[:2], kinds.count, kinds.products, forward, columns, SIZES[form[1]][2]))
+    return forms, np.array(found, np.float64).T.copy()
+
+
 def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
     """Tile sizes, and products of a complex one, with the least work for a whole plane; of rows×cols and cols×rows,
     the better."""
+    forms, (rows, cols, count, products, forward, backward, backward_row) = _every_form()
+    high, wide = (
+        np.minimum(size - reach + 1, outputs)
+        for size, reach, outputs in zip((rows, cols), problem.effective_kernel, (problem.oh, problem.ow), strict=True)
+    )
+    able = np.flatnonzero((high >= 1) & (wide >= 1) & (count <= _most_planes(problem)))
+    high, wide, count = high[able], wide[able], count[able]
+    tiles = max(1, problem.n) * np.ceil(problem.oh / high) * np.ceil(problem.ow / wide)
+    work = (products[able] * tiles + count * _WEIGHTS_READ) * (problem.c * problem.k)
+    work += tiles * (forward[able] + _MOVED * count) * problem.c
+    work += tiles * (backward[able] + high * backward_row[able] + _MOVED * count) * problem.k
+    distinct: dict[tuple[frozenset[int], int], tuple[int, int, int]] = {}
+    for index in able[np.lexsort((-able, work))].tolist():
+        form = forms[index]
+        distinct.setdefault((frozenset(form[:2]), form[2]), form)
+        if len(distinct) == _MOST_FORMS:
+            break
+    return list(distinct.values())
 
-    def work(form: tuple[int, int, int]) -> float:
-        out, found = outputs(problem, *form[:2]), planes(*form)
-        forward, backward = (count + _MOVED * found.count for count in _operations(*form, out[0]))
-        tiles = transformed.tile_grid(problem, out)[2]
-        products = (found.products * tiles + found.count * _WEIGHTS_READ) * problem.c * problem.k
-        return products + tiles * (forward * problem.c + backward * problem.k)
 
-    most_planes = _MOST_WEIGHTS // (4 * problem.c * problem.k)
-    found = [
-        (rows, cols, products)
-        for rows in SIZES
-        for cols in SIZES
-        for products in (GAUSS, REGULAR)
-        if min(outputs(problem, rows, cols)) >= 1 and plane_count(rows, cols, products) <= most_planes
-    ]
-    distinct = {(frozenset(form[:2]), form[2]): form for form in sorted(found, key=work, reverse=True)}
-    return sorted(distinct.values(), key=work)[:_MOST_FORMS]
+def _most_planes(problem: ConvProblem) -> int:
+    """Planes that the limit on transformed weights admits."""
+    return _MOST_WEIGHTS // (4 * problem.c * problem.k)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:

@@ -14,7 +14,7 @@ from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide
 from cpuconv.solvers.machine import Machine
-from cpuconv.solvers.tiling import Tile, cycles, segment, tiles
+from cpuconv.solvers.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 
 Size = tuple[int, int]  # rows and columns
 
@@ -49,9 +49,17 @@ def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray
     return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
 
 
+def _count(size: int, tile: int, step: int) -> int:
+    """How many `_cuts` there are: `rest` of the phases are one output longer than the others."""
+    if step == 1:
+        return divide(size, tile)
+    short, rest = divmod(size, step)
+    return rest * divide(short + 1, tile) + (step - rest) * divide(short, tile)
+
+
 def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[int, int, int]:
     """Rows and columns of tiles of a plane, and tiles of all images, for output tiles of size `m`."""
-    rows, columns = len(_cuts(problem.oh, m[0], dilation[0])), len(_cuts(problem.ow, m[1], dilation[1]))
+    rows, columns = _count(problem.oh, m[0], dilation[0]), _count(problem.ow, m[1], dilation[1])
     return rows, columns, max(1, problem.n) * rows * columns
 
 
@@ -72,24 +80,6 @@ class Planes:
     def products(self) -> int:
         """Real products of a pixel and a weight: a complex one takes four."""
         return self.singles + 4 * self.pairs
-
-
-def _complex_cycles(isa: Isa, tile: Tile, reduction: int) -> float:
-    """Modelled cycles of a complex tile: the FMAs and loads of a real one twice as high and wide, half its sums."""
-    return cycles(isa, Tile(2 * tile.v, 1, 2 * tile.cols), reduction) - 2 * tile.v * tile.cols * isa.store_cost
-
-
-def _gemm_tiles(isa: Isa, vectors: int, block: int, reduction: int, complex_: bool) -> list[Tile]:
-    """The best tiles for a block, best first; complex ones, one for a number of weight vectors."""
-    if not complex_:
-        return list(tiles(isa, vectors, 1, block, reduction, most=_TILES))
-
-    def time(tile: Tile) -> float:
-        return divide(vectors, tile.v) * divide(block, tile.cols) * _complex_cycles(isa, tile, reduction)
-
-    most = dict(enumerate(isa.pairs, 1))
-    found = [min((Tile(v, 1, n) for n in range(1, min(most[v], block) + 1)), key=time) for v in most if v <= vectors]
-    return sorted(found, key=time)[:_TILES]
 
 
 def sizes(
@@ -113,7 +103,11 @@ def sizes(
     for block in blocks:
         least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
         block = divide(total, divide(total, block))
-        for tile in _gemm_tiles(isa, vectors, least, problem.cg, bool(planes.pairs)):
+        if planes.pairs:
+            found_tiles = complex_tiles(isa, vectors, least, problem.cg, _TILES)
+        else:
+            found_tiles = tiles(isa, vectors, 1, least, problem.cg, _TILES)
+        for tile in found_tiles:
             panel_bytes = planes.count * tile.v * isa.lanes * block * FLOAT
             panels = divide(vectors, tile.v)
             fused = block * per_tile <= _FUSED_SHARE * machine.l2
@@ -288,10 +282,9 @@ def cost(
     reduction, pixel = problem.cg, isa.lanes * FLOAT
     block = min(params.block, total)
     blocks = divide(total, block)
-    gemm = Tile(params.v, 1, params.n)
-    products = planes.singles * cycles(isa, gemm, reduction)
+    products = planes.singles * cycles(isa, params.v, params.n, reduction)
     if planes.pairs:
-        products += planes.pairs * _complex_cycles(isa, gemm, reduction)
+        products += planes.pairs * complex_cycles(isa, params.v, params.n, reduction)
     multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
     moves = planes.count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
     transform = total * (
