@@ -16,19 +16,20 @@ AGREES = 1.1  # the model may find a neighbour's algorithm so much slower than i
 _OTHER_EPILOGUE = 0.1  # what another activation or residual counts as, in factors of e of a size
 
 
-def suggestion(problem: ConvProblem, ranked: Sequence[Ranked]) -> Candidate | None:
+def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
     """The candidate that the nearest tuned neighbour speaks for, if the cost model agrees.
 
-    Arguments:
-        ranked: what may run the problem, the model's favourite first. The neighbour's own candidate is looked for, or
-            else the favourite of its solver.
+    It is the neighbour's own, or else the favourite of its solver, among `select.admitted`, of which `best` is the
+    first.
     """
-    limit = AGREES * ranked[0].cost.estimate
     near = nearest(problem)
     if near is None:
         return None
     solver = near.partition("(")[0]
-    likely = [each for each in ranked if solver == each.candidate.solver.NAME and each.cost.estimate <= limit]
+    if prefix and solver != prefix.partition("(")[0]:
+        return None
+    limit = AGREES * best.cost.estimate
+    likely = [each for each in admitted(problem, limits, prefix or f"{solver}(") if each.cost.estimate <= limit]
     same = [each for each in likely if str(each.candidate) == near]
     return next((each.candidate for each in same + likely), None)
 

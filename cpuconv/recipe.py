@@ -130,15 +130,6 @@ def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
     return assemble(problem, candidate).workspace
 
 
-def reordered(problem: ConvProblem, candidate: Candidate) -> tuple[bool, bool]:
-    """Whether the input and the output go through a reorder of the whole activation."""
-    needs = candidate.solver.layouts(problem, candidate.params, current())
-    return tuple(
-        need is not None and need != layout
-        for need, layout in zip(needs, (problem.in_layout, problem.out_layout), strict=True)
-    )  # type: ignore[return-value]
-
-
 def _size(layout: str, shape: tuple[int, int, int, int]) -> int:
     return int(np.prod(layouts.get(layout).shape(*shape))) * FLOAT
 

@@ -17,6 +17,7 @@ from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked
 from cpuconv.solvers.base import Cost, Operand, Space, Step
+from cpuconv.solvers.machine import Machine
 from cpuconv.solvers.tiling import tiles
 
 NAME = "direct"
@@ -48,7 +49,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
-def cost(problem: ConvProblem, params: Params, machine: blocked.Machine) -> Cost:
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, the copy of the bands, and the traffic."""
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 

@@ -13,6 +13,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -100,35 +101,52 @@ def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
+class _Forms(NamedTuple):
+    """Ways to transform, as arrays: tile sizes, planes and products of a tile; operations forward, backward for the
+    columns, and backward for each row of outputs."""
+
+    rows: np.ndarray
+    cols: np.ndarray
+    count: np.ndarray
+    products: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+    backward_row: np.ndarray
+
+
+_FORMS = [(rows, cols, products) for rows in SIZES for cols in SIZES for products in (GAUSS, REGULAR)]
+
+
 @functools.cache
-def _every_form() -> tuple[list[tuple[int, int, int]], np.ndarray]:
-    """Tile sizes and products of a complex one, all there are; and what their work is made of, a column each: rows,
-    columns, planes, products, operations forward, backward of the columns, and backward of an output row."""
-    forms = list(itertools.product(SIZES, SIZES, (GAUSS, REGULAR)))
+def _every_form() -> _Forms:
     found = []
-    for form in forms:
-        kinds, (forward, columns) = planes(*form), _operations(*form, 0)
-        found.append((*form[:2], kinds.count, kinds.products, forward, columns, SIZES[form[1]][2]))
-    return forms, np.array(found, np.float64).T.copy()
+    for form in _FORMS:
+        kinds = planes(*form)
+        found.append((*form[:2], kinds.count, kinds.products, *_operations(*form, 0), SIZES[form[1]][2]))
+    return _Forms(*np.array(found, np.float64).T.copy())
+
+
+def _able(problem: ConvProblem) -> tuple[np.ndarray, _Forms, np.ndarray]:
+    """Which of `_FORMS` can run the problem, what they are with all operations backward, and the tiles of a plane."""
+    every = _every_form()
+    reach, most = problem.effective_kernel, _most_planes(problem)
+    able = np.flatnonzero((every.rows >= reach[0]) & (every.cols >= reach[1]) & (every.count <= most))
+    some = _Forms(*(each[able] for each in every))
+    high, wide = np.minimum(some.rows - reach[0] + 1, problem.oh), np.minimum(some.cols - reach[1] + 1, problem.ow)
+    tiles = np.ceil(problem.oh / high) * np.ceil(problem.ow / wide)
+    return able, some._replace(backward=some.backward + high * some.backward_row), max(1, problem.n) * tiles
 
 
 def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
     """Tile sizes, and products of a complex one, with the least work for a whole plane; of rows×cols and cols×rows,
     the better."""
-    forms, (rows, cols, count, products, forward, backward, backward_row) = _every_form()
-    high, wide = (
-        np.minimum(size - reach + 1, outputs)
-        for size, reach, outputs in zip((rows, cols), problem.effective_kernel, (problem.oh, problem.ow), strict=True)
-    )
-    able = np.flatnonzero((high >= 1) & (wide >= 1) & (count <= _most_planes(problem)))
-    high, wide, count = high[able], wide[able], count[able]
-    tiles = max(1, problem.n) * np.ceil(problem.oh / high) * np.ceil(problem.ow / wide)
-    work = (products[able] * tiles + count * _WEIGHTS_READ) * (problem.c * problem.k)
-    work += tiles * (forward[able] + _MOVED * count) * problem.c
-    work += tiles * (backward[able] + high * backward_row[able] + _MOVED * count) * problem.k
+    able, some, tiles = _able(problem)
+    products = (some.products * tiles + some.count * _WEIGHTS_READ) * (problem.c * problem.k)
+    moved = _MOVED * some.count
+    work = products + tiles * ((some.forward + moved) * problem.c + (some.backward + moved) * problem.k)
     distinct: dict[tuple[frozenset[int], int], tuple[int, int, int]] = {}
     for index in able[np.lexsort((-able, work))].tolist():
-        form = forms[index]
+        form = _FORMS[index]
         distinct.setdefault((frozenset(form[:2]), form[2]), form)
         if len(distinct) == _MOST_FORMS:
             break
@@ -148,6 +166,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         for sizes in transformed.sizes(problem, isa, machine(), outputs(problem, *form[:2]), planes(*form), _L2_SHARES)
     )
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """That of the best tile size, if its products took no more than FMA slots."""
+    _, some, tiles = _able(problem)
+    return transformed.bound(problem, machine, tiles, some.count, some.products, (some.forward, some.backward))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:

@@ -54,6 +54,11 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, the copy of the bands, and the traffic."""
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=True, planar=True)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)

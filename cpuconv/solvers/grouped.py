@@ -48,6 +48,11 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         yield Params(shape.rows, shape.cols, shape.block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and the traffic."""
+    return lanewise.bound(problem, machine)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
     return lanewise.cost(problem, _shape(problem, params), machine)

@@ -30,8 +30,11 @@ class Machine:
 
     def cost(self, floor: float, cycles: float, threads: int) -> Cost:
         """Seconds from cycles of one core, shared by `threads`: the lower bound and the estimate."""
-        threads = max(1, threads)
-        return Cost(floor / (FASTEST_CLOCK * threads), cycles / (self.isa.frequency * threads))
+        return Cost(floor / (FASTEST_CLOCK * max(1, threads)), self.seconds(cycles, threads))
+
+    def seconds(self, cycles: float, threads: int) -> float:
+        """Seconds of cycles of one core, shared by `threads`."""
+        return cycles / (self.isa.frequency * max(1, threads))
 
 
 @functools.lru_cache(maxsize=1)

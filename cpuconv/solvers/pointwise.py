@@ -61,6 +61,11 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, and the traffic."""
+    return blocked.bound(problem, machine, *plane(problem), band=False)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, *plane(problem), band=False)

@@ -69,6 +69,11 @@ def complex_cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
     return cycles(isa, 2 * v, 2 * n, reduction) - 2 * v * n * isa.store_cost
 
 
+def pixel_cycles(isa: Isa, reduction: int) -> float:
+    """Cycles that no tile is below, for one of its vectors of outputs."""
+    return reduction / (isa.fma_rate * max(isa.efficiency)) + isa.store_cost
+
+
 def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, reduction: int) -> float:
     """Modelled cycles of a whole output plane of `vectors` output vectors."""
     count = divide(vectors, tile.v) * divide(height, tile.rows) * divide(width, tile.cols)

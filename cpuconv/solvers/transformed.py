@@ -265,6 +265,35 @@ def step(
     return Step(tiled, TiledTile(lanes), args)
 
 
+def _activations(problem: ConvProblem, machine: Machine) -> float:
+    """Cycles to read the input and write the output."""
+    moved = problem.in_bytes + problem.out_bytes
+    return moved / machine.rate(moved)
+
+
+def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
+    """Cycles of a tile's transforms, forward and back: of the `count` planes, the memory is counted here."""
+    moves = count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
+    forward = operations[0] / isa.fma_rate + moves + _CALL
+    backward = operations[1] / isa.fma_rate + moves + count * _MISS + _CALL
+    return divide(problem.cg, isa.lanes) * forward + divide(problem.kg, isa.lanes) * backward
+
+
+def bound(
+    problem: ConvProblem, machine: Machine, total: Any, count: Any, products: Any, operations: tuple[Any, Any]
+) -> float:
+    """Seconds that no `cost` of these transforms is below: products at full speed, transforms, activations.
+
+    `total` tiles, and their transforms' planes, real products and operations: numbers, or arrays of which the least
+    sum counts.
+    """
+    isa = machine.isa
+    multiply = products * problem.cg * divide(problem.kg, isa.lanes) / (isa.fma_rate * max(isa.efficiency))
+    tiles = total * (multiply + _transforms(problem, isa, count, operations))
+    least = float(np.min(tiles)) if isinstance(tiles, np.ndarray) else tiles
+    return machine.seconds(problem.groups * least + _activations(problem, machine), problem.threads)
+
+
 def cost(
     problem: ConvProblem,
     params: Any,
@@ -279,28 +308,23 @@ def cost(
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
     channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
-    reduction, pixel = problem.cg, isa.lanes * FLOAT
+    count, reduction, pixel = planes.count, problem.cg, isa.lanes * FLOAT
     block = min(params.block, total)
     blocks = divide(total, block)
     products = planes.singles * cycles(isa, params.v, params.n, reduction)
     if planes.pairs:
         products += planes.pairs * complex_cycles(isa, params.v, params.n, reduction)
     multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
-    moves = planes.count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
-    transform = total * (
-        channel_blocks * (operations[0] / isa.fma_rate + moves + _CALL)
-        + vectors * (operations[1] / isa.fma_rate + moves + planes.count * _MISS + _CALL)
-    )
-    weight_bytes = planes.count * reduction * vectors * pixel
-    transforms = planes.count * block * channel_blocks * pixel
-    summed = planes.count * block * params.chunk * params.v * pixel
+    transform = total * _transforms(problem, isa, count, operations)
+    weight_bytes = count * reduction * vectors * pixel
+    transforms = count * block * channel_blocks * pixel
+    summed = count * block * params.chunk * params.v * pixel
     again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
     weights = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
     missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
-    moved = total * planes.count * (channel_blocks + vectors) * pixel
+    moved = total * count * (channel_blocks + vectors) * pixel
     traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
-    activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
     floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
     products = max(multiply, weights) + _APART * min(multiply, weights)
-    estimate = problem.groups * (products + transform + traffic) + activations
+    estimate = problem.groups * (products + transform + traffic) + _activations(problem, machine)
     return machine.cost(floor, estimate, problem.threads)

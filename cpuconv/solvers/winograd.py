@@ -162,12 +162,27 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(*m, *sizes)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """That of the best tile size, if its products took no more than FMA slots."""
+
+    def least(m: Size) -> float:
+        total = transformed.tile_grid(problem, m, problem.dilation)[2]
+        count = math.prod(outer(problem, m))
+        return transformed.bound(problem, machine, total, count, count, _slots(problem, m))
+
+    return min(map(least, _tiles(problem)))
+
+
+def _slots(problem: ConvProblem, m: Size) -> tuple[int, int]:
+    forward, backward = _tile_operations(problem, m)
+    return _STALLS * forward, _STALLS * backward
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
     m = params.rows, params.cols
     planes = Planes(math.prod(outer(problem, m)))
-    forward, backward = _tile_operations(problem, m)
-    operations = _STALLS * forward, _STALLS * backward
+    operations = _slots(problem, m)
     return transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
 
 
