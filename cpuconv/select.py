@@ -106,6 +106,12 @@ def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
     ]
 
 
+def _bound(problem: ConvProblem, module: ModuleType) -> float:
+    """Seconds that no `modelled_cost` of the solver's candidates is below."""
+    here = machine()
+    return module.bound(problem, here) + _reorders(problem, module.layouts(problem, None, here.isa))
+
+
 def _costed(problem: ConvProblem, module: ModuleType) -> list[Ranked]:
     """All candidates of a solver."""
     found = (Candidate(module, params) for params in module.candidates(problem, current()))
@@ -128,9 +134,8 @@ def search(problem: ConvProblem, limits: Limits, prefix: str = "", below: float 
     Solvers are asked in the order of their lower bounds, and no more once a candidate is known that none of the others
     can beat.
     """
-    here = machine()
     able = _able(problem, prefix.partition("(")[0] or None)
-    bounds = sorted((module.bound(problem, here), TABLE.index(module)) for module in able)
+    bounds = sorted((_bound(problem, module), TABLE.index(module)) for module in able)
     best, place = None, -1
     for bound, index in bounds:
         if bound > below:

@@ -64,7 +64,7 @@ def needs_band(problem: ConvProblem, isa: Isa) -> bool:
     return any(problem.pads) or problem.in_layout != blocked.layout(isa)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Any input (bands are packed from it); output in blocks."""
     return None, blocked.layout(isa)
 

@@ -13,7 +13,6 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -101,49 +100,37 @@ def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
-class _Forms(NamedTuple):
-    """Ways to transform, as arrays: tile sizes, planes and products of a tile; operations forward, backward for the
-    columns, and backward for each row of outputs."""
-
-    rows: np.ndarray
-    cols: np.ndarray
-    count: np.ndarray
-    products: np.ndarray
-    forward: np.ndarray
-    backward: np.ndarray
-    backward_row: np.ndarray
-
-
 _FORMS = [(rows, cols, products) for rows in SIZES for cols in SIZES for products in (GAUSS, REGULAR)]
 
 
 @functools.cache
-def _every_form() -> _Forms:
-    found = []
-    for form in _FORMS:
-        kinds = planes(*form)
-        found.append((*form[:2], kinds.count, kinds.products, *_operations(*form, 0), SIZES[form[1]][2]))
-    return _Forms(*np.array(found, np.float64).T.copy())
+def _figures() -> np.ndarray:
+    """Of each of `_FORMS`: rows, columns, planes, products, operations forward, backward for the columns, and backward
+    for each row of outputs."""
+    kinds = [planes(*form) for form in _FORMS]
+    counts = [(each.count, each.products) for each in kinds]
+    work = [(*_operations(*form, 0), SIZES[form[1]][2]) for form in _FORMS]
+    return np.array([(*form[:2], *count, *each) for form, count, each in zip(_FORMS, counts, work, strict=True)]).T
 
 
-def _able(problem: ConvProblem) -> tuple[np.ndarray, _Forms, np.ndarray]:
-    """Which of `_FORMS` can run the problem, what they are with all operations backward, and the tiles of a plane."""
-    every = _every_form()
-    reach, most = problem.effective_kernel, _most_planes(problem)
-    able = np.flatnonzero((every.rows >= reach[0]) & (every.cols >= reach[1]) & (every.count <= most))
-    some = _Forms(*(each[able] for each in every))
-    high, wide = np.minimum(some.rows - reach[0] + 1, problem.oh), np.minimum(some.cols - reach[1] + 1, problem.ow)
-    tiles = np.ceil(problem.oh / high) * np.ceil(problem.ow / wide)
-    return able, some._replace(backward=some.backward + high * some.backward_row), max(1, problem.n) * tiles
+def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
+    """Which of `_FORMS` can run the problem, and what they are."""
+    rows, cols, count = _figures()[:3]
+    reach = problem.effective_kernel
+    able = np.flatnonzero((rows >= reach[0]) & (cols >= reach[1]) & (count <= _most_planes(problem)))
+    rows, cols, count, products, forward, backward, backward_row = _figures()[:, able]
+    high, wide = np.minimum(rows - reach[0] + 1, problem.oh), np.minimum(cols - reach[1] + 1, problem.ow)
+    tiles = max(1, problem.n) * (-problem.oh // high) * (-problem.ow // wide)  # both negative: rounded up
+    return able, transformed.Forms(tiles, count, products, forward, backward + high * backward_row)
 
 
 def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
     """Tile sizes, and products of a complex one, with the least work for a whole plane; of rows×cols and cols×rows,
     the better."""
-    able, some, tiles = _able(problem)
-    products = (some.products * tiles + some.count * _WEIGHTS_READ) * (problem.c * problem.k)
-    moved = _MOVED * some.count
-    work = products + tiles * ((some.forward + moved) * problem.c + (some.backward + moved) * problem.k)
+    able, (tiles, count, products, forward, backward) = _able(problem)
+    moved = _MOVED * count
+    work = (products * tiles + count * _WEIGHTS_READ) * float(problem.c * problem.k)
+    work += tiles * ((forward + moved) * problem.c + (backward + moved) * problem.k)
     distinct: dict[tuple[frozenset[int], int], tuple[int, int, int]] = {}
     for index in able[np.lexsort((-able, work))].tolist():
         form = _FORMS[index]
@@ -169,9 +156,8 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
-    """That of the best tile size, if its products took no more than FMA slots."""
-    _, some, tiles = _able(problem)
-    return transformed.bound(problem, machine, tiles, some.count, some.products, (some.forward, some.backward))
+    """The least that any tile size takes."""
+    return transformed.bound(problem, machine, _able(problem)[1])
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -181,7 +167,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return transformed.cost(problem, params, machine, out, planes(*form), _operations(*form, out[0]))
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)
 

@@ -64,7 +64,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Any input; output in blocks."""
     return None, blocked.layout(isa)
 

@@ -58,9 +58,10 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return lanewise.cost(problem, _shape(problem, params), machine)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocked input in place or any input through bands; output in blocks."""
-    return (None if params.block else blocked.layout(isa)), blocked.layout(isa)
+    in_place = params is not None and not params.block
+    return (blocked.layout(isa) if in_place else None), blocked.layout(isa)
 
 
 def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:

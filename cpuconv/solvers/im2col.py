@@ -109,7 +109,7 @@ def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, ti
     return packing + way_out + moved / machine.rate(moved) + again
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Any strides in and out."""
     return None, None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
 from autotune.device import fingerprint
 from cpuconv.isa import Isa, current
 from cpuconv.solvers.base import Cost
@@ -27,6 +29,11 @@ class Machine:
         if footprint <= 0.75 * self.l2:
             return self.isa.l2_rate
         return self.isa.l3_rate if footprint <= 0.5 * self.l3 else self.isa.dram_rate
+
+    def rates(self, footprints: np.ndarray) -> np.ndarray:
+        """`rate` of each."""
+        far = np.where(footprints <= 0.5 * self.l3, self.isa.l3_rate, self.isa.dram_rate)
+        return np.where(footprints <= 0.75 * self.l2, self.isa.l2_rate, far)
 
     def cost(self, floor: float, cycles: float, threads: int) -> Cost:
         """Seconds from cycles of one core, shared by `threads`: the lower bound and the estimate."""

@@ -71,7 +71,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return blocked.cost(problem, params, machine, *plane(problem), band=False)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,8 +49,9 @@ def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray
     return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
 
 
-def _count(size: int, tile: int, step: int) -> int:
-    """How many `_cuts` there are: `rest` of the phases are one output longer than the others."""
+def cuts(size: int, tile: Any, step: int) -> Any:
+    """How many tiles an axis has, for a tile or an array of them: `rest` of the phases are an output longer than the
+    others."""
     if step == 1:
         return divide(size, tile)
     short, rest = divmod(size, step)
@@ -59,7 +60,7 @@ def _count(size: int, tile: int, step: int) -> int:
 
 def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[int, int, int]:
     """Rows and columns of tiles of a plane, and tiles of all images, for output tiles of size `m`."""
-    rows, columns = _count(problem.oh, m[0], dilation[0]), _count(problem.ow, m[1], dilation[1])
+    rows, columns = cuts(problem.oh, m[0], dilation[0]), cuts(problem.ow, m[1], dilation[1])
     return rows, columns, max(1, problem.n) * rows * columns
 
 
@@ -279,19 +280,29 @@ def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[An
     return divide(problem.cg, isa.lanes) * forward + divide(problem.kg, isa.lanes) * backward
 
 
-def bound(
-    problem: ConvProblem, machine: Machine, total: Any, count: Any, products: Any, operations: tuple[Any, Any]
-) -> float:
-    """Seconds that no `cost` of these transforms is below: products at full speed, transforms, activations.
+class Forms(NamedTuple):
+    """Ways to transform a problem, as arrays: tiles of all images; planes and real products of a tile; operations of
+    its transforms, forward and back."""
 
-    `total` tiles, and their transforms' planes, real products and operations: numbers, or arrays of which the least
-    sum counts.
-    """
+    tiles: np.ndarray
+    count: np.ndarray
+    products: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+
+
+def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
+    """Seconds that no `cost` of these forms is below: products at full speed or weights read once, whichever takes
+    longer; transforms; activations."""
     isa = machine.isa
-    multiply = products * problem.cg * divide(problem.kg, isa.lanes) / (isa.fma_rate * max(isa.efficiency))
-    tiles = total * (multiply + _transforms(problem, isa, count, operations))
-    least = float(np.min(tiles)) if isinstance(tiles, np.ndarray) else tiles
-    return machine.seconds(problem.groups * least + _activations(problem, machine), problem.threads)
+    vectors = divide(problem.kg, isa.lanes)
+    panels = problem.cg * vectors
+    multiply = forms.tiles * forms.products * (panels / (isa.fma_rate * max(isa.efficiency)))
+    weight_bytes = forms.count * (panels * isa.lanes * FLOAT)
+    weights = weight_bytes / machine.rates(weight_bytes)
+    transforms = forms.tiles * _transforms(problem, isa, forms.count, (forms.forward, forms.backward))
+    least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
+    return machine.seconds(problem.groups * float(least) + _activations(problem, machine), problem.threads)
 
 
 def cost(
