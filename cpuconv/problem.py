@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from dataclasses import dataclass
 
@@ -155,6 +156,12 @@ class ConvProblem:
     def out_bytes(self) -> int:
         """Bytes of the output, real channels only."""
         return self.n * self.k * self.oh * self.ow * FLOAT_BYTES
+
+    @functools.cached_property
+    def stored_bytes(self) -> int:
+        """Bytes of input and output as they lie in memory, channels that fill up blocks included."""
+        pairs = (self.in_layout, self.in_shape), (self.out_layout, self.out_shape)
+        return sum(FLOAT_BYTES * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)
 
     @functools.cached_property
     def shape_key(self) -> str:

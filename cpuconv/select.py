@@ -80,21 +80,23 @@ def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
     """The solver's own cost and that of the reorders around it."""
     here = machine()
     cost = candidate.solver.cost(problem, candidate.params, here)
-    moved = candidate.solver.layouts(problem, candidate.params, here.isa)
-    return Cost(cost.bound, cost.estimate + _reorders(problem, moved))
+    reorders = _reorders(problem, *candidate.solver.layouts(problem, candidate.params, here.isa))
+    return Cost(cost.bound, cost.estimate + reorders) if reorders else cost
 
 
-def _reorders(problem: ConvProblem, needs: tuple[str | None, str | None]) -> float:
+def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:
     """Seconds to move the whole input and output to and from the layouts that a solver needs."""
-    here = machine()
     seconds = 0.0
-    for need, layout, size in (
-        (needs[0], problem.in_layout, problem.in_bytes),
-        (needs[1], problem.out_layout, problem.out_bytes),
-    ):
-        if need is not None and need != layout:
-            seconds += here.seconds(2 * size / here.rate(2 * size), problem.threads)
+    if need_in is not None and need_in != problem.in_layout:
+        seconds += _reorder(problem, problem.in_bytes)
+    if need_out is not None and need_out != problem.out_layout:
+        seconds += _reorder(problem, problem.out_bytes)
     return seconds
+
+
+def _reorder(problem: ConvProblem, size: int) -> float:
+    here = machine()
+    return here.seconds(2 * size / here.rate(2 * size), problem.threads)
 
 
 def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
@@ -106,10 +108,15 @@ def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
     ]
 
 
+def _may_admit(limits: Limits, module: ModuleType) -> bool:
+    """Whether some candidate of the solver may be of an accuracy that the limits admit."""
+    return not isinstance(module.ACCURACY, str) or limits.admits_accuracy(module.ACCURACY)
+
+
 def _bound(problem: ConvProblem, module: ModuleType) -> float:
     """Seconds that no `modelled_cost` of the solver's candidates is below."""
     here = machine()
-    return module.bound(problem, here) + _reorders(problem, module.layouts(problem, None, here.isa))
+    return module.bound(problem, here) + _reorders(problem, *module.layouts(problem, None, here.isa))
 
 
 def _costed(problem: ConvProblem, module: ModuleType) -> list[Ranked]:
@@ -134,7 +141,7 @@ def search(problem: ConvProblem, limits: Limits, prefix: str = "", below: float 
     Solvers are asked in the order of their lower bounds, and no more once a candidate is known that none of the others
     can beat.
     """
-    able = _able(problem, prefix.partition("(")[0] or None)
+    able = [module for module in _able(problem, prefix.partition("(")[0] or None) if _may_admit(limits, module)]
     bounds = sorted((_bound(problem, module), TABLE.index(module)) for module in able)
     best, place = None, -1
     for bound, index in bounds:
@@ -346,19 +353,16 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
     def favourites(channels: int) -> tuple[str, ...]:
         return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current()), "NCHW")
 
-    threads = 1 if limits.reproducible else problem.threads
+    choosing = replace(problem, threads=1) if limits.reproducible and problem.threads > 1 else problem
     options = [
-        replace(problem, in_layout=first, out_layout=second)
+        replace(choosing, in_layout=first, out_layout=second)
         for first in (favourites(problem.c) if in_layout == AUTO else (in_layout,))
         for second in (favourites(problem.k) if out_layout == AUTO else (out_layout,))
     ]
-
-    if len(options) == 1:
-        return options[0]
     best, least = options[0], math.inf
-    for option in options:
-        planes = (option.in_layout, option.out_layout).count("NCHW")
-        found = search(replace(option, threads=threads), limits, below=least / _CLEARLY**planes)
-        if found is not None and found.cost.estimate * _CLEARLY**planes < least:
-            best, least = option, found.cost.estimate * _CLEARLY**planes
-    return best
+    for option in options if len(options) > 1 else ():
+        weight = _CLEARLY ** (option.in_layout, option.out_layout).count("NCHW")
+        found = search(option, limits, below=least / weight)
+        if found is not None and found.cost.estimate * weight < least:
+            best, least = option, found.cost.estimate * weight
+    return best if best.threads == problem.threads else replace(best, threads=problem.threads)

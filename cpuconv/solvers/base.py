@@ -123,12 +123,6 @@ def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
     return layouts.get(layout).strides(strides[::-1])
 
 
-def moved_bytes(problem: ConvProblem) -> tuple[int, int]:
-    """Bytes of the input and of the output as they lie in memory, channels that fill up blocks included."""
-    pairs = ((problem.in_layout, problem.in_shape), (problem.out_layout, problem.out_shape))
-    return tuple(FLOAT * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)  # type: ignore
-
-
 def view_args(prefix: str, strides: Strides) -> dict[str, int]:
     """The stride arguments `<prefix>_block … <prefix>_w` of a kernel that takes any view."""
     return {f"{prefix}_{name}": getattr(strides, name) for name in ("block", "cb", "c", "h", "w")}

@@ -26,7 +26,6 @@ from cpuconv.solvers.base import (
     Step,
     aligned,
     divide,
-    moved_bytes,
     view_args,
 )
 from cpuconv.solvers.machine import Machine, machine
@@ -328,7 +327,7 @@ def bound(
 def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, planar: bool) -> float:
     """Cycles to move activations, weights once for each of the blocks of an image, and bands."""
     isa = machine.isa
-    moved, weight_bytes = sum(moved_bytes(problem)), problem.weight_bytes
+    moved, weight_bytes = problem.stored_bytes, problem.weight_bytes
     traffic = (moved + weight_bytes) / machine.rate(moved + weight_bytes)
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
