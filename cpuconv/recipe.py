@@ -99,7 +99,8 @@ def assemble(
 ) -> Recipe:
     """Steps for operands with these byte strides (None: C-contiguous in the problem's layouts)."""
     isa = current()
-    problem = replace(problem, threads=effective_threads(problem))
+    if effective_threads(problem) != problem.threads:
+        problem = replace(problem, threads=effective_threads(problem))
     space = Space()
     steps: list[Step] = []
     x_strides = x_strides or contiguous(problem.in_layout, problem.in_shape)

@@ -102,9 +102,7 @@ def _reorder(problem: ConvProblem, size: int) -> float:
 def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
     """The solvers that can run the problem, or the one of that name if it can."""
     return [
-        module
-        for module in TABLE
-        if solver in (None, module.NAME) and module.applicable(problem, current()) is None
+        module for module in TABLE if solver in (None, module.NAME) and module.applicable(problem, current()) is None
     ]
 
 

@@ -30,7 +30,6 @@ import numpy as np
 
 import layouts
 from cpuconv.arrays import address
-from cpuconv.problem import ConvProblem
 from cpuconv.runtime.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel

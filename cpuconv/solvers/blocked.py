@@ -314,9 +314,7 @@ def cost(
     return machine.cost(floor, compute + traffic, problem.threads)
 
 
-def bound(
-    problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False
-) -> float:
+def bound(problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> float:
     """Seconds that no `cost` is below: FMA slots and stores, and the traffic if weights are read once an image."""
     sizes = geometry(problem, machine.isa)
     pixels = problem.n * problem.groups * sizes.vectors * height * width

@@ -214,11 +214,9 @@ def bind(
     """One parallel call of the tiled kernel."""
     m = params.rows, params.cols
     a = outer(problem, m)
-    down, across = matrices(params.rows, problem.r), matrices(params.cols, problem.s)
-    forward = WinogradTransform(isa.lanes, _constants(down[2]), _constants(across[2]))
-    backward = WinogradTransform(
-        isa.lanes, _constants(down[0]), _constants(across[0]), residual is not None, problem.activation
-    )
+    down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
+    forward = WinogradTransform(isa.lanes, down[1], across[1])
+    backward = WinogradTransform(isa.lanes, down[0], across[0], residual is not None, problem.activation)
     step = transformed.step(
         problem,
         params,
@@ -237,5 +235,8 @@ def bind(
     return [step]
 
 
-def _constants(matrix: np.ndarray) -> Matrix:
-    return tuple(map(tuple, matrix.tolist()))
+@functools.lru_cache(maxsize=64)
+def _constants(m: int, r: int) -> tuple[Matrix, Matrix]:
+    """Aᵀ and Bᵀ as kernels hold them."""
+    at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in matrices(m, r))
+    return at, bt
