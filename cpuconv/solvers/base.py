@@ -7,13 +7,18 @@ name, in the store and in `plan.algorithm`.
     class Params
     applicable(problem, isa) -> str | None              why it cannot run this, or None
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
+    bound(problem, machine) -> float                    seconds that no candidate's estimate is below, found cheaply
     cost(problem, params, machine) -> Cost              lower bound and estimate
-    layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides
+    layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides.
+                                                        Of params None: what every candidate needs
     pack(problem, params, isa, weight) -> np.ndarray    weights in the order they are read
     bind(problem, params, isa, space, x, y, residual) -> list[Step]
 
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
+
+A choice asks for `bound` first, and for the candidates only of solvers whose bound is not above the best estimate yet:
+what is true of the best candidate with ideal tiles (operations, memory once) is worth most; a test holds it to be true.
 
 What can run is kept apart from what is worth running. The workspace of a candidate is what `bind` reserves.
 """
