@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
+from autotune.device import fingerprint
 from autotune.store import Row, Store
 from cpuconv import neighbours, select
 from cpuconv.errors import ArgumentError, WorkspaceError
@@ -146,7 +147,7 @@ def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, own_store, 
     near = replace(PROBLEM, h=50)
     name = str(select.by_model(near, Limits()))
     rows = [
-        Row(machine_key(), replace(near, w=w).key, name, workload.sources_of(name), "ok", median=1e-3, score=1e-3)
+        Row(fingerprint().key, replace(near, w=w).key, name, workload.sources_of(name), "ok", median=1e-3, score=1e-3)
         for w in range(40, 50)
     ]
     searched = []
@@ -164,12 +165,6 @@ def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, own_store, 
         store.put([rows[0]._replace(problem=PROBLEM.key, candidate=name.replace("winograd", "other"))])
         assert neighbours.nearest(PROBLEM) == name.replace("winograd", "other")  # until the store changes
         assert len(searched) > before
-
-
-def machine_key() -> str:
-    from autotune.device import fingerprint
-
-    return fingerprint().key
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 7))
