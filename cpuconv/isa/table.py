@@ -37,6 +37,10 @@ class Isa:
     l3_rate: float = 8
     dram_rate: float = 4
 
+    def __hash__(self) -> int:
+        """Of the name: what is remembered of tiles is looked up by the instruction set."""
+        return hash(self.name)
+
 
 TABLE: tuple[Isa, ...] = (
     Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm"),

@@ -7,8 +7,10 @@ name, in the store and in `plan.algorithm`.
     class Params
     applicable(problem, isa) -> str | None              why it cannot run this, or None
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
+    bound(problem, machine) -> float                    seconds that no candidate's estimate is below, found cheaply
     cost(problem, params, machine) -> Cost              lower bound and estimate
-    layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides
+    layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides.
+                                                        Of params None: what every candidate needs
     packing(problem, params, isa) -> Packing            the form in which weights are read
     bind(problem, params, isa, space, x, y, residual) -> list[Step]
 
@@ -17,6 +19,9 @@ same result to the last bit, whatever the others are and however many workers sh
 
 A `Packing` (solvers/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
 can share one copy.
+
+A choice asks for `bound` first, and for the candidates only of solvers whose bound is not above the best estimate yet:
+what is true of the best candidate with ideal tiles (operations, memory once) is worth most; a test holds it to be true.
 
 What can run is kept apart from what is worth running. The workspace of a candidate is what `bind` reserves.
 """
@@ -33,7 +38,6 @@ import numpy as np
 
 import layouts
 from cpuconv.arrays import address
-from cpuconv.problem import ConvProblem
 from cpuconv.runtime.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -129,12 +133,6 @@ def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
         strides.append(step)
         step *= size
     return layouts.get(layout).strides(strides[::-1])
-
-
-def moved_bytes(problem: ConvProblem) -> tuple[int, int]:
-    """Bytes of the input and of the output as they lie in memory, channels that fill up blocks included."""
-    pairs = ((problem.in_layout, problem.in_shape), (problem.out_layout, problem.out_shape))
-    return tuple(FLOAT * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)  # type: ignore
 
 
 def view_args(prefix: str, strides: Strides) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +24,10 @@ from cpuconv.solvers.base import (
     Space,
     Step,
     divide,
-    moved_bytes,
     view_args,
 )
 from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.tiling import Tile, plane_cycles, segment, streams
+from cpuconv.solvers.tiling import Tile, pixel_cycles, plane_cycles, segment, streams
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -57,6 +57,7 @@ class Shape:
     flat: bool = False  # the plane as one row of pixels
 
 
+@functools.cache
 def layout(isa: Isa) -> str:
     """The blocked layout of this instruction set."""
     return layouts.blocked(isa.lanes).name
@@ -280,14 +281,27 @@ def cost(
     isa = machine.isa
     sizes = geometry(problem, isa)
     tile = Tile(shape.v, shape.rows, shape.cols)
-    planes = problem.n * problem.groups
-    compute = planes * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
+    compute = problem.n * problem.groups * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    in_bytes, out_bytes = moved_bytes(problem)
-    weight_bytes = problem.weight_bytes
-    traffic = (in_bytes + out_bytes + weight_bytes) / machine.rate(in_bytes + out_bytes + weight_bytes)
     tiles = divide(height, shape.rows)
     blocks = max(1, tiles // shape.block) if shape.block else 1
+    traffic = _traffic(problem, machine, blocks, band, planar)
+    return machine.cost(floor, compute + traffic, problem.threads)
+
+
+def bound(problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> float:
+    """Seconds that no `cost` is below: FMA slots and stores, and the traffic if weights are read once an image."""
+    sizes = geometry(problem, machine.isa)
+    pixels = problem.n * problem.groups * sizes.vectors * height * width
+    compute = pixels * pixel_cycles(machine.isa, sizes.reduction)
+    return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
+
+
+def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, planar: bool) -> float:
+    """Cycles to move activations, weights once for each of the blocks of an image, and bands."""
+    isa = machine.isa
+    moved, weight_bytes = problem.stored_bytes, problem.weight_bytes
+    traffic = (moved + weight_bytes) / machine.rate(moved + weight_bytes)
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
         pixels = problem.n * problem.h * problem.w
@@ -297,4 +311,4 @@ def cost(
             traffic += _GATHER * floats
         elif not planar and problem.in_layout != layout(isa):
             traffic += _TRANSPOSE * floats
-    return machine.cost(floor, compute + traffic, problem.threads)
+    return traffic

@@ -45,14 +45,20 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         yield Params(shape.rows, shape.cols, int(shape.held), shape.block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and the traffic."""
+    return lanewise.bound(problem, machine)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA and load slots of the tiles, and the traffic of activations."""
     return lanewise.cost(problem, _shape(params), machine)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocked input in place or any input through bands; output in blocks."""
-    return (None if params.block else blocked.layout(isa)), blocked.layout(isa)
+    in_place = params is not None and not params.block
+    return (blocked.layout(isa) if in_place else None), blocked.layout(isa)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:

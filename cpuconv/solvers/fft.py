@@ -9,9 +9,12 @@ weights' transforms carry the normalisation, and their conjugates make the circu
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.micro.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
@@ -78,7 +81,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"there are {problem.groups} groups"
     if max(problem.effective_kernel) >= max(SIZES):
         return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
-    if not _forms(problem):
+    least = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
+    if plane_count(*least, REGULAR) > _most_planes(problem):
         return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
 
@@ -97,27 +101,49 @@ def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
+_FORMS = [(rows, cols, products) for rows in SIZES for cols in SIZES for products in (GAUSS, REGULAR)]
+
+
+@functools.cache
+def _figures() -> np.ndarray:
+    """Of each of `_FORMS`: rows, columns, planes, products, operations forward, backward for the columns, and backward
+    for each row of outputs."""
+    kinds = [planes(*form) for form in _FORMS]
+    counts = [(each.count, each.products) for each in kinds]
+    work = [(*_operations(*form, 0), SIZES[form[1]][2]) for form in _FORMS]
+    return np.array([(*form[:2], *count, *each) for form, count, each in zip(_FORMS, counts, work, strict=True)]).T
+
+
+def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
+    """Which of `_FORMS` can run the problem, and what they are."""
+    rows, cols, count = _figures()[:3]
+    reach = problem.effective_kernel
+    able = np.flatnonzero((rows >= reach[0]) & (cols >= reach[1]) & (count <= _most_planes(problem)))
+    rows, cols, count, products, forward, backward, backward_row = _figures()[:, able]
+    high, wide = np.minimum(rows - reach[0] + 1, problem.oh), np.minimum(cols - reach[1] + 1, problem.ow)
+    tiles = max(1, problem.n) * (-problem.oh // high) * (-problem.ow // wide)  # both negative: rounded up
+    return able, transformed.Forms(tiles, count, products, forward, backward + high * backward_row)
+
+
 def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
     """Tile sizes, and products of a complex one, with the least work for a whole plane; of rows×cols and cols×rows,
     the better."""
+    able, (tiles, count, products, forward, backward) = _able(problem)
+    moved = _MOVED * count
+    work = (products * tiles + count * _WEIGHTS_READ) * float(problem.c * problem.k)
+    work += tiles * ((forward + moved) * problem.c + (backward + moved) * problem.k)
+    distinct: dict[tuple[frozenset[int], int], tuple[int, int, int]] = {}
+    for index in able[np.lexsort((-able, work))].tolist():
+        form = _FORMS[index]
+        distinct.setdefault((frozenset(form[:2]), form[2]), form)
+        if len(distinct) == _MOST_FORMS:
+            break
+    return list(distinct.values())
 
-    def work(form: tuple[int, int, int]) -> float:
-        out, found = outputs(problem, *form[:2]), planes(*form)
-        forward, backward = (count + _MOVED * found.count for count in _operations(*form, out[0]))
-        tiles = transformed.tile_grid(problem, out)[2]
-        products = (found.products * tiles + found.count * _WEIGHTS_READ) * problem.c * problem.k
-        return products + tiles * (forward * problem.c + backward * problem.k)
 
-    most_planes = _MOST_WEIGHTS // (4 * problem.c * problem.k)
-    found = [
-        (rows, cols, products)
-        for rows in SIZES
-        for cols in SIZES
-        for products in (GAUSS, REGULAR)
-        if min(outputs(problem, rows, cols)) >= 1 and plane_count(rows, cols, products) <= most_planes
-    ]
-    distinct = {(frozenset(form[:2]), form[2]): form for form in sorted(found, key=work, reverse=True)}
-    return sorted(distinct.values(), key=work)[:_MOST_FORMS]
+def _most_planes(problem: ConvProblem) -> int:
+    """Planes that the limit on transformed weights admits."""
+    return _MOST_WEIGHTS // (4 * problem.c * problem.k)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -130,6 +156,11 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """The least that any tile size takes."""
+    return transformed.bound(problem, machine, _able(problem)[1])
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
     form = params.rows, params.cols, params.products
@@ -137,7 +168,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return transformed.cost(problem, params, machine, out, planes(*form), _operations(*form, out[0]))
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)
 

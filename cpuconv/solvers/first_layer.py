@@ -53,12 +53,17 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, the copy of the bands, and the traffic."""
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=True, planar=True)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Any input; output in blocks."""
     return None, blocked.layout(isa)
 

@@ -60,12 +60,17 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, and the traffic."""
+    return blocked.bound(problem, machine, *plane(problem), band=False)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, *plane(problem), band=False)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)
 
