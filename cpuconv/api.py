@@ -329,4 +329,7 @@ def _choose(
     """The choice for a problem with these weights."""
     if problem.n == 0:  # nothing will run: any algorithm will do
         return select.choose(replace(problem, n=1), "heuristic", limits, algorithm)
-    return select.choose(problem, strategy, limits, algorithm)
+    choice = select.choose(problem, strategy, limits, algorithm)
+    if algorithm is not None:
+        return choice
+    return select.reusing(problem, limits, choice, session.current.weights.forms(weight))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -17,6 +17,7 @@ from cpuconv.recipe import Candidate, effective_threads, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE, blocked
 from cpuconv.solvers.base import Cost
 from cpuconv.solvers.machine import machine
+from cpuconv.solvers.packing import Packing
 
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
@@ -24,6 +25,7 @@ AUTO = "auto"
 _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
 _UNTUNED = ("neighbour", "model")  # what decides where nothing is stored
 _MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
+_HARDLY = 1.03  # how much slower a candidate may be whose packed weights exist
 _IN_THE_RUNNING = 1.5  # a favourite is tried when the model finds it slower than its choice by at most this much
 
 
@@ -133,8 +135,14 @@ def _estimate(ranked: Ranked) -> float:
     return ranked.cost.estimate
 
 
-def search(problem: ConvProblem, limits: Limits, prefix: str = "", below: float = math.inf) -> Ranked | None:
-    """The first of `admitted`, if its estimate is less than `below`.
+def search(
+    problem: ConvProblem,
+    limits: Limits,
+    prefix: str = "",
+    below: float = math.inf,
+    accept: Callable[[Candidate], bool] = lambda candidate: True,
+) -> Ranked | None:
+    """The first of `admitted` that `accept` takes, if its estimate is less than `below`.
 
     Solvers are asked in the order of their lower bounds, and no more once a candidate is known that none of the others
     can beat.
@@ -148,7 +156,8 @@ def search(problem: ConvProblem, limits: Limits, prefix: str = "", below: float 
         for each in sorted(_costed(problem, TABLE[index]), key=_estimate):
             if each.cost.estimate > below or (each.cost.estimate == below and index > place):
                 break
-            if str(each.candidate).startswith(prefix) and limited(problem, each, limits) is None:
+            named = str(each.candidate).startswith(prefix)
+            if named and accept(each.candidate) and limited(problem, each, limits) is None:
                 best, place, below = each, index, each.cost.estimate
                 break
     return best
@@ -316,6 +325,17 @@ def untuned(problem: ConvProblem, limits: Limits, prefix: str = "") -> Choice:
     best = favourite(problem, limits, prefix)
     found = neighbours.suggestion(problem, best, limits, prefix)
     return Choice(best.candidate, "model") if found is None else Choice(found, "neighbour")
+
+
+def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
+    """The choice; or, where nothing is stored, the model's favourite among the candidates that read weights in one of
+    the packed `forms`, if the model finds it hardly slower: packing takes longer than it loses."""
+    if choice.decided_by not in _UNTUNED or not forms or choice.candidate.packing(problem) in forms:
+        return choice
+    prefix = choice.candidate.rounding if limits.reproducible else ""
+    below = _HARDLY * modelled_cost(problem, choice.candidate).estimate
+    found = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
+    return choice if found is None else Choice(found.candidate, "model")
 
 
 def best_threads(problem: ConvProblem, strategy: str, limits: Limits) -> ConvProblem:

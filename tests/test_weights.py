@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from example import EXPECTED, PROBLEM, RELU, W, X, close, conv
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from cpuconv import reference, select, session
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.fingerprint import is_constant
 from cpuconv.layer import Layer
+from cpuconv.problem import ConvProblem
 from cpuconv.session import Session
 
 
@@ -325,3 +327,37 @@ def test_empty_batch(layout):
     assert "0" in str(cpuconv.explain((0, 20, 8, 12), W.shape, padding=1))
     auto = cpuconv.plan((0, 20, 8, 12), W, in_layout="auto", out_layout="auto")
     assert auto.in_layout in layouts.NAMES
+
+
+def test_a_choice_prefers_packed_weights_that_exist(here):
+    """Of candidates that the model finds equally fast within 3%, the one whose weights need no packing."""
+    problem = PROBLEM
+    ranked = [each for each in select.ranking(problem) if each.candidate.accuracy != "fast"]
+    best = select.Choice(ranked[0].candidate, "model")
+    limits = select.Limits()
+    assert select.reusing(problem, limits, best, ()) is best
+    first = ranked[0].candidate.packing(problem)
+    near = [each for each in ranked if each.cost.estimate < select._HARDLY * ranked[0].cost.estimate]
+    far = [each for each in ranked if each.cost.estimate > select._HARDLY * ranked[0].cost.estimate]
+    for each in near:
+        form = each.candidate.packing(problem)
+        assert select.reusing(problem, limits, best, {form, first}) is best
+        chosen = select.reusing(problem, limits, best, {form}).candidate
+        assert chosen.packing(problem) == form
+    forms = {each.candidate.packing(problem) for each in far} - {each.candidate.packing(problem) for each in near}
+    assert forms and select.reusing(problem, limits, best, forms) is best
+    stored = select.Choice(ranked[0].candidate, "store")
+    assert select.reusing(problem, limits, stored, forms) is stored
+    for each in near:  # reproducible: never another way to form sums
+        chosen = select.reusing(problem, select.Limits(reproducible=True), best, {each.candidate.packing(problem)})
+        assert chosen.candidate.rounding == best.candidate.rounding
+
+
+def test_sizes_of_a_layer_share_packed_weights(here):
+    for height in range(24, 56):
+        x = oracle.normal((1, 20, height, 40))
+        y = cpuconv.conv2d(x, W, padding=1, threads=1, strategy="heuristic")
+        problem = ConvProblem(1, 20, height, 40, 24, 3, 3, pads=(1, 1, 1, 1))
+        close(y, reference.conv2d(x, W, None, problem))
+    assert here.layers == 32
+    assert len(here.packed) == len(set(here.packed)) < 8

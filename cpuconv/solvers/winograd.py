@@ -204,8 +204,8 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """G·w·Gᵀ in float64, then [group][a·a][panel][C of a group][v][lanes of K] in float32."""
     m = params.rows, params.cols
-    down, across = matrices(params.rows, problem.r)[1], matrices(params.cols, problem.s)[1]
-    transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, _constants(down), _constants(across)))
+    down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
+    transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
     return transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
 
 
@@ -216,7 +216,7 @@ def bind(
     m = params.rows, params.cols
     a = outer(problem, m)
     down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
-    forward = WinogradTransform(isa.lanes, down[1], across[1])
+    forward = WinogradTransform(isa.lanes, down[2], across[2])
     backward = WinogradTransform(isa.lanes, down[0], across[0], residual is not None, problem.activation)
     step = transformed.step(
         problem,
@@ -237,7 +237,7 @@ def bind(
 
 
 @functools.lru_cache(maxsize=64)
-def _constants(m: int, r: int) -> tuple[Matrix, Matrix]:
-    """Aᵀ and Bᵀ as kernels hold them."""
-    at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in matrices(m, r))
-    return at, bt
+def _constants(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Aᵀ, G and Bᵀ as kernels hold them."""
+    at, g, bt = (tuple(map(tuple, matrix.tolist())) for matrix in matrices(m, r))
+    return at, g, bt
