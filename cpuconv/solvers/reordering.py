@@ -8,7 +8,7 @@ from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
 from cpuconv.solvers.base import FLOAT, Operand, Space, Step, divide, view_args
 from layouts import Strides
 
-_CHUNK, _CHUNK_OF_ALL_CHANNELS = 256, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
+_CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
 
 
 def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Strides, ...]]:
@@ -47,12 +47,40 @@ def _mode(source: RowTile, target: RowTile, block: int) -> tuple[int, bool]:
     return BOTH, True
 
 
+def _same(channels: int, width: int, source: Strides, target: Strides) -> int:
+    """Floats of an image where both views have them in the same order, without gaps; else 0."""
+    axes = ((target.c, target.block), (target.cb, channels // target.block), (target.w, width))
+    step = FLOAT
+    for stride, count in sorted(axis for axis in axes if axis[1] > 1):
+        if stride != step:
+            return 0
+        step *= count
+    together = source._replace(n=0, h=0) == target._replace(n=0, h=0) and channels % target.block == 0
+    return step // FLOAT if together else 0
+
+
+def _spare(mode: int, lanes: int, channels: int, source: Strides, target: Strides) -> int | None:
+    """Pixels at the end of a chunk whose last vector of channels would reach beyond the chunk; None: those of all.
+
+    A vector may be read beyond its pixel where what it brings is left out, and be written beyond it where the pixels
+    that follow are written later: those of a single group, without gaps.
+    """
+    view = source if mode == UNPACK else target
+    alone = channels <= lanes and view.w == channels * FLOAT
+    if view.w <= 0 or not (target.block == 1 if mode == UNPACK else alone):
+        return None
+    return divide((-channels % lanes) * FLOAT, view.w)
+
+
 def reorder_step(
     isa: Isa, space: Space, shape_nchw: tuple[int, int, int, int], x: Operand, y: Operand, threads: int
 ) -> Step:
     """One parallel call that moves the logical (N, C, H, W) activation `x` to `y`; tail channels of `y` are zero."""
     n, channels, h, w = shape_nchw
     rows, width, (source, target) = plane(h, w, x.strides, y.strides)
+    if rows == 1 and (size := _same(channels, width, source, target)):
+        channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, FLOAT)
+        target = source._replace(n=target.n)
     lanes = _lanes(isa, channels, source, target)
     tiles = [RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w)) for view in (source, target)]
     stored = divide(channels, target.block) * target.block
@@ -60,6 +88,7 @@ def reorder_step(
     by_pixel = CHANNELS in (tiles[0].kind, tiles[1].kind)  # the groups of a pixel share its cache lines and page
     chunk = min(_CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK, width)
     groups, chunks = divide(stored, lanes), divide(width, chunk)
+    spare = _spare(mode, lanes, channels, source, target)
     buffer_step = chunk * lanes * FLOAT if mode == BOTH or not parts else 0
     args = {
         "x": x.ref,
@@ -76,6 +105,7 @@ def reorder_step(
         "chunks": chunks,
         "by_pixel": int(by_pixel),
         "chunk": chunk,
+        "spare": width if spare is None else spare,
         "width": width,
         **view_args("x", source),
         **view_args("y", target),
