@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import layouts
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
-from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK
+from cpuconv.micro.reorder import LINES, PACK, UNPACK
 from cpuconv.reorder import reorder
 from cpuconv.runtime import Program
 from cpuconv.solvers.base import Operand, Ref, Space, contiguous
