@@ -149,8 +149,7 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray
     """Uninitialised array that starts on a cache line."""
     size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -address(raw) % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+    return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
 
 
 def params_text(params: Any) -> str:
