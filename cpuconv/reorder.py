@@ -15,7 +15,7 @@ import numpy as np
 import layouts
 from layouts import Layout
 
-from .arrays import FLOAT32, address, as_float32_view, check_out
+from .arrays import FLOAT32, address, as_float32_view, check_out, like, writable_view
 from .errors import ArgumentError, must
 from .integers import integer
 from .isa import current
@@ -29,16 +29,14 @@ _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have s
 _MOST_BOUND = 256  # kinds of calls for which programs are kept; the least recently used goes first
 
 
-def reorder(
-    x: object, src_layout: str, dst_layout: str, *, channels: int | None = None, out: np.ndarray | None = None
-) -> np.ndarray:
+def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None = None, out: Any = None) -> Any:
     """The activation `x` in another layout.
 
     Parameters
     ----------
     x : array
-        float32, in `src_layout`, of any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for "NHWC",
-        (N, ceil(C/b), H, W, b) for "NCHW<b>c".
+        float32 (NumPy's, or a torch tensor), in `src_layout`, of any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for
+        "NHWC", (N, ceil(C/b), H, W, b) for "NCHW<b>c".
     src_layout : str
         Layout of `x`: one of `layouts.NAMES`, or an alias.
     dst_layout : str
@@ -46,14 +44,14 @@ def reorder(
     channels : int
         C. Needed only where `src_layout` is blocked and its last block is not full; by default all channels stored
         are real.
-    out : numpy.ndarray
+    out : numpy.ndarray or torch.Tensor
         C-contiguous float32 of the result's shape, overlapping `x` nowhere; made when None.
 
     Returns
     -------
-    numpy.ndarray
-        `out`, or a new C-contiguous float32 array; channels that fill up a last block are zero, whatever `x` has
-        there.
+    numpy.ndarray or torch.Tensor
+        `out`, or a new C-contiguous float32 array (a tensor if `x` is one); channels that fill up a last block are
+        zero, whatever `x` has there.
 
     Raises
     ------
@@ -68,6 +66,7 @@ def reorder(
     >>> cpuconv.reorder(x, "NCHW", "NCHW16c").shape  # x of shape (1, 20, 8, 8)
     (1, 2, 8, 8, 16)
     """
+    given = x
     if type(x) is not np.ndarray or x.dtype is not FLOAT32 or (start := address(x)) % FLOAT:
         x = as_float32_view(x, "x")
         start = address(x)
@@ -77,22 +76,22 @@ def reorder(
         channels = integer(channels, "channels", 0)
     move = _moves(x.shape, x.strides, src_layout, dst_layout, channels, get_num_threads())
     if out is None:
-        out = aligned(move.shape)
-        end = address(out)
+        target = aligned(move.shape)
+        result = target if type(given) is np.ndarray else like(given, target)
+        end = address(target)
     else:
-        if type(out) is not np.ndarray:
-            check_out(out, move.shape)
-        end = address(out)
+        target, result = out if isinstance(out, np.ndarray) else writable_view(out, "out"), out
+        end = address(target)
         if not (
-            out.shape == move.shape
-            and out.dtype is FLOAT32
-            and out.flags.carray
-            and (end - start >= move.x_span > 0 or start - end >= out.nbytes and move.x_span)
+            target.shape == move.shape
+            and target.dtype is FLOAT32
+            and target.flags.carray
+            and (end - start >= move.x_span > 0 or start - end >= target.nbytes and move.x_span)
         ):  # not plainly right: look closer
-            check_out(out, move.shape, (x,))
-    if out.size:
+            check_out(target, move.shape, (x,))
+    if target.size:
         move.run(start, end)
-    return out
+    return result
 
 
 class _Move:

@@ -265,3 +265,16 @@ def test_channels_that_are_not_there(layout, shape, channels, message):
         reorder(np.zeros(shape, np.float32), layout, "NCHW", channels=channels)
     with pytest.raises(ArgumentTypeError, match="'channels' must be an integer"):
         reorder(np.zeros(shape, np.float32), layout, "NCHW", channels=8.0)
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(2 * 20 * 3 * 5, dtype=torch.float32).reshape(2, 20, 3, 5)
+    expected = layouts.from_nchw(x.numpy(), "NCHW16c")
+    y = reorder(x, "NCHW", "NCHW16c")
+    out = torch.full(y.shape, torch.nan)
+    assert type(y) is torch.Tensor and reorder(x, "NCHW", "NCHW16c", out=out) is out
+    for found in (y, out):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    with pytest.raises(ArgumentTypeError, match="'out' must be a float32 tensor in CPU memory"):
+        reorder(x, "NCHW", "NCHW16c", out=out.to("meta"))
