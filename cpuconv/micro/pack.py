@@ -25,8 +25,7 @@ import numpy as np
 
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.micro.intrinsics import emitter, word
-from cpuconv.micro.moves import keep
-from cpuconv.micro.transpose import NARROW, join, transpose
+from cpuconv.micro.transpose import NARROW, join, keep_first, transpose
 from cpuconv.micro.winograd import winograd_weights
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -58,7 +57,7 @@ def _store(vec: Vector, lines: Sequence[Any], present: Any, target: Any, targets
     target, zero = vec.pointer(target), vec.constant(0.0)
     for line, place in zip(lines, _table(vec, targets, len(lines)), strict=True):
         normal = vec.builder.fcmp_unordered(">=", vec.absolute(line), vec.constant(_TINY))
-        kept = keep(vec, vec.builder.select(normal, line, zero), present)
+        kept = keep_first(vec, vec.builder.select(normal, line, zero), present)
         vec.store(kept, vec.offset(target, place), align=4 * vec.lanes)
 
 
