@@ -25,7 +25,7 @@ import numpy as np
 
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.micro.intrinsics import emitter, word
-from cpuconv.micro.transpose import NARROW, join, keep_first, transpose
+from cpuconv.micro.transpose import NARROW, four_columns, keep_first
 from cpuconv.micro.winograd import winograd_weights
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -64,18 +64,18 @@ def _store(vec: Vector, lines: Sequence[Any], present: Any, target: Any, targets
 @emitter
 def _pack_wide(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
     """`lanes` elements side by side."""
-    source = vec.pointer(source)
-    rows = [vec.load(vec.offset(source, row)) for row in _table(vec, filters, vec.lanes)]
-    _store(vec, transpose(vec, rows), present, target, targets)
+    rows = [vec.offset(vec.pointer(source), row) for row in _table(vec, filters, vec.lanes)]
+    lines: list[Any] = []
+    for first in range(0, vec.lanes, NARROW):
+        lines += four_columns(vec, lambda i, at=4 * first: vec.offset(rows[i], at))
+    _store(vec, lines, present, target, targets)
 
 
 @emitter
 def _pack_narrow(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
     """NARROW elements side by side."""
-    narrow, source = Vector(vec.builder, NARROW), vec.pointer(source)
-    rows = [narrow.load(vec.offset(source, row)) for row in _table(vec, filters, vec.lanes)]
-    parts = [transpose(narrow, rows[i : i + NARROW]) for i in range(0, vec.lanes, NARROW)]
-    _store(vec, [join(vec, list(column)) for column in zip(*parts, strict=True)], present, target, targets)
+    rows = [vec.offset(vec.pointer(source), row) for row in _table(vec, filters, vec.lanes)]
+    _store(vec, four_columns(vec, lambda i: rows[i]), present, target, targets)
 
 
 @emitter
