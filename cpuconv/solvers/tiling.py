@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,33 +82,50 @@ def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, re
     return count * cycles(isa, tile.v, tile.rows * tile.cols, reduction)
 
 
-class _Table:
+class _Table(NamedTuple):
     """Tiles, and as arrays what `cycles` is made of, so that a plane costs one sum for all of them."""
 
-    def __init__(self, isa: Isa, tiles: Sequence[Tile], scale: int = 1) -> None:
+    tiles: np.ndarray
+    v: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    wide: np.ndarray  # vectors of the real tile whose FMAs and loads count
+    step: np.ndarray  # cycles of a scalar of the reduction, and if weights stream
+    streamed: np.ndarray
+    efficiency: np.ndarray
+    stores: np.ndarray  # cycles of the real tile's stores, and what of them the tile itself has not
+    unstored: np.ndarray
+
+    @classmethod
+    def of(cls, isa: Isa, tiles: Sequence[Tile], scale: int = 1) -> _Table:
         """`scale`: how much higher and wider than the tile the real one is whose FMAs and loads count."""
-        self.tiles = tiles
-        self.v, self.rows, self.cols = np.array([(tile.v, tile.rows, tile.cols) for tile in tiles]).T.copy()
-        self.order = -self.v, self.rows  # of equals, fewer rows first, then more weight vectors
         wide = [(scale * tile.v, scale * tile.rows * tile.cols) for tile in tiles]
-        self._wide = np.array([v for v, _ in wide])
-        self._steps = [np.array([_step(isa, v, n, streamed) for v, n in wide]) for streamed in (False, True)]
-        self._efficiency = np.array([_efficiency(isa, v) for v, _ in wide])
-        self._stores = np.array([v * n * isa.store_cost for v, n in wide])
-        self._halved = scale > 1
+        stores = np.array([v * n * isa.store_cost for v, n in wide])
+        return cls(
+            np.array(tiles, object),
+            *np.array([(tile.v, tile.rows, tile.cols) for tile in tiles]).T.copy(),
+            np.array([v for v, _ in wide]),
+            *(np.array([_step(isa, v, n, streamed) for v, n in wide]) for streamed in (False, True)),
+            np.array([_efficiency(isa, v) for v, _ in wide]),
+            stores,
+            stores * (1 - 1 / scale),
+        )
+
+    def some(self, able: np.ndarray) -> _Table:
+        """Those of its tiles."""
+        return _Table(*(each[able] for each in self))
 
     def cycles(self, isa: Isa, reduction: int) -> np.ndarray:
         """`cycles` of every tile, or `complex_cycles`."""
-        step = np.where(streams(isa, self._wide, reduction), self._steps[1], self._steps[0])
-        found = step * reduction / self._efficiency + self._stores + _LOOP_OVERHEAD
-        return found - self._stores / 2 if self._halved else found
+        step = np.where(streams(isa, self.wide, reduction), self.streamed, self.step)
+        return step * reduction / self.efficiency + self.stores + _LOOP_OVERHEAD - self.unstored
 
     def best(
         self, isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int, alike: int
     ) -> tuple[Tile, ...]:
         """The `most` best tiles for a plane, best first: `alike` numbers of pixels with one number of vectors."""
         count = (-vectors // self.v) * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
-        ranked = np.lexsort((*self.order, -count * self.cycles(isa, reduction)))
+        ranked = np.lexsort((-self.v, self.rows, -count * self.cycles(isa, reduction)))  # of equals, the lowest
         found: list[Tile] = []
         seen: dict[int, set[int]] = {}
         for index in ranked.tolist():
@@ -120,25 +139,31 @@ class _Table:
         return tuple(found)
 
 
+@functools.cache
+def _every(isa: Isa) -> _Table:
+    """All tiles that stay in registers."""
+    counts = range(1, len(isa.pixels) + 1), range(1, MOST_ROWS + 1), range(1, max(isa.pixels) + 1)
+    return _Table.of(isa, [Tile(v, n, m) for v, n, m in itertools.product(*counts) if fits(isa, v, n * m)])
+
+
+@functools.cache
+def _every_pair(isa: Isa) -> _Table:
+    """All complex tiles that do."""
+    return _Table.of(isa, [Tile(v, 1, n) for v, most in enumerate(isa.pairs, 1) for n in range(1, most + 1)], 2)
+
+
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _real(isa: Isa, vectors: int, height: int, width: int) -> _Table:
     """The tiles that a plane can have: all that differ from those of larger planes."""
-    return _Table(
-        isa,
-        [
-            Tile(v, rows, cols)
-            for v in range(1, min(vectors, len(isa.pixels)) + 1)
-            for rows in range(1, min(height, MOST_ROWS) + 1)
-            for cols in range(1, min(width, isa.pixels[v - 1]) + 1)
-            if fits(isa, v, rows * cols) and (rows <= _MOST_ROWS_A_COLUMN * cols or cols == width)
-        ],
-    )
+    every = _every(isa)
+    inside = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
+    return every.some(inside & ((every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _complex(isa: Isa, vectors: int, width: int) -> _Table:
-    most = enumerate(isa.pairs, 1)
-    return _Table(isa, [Tile(v, 1, n) for v, least in most if v <= vectors for n in range(1, min(least, width) + 1)], 2)
+    every = _every_pair(isa)
+    return every.some((every.v <= vectors) & (every.cols <= width))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

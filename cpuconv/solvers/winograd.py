@@ -59,7 +59,7 @@ class Params:
     chunk: int
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def matrices(m: int, r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(Aᵀ: m×a, G: a×r, Bᵀ: a×a) of F(m, r), a = m+r-1, by Toom-Cook interpolation at `POINTS`."""
     a = m + r - 1
