@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -24,6 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 _kept = os.environ.get("CPUCONV_TEST_CACHE")
 CACHE = Path(_kept).absolute() if _kept else Path(tempfile.mkdtemp(prefix="cpuconv-tests-"))
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
+
+# Where the interpreter needs a launcher: a script that holds both, as multiprocessing takes one path alone.
+if _script := os.environ.get("CPUCONV_TEST_PYTHON"):
+    multiprocessing.set_executable(_script)
 
 settings.register_profile(
     "cpuconv", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 
 import pytest
 from asm import count_fma, hot_loop, vector_spills
 
+from autotune.interpreter import python
 from cpuconv.isa import current
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.lanes import LaneTile, lane_strip
@@ -105,7 +105,7 @@ def test_lane_loops(line, mix):
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="compiles for x86")
 @pytest.mark.skipif("NUMBA_CPU_NAME" in os.environ, reason="a CPU is named already")
 def test_avx2():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__)
     environ = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout

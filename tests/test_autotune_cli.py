@@ -20,13 +20,14 @@ from autotune import cli_warmup
 from autotune.cli import main
 from autotune.database import StoreWarning
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.store import Store
 from autotune.workload import Reading
 from bench.tuning import fake
 
 HERE = Path(__file__).parent
-COMMAND = [sys.executable, "-m", "autotune"]
+COMMAND = python("-m", "autotune")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from autotune import database, layers, wisdom
 from autotune.database import StoreWarning
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.layers import Layers
 from autotune.rows import COLD, Row
 from autotune.store import Store
@@ -117,7 +117,7 @@ Store(sys.argv[1]).put([Row(sys.argv[2], "p", "b", "s", "ok", median=1e-3, score
 
 
 def put_elsewhere(path: Path) -> None:
-    command = [sys.executable, "-c", PUT, str(path), HERE.key]
+    command = python("-c", PUT, str(path), HERE.key)
     subprocess.run(command, check=True, timeout=30, env={**os.environ, "PYTHONPATH": str(REPO)})
 
 

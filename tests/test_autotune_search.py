@@ -14,6 +14,7 @@ from fakes import problems, rows
 
 from autotune.candidates import choose
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.measure import EFFORTS
 from autotune.search import profile
 from autotune.store import Store
@@ -263,7 +264,7 @@ os._exit(9)
     log = tmp_path / "log"
     here = Path(__file__).parent
     environ = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}", "FAKE_LOG": str(log)}
-    command = [sys.executable, "-c", code, str(log)]
+    command = python("-c", code, str(log))
     pid = int(subprocess.run(command, env=environ, capture_output=True, timeout=30, check=False).stdout)
     deadline = time.monotonic() + 5
     while _alive(pid) and time.monotonic() < deadline:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune import claims, database, store
+from autotune.interpreter import python
 from autotune.rows import Row
 from autotune.store import Store
 from bench.tuning import kills
@@ -30,7 +31,7 @@ CLAIM = "import sys; from autotune.store import Store; print(Store(sys.argv[1]).
 
 def elsewhere(path: Path, code: str = CLAIM) -> subprocess.Popen[str]:
     """A process that claims the problem and tells whether it could."""
-    command = [sys.executable, "-c", code, str(path)]
+    command = python("-c", code, str(path))
     environ = {**os.environ, "PYTHONPATH": str(REPO)}
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
 

@@ -15,6 +15,7 @@ import pytest
 from bench_fakes import LINE, PEER, ROOFS, SMALL, FakeEngine, FakePeer, measurement, result_of, run_of
 from rich.console import Console
 
+from autotune.interpreter import python
 from bench import compare, overhead, race, shapes
 from bench.engine import Engine, EngineError, Session, sample
 from bench.oracle import arrays, convolve, error
@@ -301,7 +302,7 @@ def test_groups_on_plain_terms_and_groups_asked_for():
 
 @pytest.mark.parametrize("script", ["compare.py", "kernels.py", "overhead.py"])
 def test_scripts_run_by_path(script, tmp_path):
-    command = [sys.executable, str(ROOT / "bench" / script), "--help"]
+    command = python(str(ROOT / "bench" / script), "--help")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and f"bench.{script[:-3]}" in done.stdout
 

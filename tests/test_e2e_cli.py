@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import oracle
 import pytest
 
 import cpuconv
+from autotune.interpreter import python
 from cpuconv import reference, select, tuned
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
@@ -47,7 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def autotune(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "autotune", *arguments]
+    command = python("-m", "autotune", *arguments)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done
@@ -131,7 +131,7 @@ def test_profile_times_what_is_not_stored(own_store, monkeypatch):
 
 
 def test_sources_that_cannot_be_read(environ, tmp_path):
-    command = [sys.executable, "-m", "autotune", "warmup", "--workload", "cpuconv.workload:workload"]
+    command = python("-m", "autotune", "warmup", "--workload", "cpuconv.workload:workload")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     for source in (str(broken), str(tmp_path), "mb1ic3ih8oc8", "nothing.txt"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
 import pytest
 from asm import count_fma, hot_loop, loops, vector_spills
 
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.micro.probe import fma_peak, read_sum, write_all
@@ -90,5 +90,5 @@ def is_store(line: str) -> bool:
 
 def test_import_compiles_nothing():
     code = "import cpuconv.probes; from cpuconv.runtime.cache import Statistics as s; print(s.compiled, s.loaded)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(python("-c", code), capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["0", "0"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import conftest
 import pytest
 
+from autotune.interpreter import python
 from cpuconv.solvers import TABLE
 
 HERE = Path(__file__).parent
@@ -54,7 +55,7 @@ say(right=right(y), seconds=seconds)
 def start(code: str, environ: dict[str, str], **variables: str) -> subprocess.Popen[str]:
     """A Python process that runs the code; its argument is the time of its start."""
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(time.time())],
+        python("-c", code, str(time.time())),
         env={**environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -191,7 +192,7 @@ def test_workqueue(environ):
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="AVX2 is x86")
 def test_avx2(environ):
     """Every solver with the code of an AVX2 machine."""
-    command = [sys.executable, str(HERE / "run_reduced.py")]
+    command = python(str(HERE / "run_reduced.py"))
     variables = {**environ, "NUMBA_CPU_NAME": "haswell"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
@@ -240,7 +241,7 @@ def test_kernels_need_nothing_that_is_not_there(environ):
         names |= undefined(code)
     names -= {"_GLOBAL_OFFSET_TABLE_"}
     done = subprocess.run(
-        [sys.executable, "-c", SYMBOLS], env=environ, input=json.dumps(sorted(names)), capture_output=True, text=True
+        python("-c", SYMBOLS), env=environ, input=json.dumps(sorted(names)), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []

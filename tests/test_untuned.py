@@ -18,6 +18,7 @@ import cpuconv
 from autotune import database
 from autotune.device import fingerprint
 from autotune.explain import explain_stored
+from autotune.interpreter import python
 from autotune.store import Row, Store
 from autotune.threads import serial_fraction
 from cpuconv import api, metronome, missed, neighbours, select, tuned
@@ -347,7 +348,7 @@ print(tuner.pid, decided)
 @pytest.mark.skipif(sys.platform == "win32", reason="no process numbers to look for there")
 def test_results_of_the_background_arrive_and_the_process_ends_with_ours(environ, own_store: Path) -> None:
     environ = {**environ, "CPUCONV_CACHE_DIR": str(own_store)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(python("-c", PROGRAM), env=environ, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     pid, decided = done.stdout.split()
     assert decided == "store"
