@@ -157,7 +157,7 @@ def test_two_processes_write_at_once(path: Path) -> None:
     """
     command = python("-W", "error", "-c", textwrap.dedent(code), str(REPO), str(path))
     writers = [subprocess.Popen([*command, name]) for name in ("a", "b")]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait() for writer in writers] == [0, 0]
     kept = Store(path)
     for n in range(100):
         assert [each.candidate for each in kept.rows("d", f"p{n}")] == ["a", "b"]
