@@ -1,7 +1,7 @@
 """A root folder of emulated aarch64: QEMU, a Python of Debian's and the wheels that the tests need.
 
 Nothing of the machine is changed and no rights are needed: packages are resolved in a state of APT's own and unpacked,
-not installed. `python tests/cpus/arm.py` prints the folder; it is made once, and again when what it holds changes.
+not installed. The folder is made once, and again when what it is made from changes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -18,7 +17,9 @@ import sys
 from pathlib import Path
 
 import platformdirs
+from filelock import FileLock
 
+QEMU = "qemu-aarch64-static"
 PACKAGES = ("qemu-user-static", "python3:arm64", "libgomp1:arm64", "libstdc++6:arm64")
 GLIBC = (28, 27, 26, 17)  # minor versions of glibc 2 that wheels for Linux are made for
 TOOLS = ("apt-get", "dpkg", "dpkg-deb")
@@ -35,21 +36,23 @@ def root() -> Path:
     Raises
     ------
     Unavailable
-        This is no Linux with APT, or packages cannot be reached.
+        This is no Debian, or its packages or the wheels cannot be reached.
     """
     chosen = os.environ.get("CPUCONV_ARM_ROOT")
     folder = Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("cpuconv-arm"))
     wanted = _wanted()
     stamp = folder / "stamp"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        _make(folder)
-        stamp.write_text(wanted)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            _make(folder)
+            stamp.write_text(wanted)
     return folder
 
 
 def launcher(folder: Path, cpu: str) -> list[str]:
     """The command that runs the programs of the root on an emulated `cpu`."""
-    return [str(folder / "host/usr/bin/qemu-aarch64-static"), "-cpu", cpu, "-L", str(folder)]
+    return [str(folder / QEMU), "-cpu", cpu, "-L", str(folder)]
 
 
 def interpreter(folder: Path, cpu: str) -> Path:
@@ -100,7 +103,8 @@ def _make(folder: Path) -> None:
     subprocess.run(["apt-get", *configured, "-qq", "update"], capture_output=True, timeout=PATIENCE)
     _run("apt-get", *configured, "-qq", "-y", "--no-install-recommends", "--download-only", "install", *PACKAGES)
     for package in (apt / "cache/archives").glob("*.deb"):
-        _run("dpkg-deb", "-x", str(package), str(folder / "host" if package.stem.endswith(f"_{native}") else folder))
+        _run("dpkg-deb", "-x", str(package), str(apt / "native" if package.stem.endswith(f"_{native}") else folder))
+    shutil.move(apt / "native/usr/bin" / QEMU, folder)
     shutil.rmtree(apt)
     _install(folder)
 
@@ -127,9 +131,3 @@ def _run(*command: str) -> str:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise Unavailable(f"{shlex.join(command[:3])} … failed: {' '.join(said[-3:])}")
     return done.stdout
-
-
-if __name__ == "__main__":
-    if platform.system() != "Linux":
-        raise SystemExit("only on Linux")
-    print(root())
