@@ -31,7 +31,7 @@ class Unavailable(RuntimeError):
 
 
 def root() -> Path:
-    """The folder, from the variable CPUCONV_ARM_ROOT or in the user's cache; made when it is missing or stale.
+    """The folder, in that of the variable CPUCONV_ARM_ROOT or in the user's cache; made when it is missing or stale.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def root() -> Path:
         This is no Debian, or its packages or the wheels cannot be reached.
     """
     chosen = os.environ.get("CPUCONV_ARM_ROOT")
-    folder = Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("cpuconv-arm"))
+    folder = (Path(chosen).absolute() if chosen else Path(platformdirs.user_cache_dir("cpuconv-arm"))) / "aarch64"
     wanted = _wanted()
     stamp = folder / "stamp"
     folder.parent.mkdir(parents=True, exist_ok=True)

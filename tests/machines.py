@@ -33,8 +33,6 @@ MACHINES: dict[str, Machine] = {
     "generic": Machine(table.GENERIC, 32 * KIB, 512 * KIB, 8 * MIB),
 }
 
-on_every_machine = pytest.mark.parametrize("described", MACHINES.values(), ids=MACHINES)
-
 
 @contextlib.contextmanager
 def on(described: Machine) -> Iterator[Machine]:

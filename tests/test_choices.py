@@ -8,7 +8,6 @@ import numpy as np
 import oracle
 import pytest
 from example import BLOCKED, EXPECTED, PROBLEM, W, X, close, conv
-from machines import on, on_every_machine
 
 import cpuconv
 import layouts
@@ -29,11 +28,9 @@ def test_cached_times_nothing(no_timing):
 BIG = ((1, 64, 56, 56), (64, 64, 3, 3))
 
 
-@on_every_machine
 @pytest.mark.parametrize("accuracy", select.ACCURACIES)
 def test_accuracy_classes(accuracy, described):
-    with on(described):
-        told = cpuconv.explain(*BIG, padding=1, accuracy=accuracy, strategy="heuristic", threads=1)
+    told = cpuconv.explain(*BIG, padding=1, accuracy=accuracy, strategy="heuristic", threads=1)
     chosen = Candidate.parse(told.algorithm)
     assert select.Limits(accuracy).admits_accuracy(chosen.accuracy)
     assert (chosen.solver.NAME in ("winograd", "fft")) == (accuracy != "exact")
@@ -85,15 +82,13 @@ def test_auto_layouts():
     close(layouts.to_nchw(conv(out_layout="auto", in_layout="NCHW"), half.out_layout, 24), EXPECTED)
 
 
-@on_every_machine
 @pytest.mark.parametrize("c, k", [(3, 32), (32, 2), (64, 64)])
 def test_few_channels_stay_in_planes(c, k, described):
     problem = ConvProblem(1, c, 20, 20, k, 3, 3, pads=(1, 1, 1, 1))
-    with on(described):
-        found = select.resolve_layouts(problem, "auto", "auto", select.Limits())
-        blocked = select.resolve_layouts(problem, BLOCKED, "auto", select.Limits())
+    found = select.resolve_layouts(problem, "auto", "auto", select.Limits())
     planes = [2 * channels <= described.isa.lanes for channels in (c, k)]
     assert all(layout == "NCHW" for layout, few in zip((found.in_layout, found.out_layout), planes, strict=True) if few)
+    blocked = select.resolve_layouts(problem, BLOCKED, "auto", select.Limits())
     assert blocked.in_layout == BLOCKED
 
 
@@ -153,12 +148,10 @@ def test_groups_of_numpy_integers():
     close(y, conv(X, w, groups=4))
 
 
-@on_every_machine
 @pytest.mark.parametrize("size", [(64, 64, 56), (5, 261, 28), (3, 64, 224)])
 def test_the_tuner_meets_every_way_to_form_sums_first(size: tuple[int, int, int], described: Machine) -> None:
     c, k, h = size
-    with on(described):
-        ranked = select.ranking(ConvProblem(1, c, h, h, k, 3, 3, pads=(1, 1, 1, 1)))
+    ranked = select.ranking(ConvProblem(1, c, h, h, k, 3, 3, pads=(1, 1, 1, 1)))
     order = select.spread(ranked)
     assert order[0] is ranked[0] and len(order) == len(ranked)
     assert {str(each.candidate) for each in order} == {str(each.candidate) for each in ranked}

@@ -29,6 +29,7 @@ from cpuconv.runtime import Program
 from cpuconv.runtime import threads as runtime_threads
 from cpuconv.select import Limits
 from cpuconv.solvers.base import ALIGNMENT
+from cpuconv.solvers.machine import Machine
 from cpuconv.workload import workload
 
 DEVICE = fingerprint().key
@@ -65,7 +66,7 @@ def candidates(problem: ConvProblem, solver: str) -> list[select.Ranked]:
     return [each for each in select.ranking(problem) if solver == each.candidate.solver.NAME]
 
 
-def test_a_miss_takes_the_neighbours_algorithm_where_the_model_agrees(store: Store) -> None:
+def test_a_miss_takes_the_neighbours_algorithm_where_the_model_agrees(store: Store, described: Machine) -> None:
     ranked = select.admitted(PROBLEM, Limits())
     second = ranked[1]
     assert second.cost.estimate <= neighbours.AGREES * ranked[0].cost.estimate
