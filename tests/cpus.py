@@ -49,14 +49,15 @@ SLICES: dict[str, tuple[str, ...]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Run the tests on other CPUs than this one.")
+    parser = argparse.ArgumentParser(description="Run the tests on other CPUs than this one.", allow_abbrev=False)
     parser.add_argument("--arm", action="store_true", help="on an emulated ARM")
     parser.add_argument("--slice", action="store_true", help="only what takes minutes, on fewer CPUs")
     parser.add_argument("--cpus", help="names of CPUs, with commas between them")
     asked, options = parser.parse_known_args(arguments)
-    names = asked.cpus.split(",") if asked.cpus else list(ARM if asked.arm else NATIVE)
-    if asked.slice:
-        names = [name for name in names if name in SLICES]
+    known = [name for name in (ARM if asked.arm else NATIVE) if name in SLICES or not asked.slice]
+    names = asked.cpus.split(",") if asked.cpus else known
+    if not {*names} <= {*known}:
+        parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
     try:
         found = [_run(name, asked.arm, [*(SLICES[name] if asked.slice else ()), *options]) for name in names]
     except arm.Unavailable as error:

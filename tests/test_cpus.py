@@ -72,6 +72,8 @@ def test_cpus_that_cannot_be_executed_are_left_out(monkeypatch: pytest.MonkeyPat
     assert ran == ["x86-64", "haswell"]
     assert re.search(r"^== znver4: left out, as this CPU has no avx512f, ", capfd.readouterr().out, re.MULTILINE)
     assert cpus.main(["--cpus", "x86-64"]) == cpus.PASSED
+    with pytest.raises(SystemExit):
+        cpus.main(["--cpus", "x86-64,pdp11"])
 
 
 @not_emulated
