@@ -129,5 +129,5 @@ def _run(*command: str) -> str:
         raise Unavailable(f"{command[0]} did not end within {PATIENCE:g} s") from error
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise Unavailable(f"{shlex.join(command[:3])} … failed: {' '.join(said[-3:])}")
+        raise Unavailable(f"{Path(command[0]).name} failed: {' '.join(said[-3:])}")
     return done.stdout
