@@ -38,12 +38,22 @@ NATIVE: dict[str, tuple[str, ...]] = {  # LLVM's names, and the features that co
 ARM = ("cortex-a76", "neoverse-n1")
 ARM_SECONDS = 1800  # a test may take: its kernels are compiled by an emulated compiler
 
+
+def _tests(*names: str) -> tuple[str, ...]:
+    """Files of tests, or tests of theirs."""
+    return tuple("tests/test_{}.py{}{}".format(*name.partition("::")) for name in names)
+
+
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
-_KERNELS = tuple(f"tests/test_{name}.py" for name in ("solvers", "im2col", "lanewise", "fft", "blocked", "reorder"))
+_KERNELS = _tests("solvers", "lanewise", "blocked", "reorder", "conv2d")
+_EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "strides_dilation_padding", "not_finite")
 SLICES: dict[str, tuple[str, ...]] = {
-    "x86-64": (*_KERNELS, "tests/test_conv2d.py"),
-    "haswell": (*_KERNELS, "tests/test_conv2d.py", "tests/test_asm.py"),
-    "cortex-a76": ("tests/test_lanewise.py", "tests/test_blocked.py", "tests/test_asm.py", "tests/test_cpus.py"),
+    "x86-64": _KERNELS,
+    "haswell": (*_KERNELS, *_tests("im2col", "fft", "asm")),
+    "cortex-a76": (
+        *_tests(*(f"solvers::test_{name}" for name in _EDGES), "lanewise", "blocked", "asm"),
+        *_tests("cpus", "autotune_search"),  # processes are launched
+    ),
 }
 
 
