@@ -7,7 +7,7 @@ import platform
 import subprocess
 
 import pytest
-from asm import count_fma, hot_loop, vector_spills
+from asm import count_fma, hot_loop, needs_fma, vector_spills
 
 from autotune.interpreter import python
 from cpuconv.isa import current
@@ -24,14 +24,12 @@ MOST_HELD_SPILLS = 0.1  # a FMA: straight-line code of hundreds of them, where s
 MOST_SPILLS = 0.01  # a FMA
 MOST_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedule
 
-has_fma = pytest.mark.skipif(ISA.name in ("sse", "generic"), reason=f"{ISA.name} has no FMA instruction to count")
-
 
 def gemm(v: int, rows: int, cols: int, **options: int) -> GemmTile:
     return GemmTile(ISA.lanes, v, rows, cols, unroll=ISA.lanes, xs=ISA.lanes, ys=ISA.lanes, **options)
 
 
-@has_fma
+@needs_fma
 @pytest.mark.parametrize("v, rows, cols", FULL + FLAT)
 def test_gemm_loop(v, rows, cols):
     assert tiling.fits(ISA, v, rows * cols)
@@ -41,7 +39,7 @@ def test_gemm_loop(v, rows, cols):
     assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
 
 
-@has_fma
+@needs_fma
 @pytest.mark.parametrize("v, rows, cols", FULL)
 def test_streaming_gemm_loop(v, rows, cols):
     tile = gemm(v, rows, cols, stream=True, fetch=True, resume=True, suspend=True)
@@ -52,7 +50,7 @@ def test_streaming_gemm_loop(v, rows, cols):
         assert "\n".join(body).count("prefetcht") == (v + 1) * tile.unroll + -(-cols * 4 * ISA.lanes // 64)
 
 
-@has_fma
+@needs_fma
 @pytest.mark.parametrize("v, n", list(enumerate(ISA.pairs, 1)))
 def test_complex_gemm_loop(v, n):
     tile = gemm(v, 2, n, stream=True, fetch=2, epilogue=False, complex=True)
@@ -63,7 +61,7 @@ def test_complex_gemm_loop(v, n):
         assert "\n".join(body).count("prefetcht") == (2 * v + 2) * tile.unroll + 2 * -(-n * 4 * ISA.lanes // 64)
 
 
-@has_fma
+@needs_fma
 @pytest.mark.parametrize("unroll, stride", [(3, 1), (3, 2), (7, 2), (11, 4), (4, 4)])
 @pytest.mark.parametrize("v, rows, cols", FULL)
 def test_planar_gemm_loop(v, rows, cols, unroll, stride):
@@ -83,7 +81,7 @@ def lane_tiles(line: str, mix: int) -> list[LaneTile]:
     return [lanewise.step(problem, shape, ISA, Space(), x, y, None).args["inner"].tile for shape in shapes]
 
 
-@has_fma
+@needs_fma
 @pytest.mark.parametrize(
     "line, mix",
     [

@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from asm import count_fma, hot_loop, loops, vector_spills
+from asm import count_fma, hot_loop, loops, needs_fma, vector_spills
 
 from autotune.device import fingerprint
 from autotune.interpreter import python
@@ -25,8 +25,6 @@ def test_probe(threads):
     assert set(found) == {"float32_gflops", "store_gbs", *level_sizes(dict(fingerprint().caches), threads)}
     assert "dram_gbs" in found
     assert all(value > 0 for value in found.values())
-    if {"l1_gbs", "l2_gbs"} <= set(found):
-        assert found["l1_gbs"] >= 0.8 * found["l2_gbs"]
 
 
 def test_threads_are_checked():
@@ -58,6 +56,7 @@ def test_level_sizes_without_caches():
     assert level_sizes({"L3": 1 << 30}, 1)["dram_gbs"] == 512 * MEGABYTE
 
 
+@needs_fma
 def test_fma_loop_is_as_emitted():
     tile = fma_tile(current())
     body = hot_loop(fma_peak.assembly(tile))
