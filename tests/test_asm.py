@@ -21,6 +21,7 @@ ISA = current()
 FULL = [(v, 1, most) for v, most in enumerate(ISA.pixels, 1)]  # the largest tiles that solvers may choose
 FLAT = [(v, rows, most // rows) for v, most in enumerate(ISA.pixels, 1) for rows in (2, 3) if most >= rows]
 MOST_HELD_SPILLS = 0.1  # a FMA: straight-line code of hundreds of them, where smaller tiles were slower
+MOST_LOOPED_SPILLS = 0.1 if ISA.name == "neon" else 0  # a FMA: ordered for the other kind, which gains far more
 MOST_SPILLS = 0.01  # a FMA
 MOST_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedule
 
@@ -104,7 +105,7 @@ def test_lane_loops(line, mix):
             assert spills <= MOST_HELD_SPILLS * fmas
         else:  # LLVM may take two kernel rows a turn
             assert fmas > 0 and fmas % (tile.rows * tile.cols * tile.s) == 0
-            assert spills == 0
+            assert spills <= MOST_LOOPED_SPILLS * fmas
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="compiles for x86")

@@ -54,7 +54,8 @@ def test_the_fingerprint_is_whole_and_quick(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_target_is_what_numba_compiles_for() -> None:
     codegen = pytest.importorskip("numba.core.codegen")
     host = device._target({})
-    assert set(host[1].split(",")) == {part for part in codegen.get_host_cpu_features().split(",") if part[0] == "+"}
+    known = codegen.get_host_cpu_features().split(",")  # none where LLVM knows no features of the host
+    assert {*host[1].split(",")} - {""} == {part for part in known if part.startswith("+")}
     assert device._target({"NUMBA_CPU_NAME": "haswell"}) == ("haswell", host[1])
     assert device._target({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2"}) == ("haswell", "+avx2")
     assert device._target({"NUMBA_CPU_NAME": "generic"}) == ("generic", "")
