@@ -62,7 +62,7 @@ class _Part:
 def _fma(threads: int) -> _Part:
     isa = current()
     tile = fma_tile(isa)
-    seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)  # x → x/2 + 1/2 stays near 1
+    seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)
     sums = aligned((threads, _PAGE // FLOAT))
     words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
     return _Part(fma_peak, tile, words, (seeds, sums))

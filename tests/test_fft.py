@@ -152,7 +152,7 @@ def test_around_a_tile(products, off):
     assert check(problem, Candidate(fft, fft.Params(16, 16, products, v, n, block=tiles, chunk=1))) < LIMIT
 
 
-def test_both_forms_are_tried():
+def test_both_forms_are_tried(described):
     """Few tiles: the weights bind, and four products of two planes read fewer; many: the products do."""
     found = [
         {params.products for params in fft.candidates(ConvProblem(1, 64, size, size, 64, 7, 7), current())}

@@ -77,6 +77,10 @@ define void @probe(<16 x float>* %p, <16 x float>* %q) {
 @functools.lru_cache(maxsize=1)
 def current() -> Isa:
     """The widest instruction set of the CPU that code is generated for."""
+    return _found()
+
+
+def _found() -> Isa:
     assembly = target_machine().emit_assembly(llvm.parse_assembly(_PROBE))
     isa = next((isa for isa in TABLE if isa.probe in assembly), GENERIC)
     return replace(isa, **MICROARCHITECTURES.get(target()[1], {})) if isa.lanes == TABLE[0].lanes else isa

@@ -63,14 +63,14 @@ def _store_sum(vec: Vector, values: list[Any], target: Any) -> None:
 def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> None:
     """`turns` (1 or more) times chains × unroll vector FMAs; chain i starts from vector i at `seeds`.
 
-    The sum of all chains is stored at `target`. The next two vectors of `seeds` are the factor and the summand.
+    The sum of all chains is stored at `target`. The product of the next two vectors of `seeds` is what a step adds.
     """
     seeds = vec.pointer(seeds)
-    *starts, factor, summand = (vec.load(vec.offset(seeds, i * 4 * vec.lanes)) for i in range(tile.chains + 2))
+    *starts, factor, other = (vec.load(vec.offset(seeds, i * 4 * vec.lanes)) for i in range(tile.chains + 2))
 
     def body(_: Any, chains: list[Any]) -> list[Any]:
         for _ in range(tile.unroll):
-            chains = [vec.fma(chain, factor, summand) for chain in chains]
+            chains = [vec.fma(factor, other, chain) for chain in chains]  # in place on every instruction set
         return chains
 
     _store_sum(vec, _loop(vec, turns, I64(0), 0, starts, body), target)
