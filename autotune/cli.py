@@ -82,11 +82,12 @@ def _show(options: argparse.Namespace) -> int:
     table = [
         (
             key + (" (this)" if key == content["this_device"] else ""),
-            *(fields[name] for name in ("model", "isa", "cores", "finished", "timed", "rejected")),
+            *(fields[name] for name in ("model", "isa", "cores", "finished", "provisional", "timed", "rejected")),
         )
         for key, fields in devices.items()
     ]
-    print(tabulate(table, ("device", "CPU", "ISA", "cores", "problems", "timed", "rejected"), disable_numparse=True))
+    titles = ("device", "CPU", "ISA", "cores", "problems", "provisional", "timed", "rejected")
+    print(tabulate(table, titles, disable_numparse=True))
     return OK
 
 

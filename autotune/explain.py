@@ -11,15 +11,17 @@ from tabulate import tabulate
 
 from autotune.layers import Found, Layers
 from autotune.roofline import Roofs, Verdict, Work, classify, roofs_for
-from autotune.rows import COLD
+from autotune.rows import COLD, PROVISIONAL
 from autotune.store import Store
-from autotune.text import number, size
+from autotune.text import joined, number, size
 from autotune.workload import ADMITS, REGIMES, Candidate, Rejected, Workload
 
 HEADERS = (
     "", "candidate", "weights", "from", "µs", "±", "model µs", "GFLOP/s", "of roof", "bound by", "error", "workspace",
     "left out because",
 )  # fmt: skip
+# What a remark on the row that decides means.
+REMARKS = {PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on"}
 ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it)"
 
 
@@ -31,6 +33,7 @@ class Line:
 
     state: "timed", "untimed", "rejected" (it failed when it was tried) or "inapplicable".
     regime: how it was timed, "warm" or "cold".  layer: of wisdom that knows it: "pinned", "store" or "shipped".
+    remark: "provisional" if it was raced once, in a warmup that did not end.
     measured, spread, estimate, bound: seconds; the last two are the model's.  samples: behind `measured`.
     share: of the roof that binds, which `bound_by` names.  error: relative to the largest output.  workspace: bytes.
     """
@@ -40,6 +43,7 @@ class Line:
     chosen: bool = False
     regime: str | None = None
     layer: str | None = None
+    remark: str | None = None
     measured: float | None = None
     spread: float | None = None
     samples: int | None = None
@@ -83,7 +87,7 @@ class Explanation:
                 "*" if line.chosen else "",
                 line.candidate,
                 line.regime or "",
-                line.layer or "",
+                joined(line.layer, line.remark),
                 number(line.measured, ".1f", 1e6),
                 number(line.spread, ".1f", 1e6),
                 number(line.estimate, ".1f", 1e6),
@@ -98,6 +102,7 @@ class Explanation:
         ]
         alignment = (*["left"] * 4, *["right"] * 5, "left", "right", "right", "left")
         head = [self.problem, f"{self.algorithm}, decided by: {self.decided_by}"]
+        head += [REMARKS[line.remark] for line in self.lines if line.chosen and line.remark]
         if self.remedy:
             head.append(f"bound by: {self.bound_by}. {self.remedy}")
         elif any(line.chosen and line.measured for line in self.lines):
@@ -131,8 +136,8 @@ def account(
     stored: dict[str, list[Found]] = {}
     for each in rows:
         stored.setdefault(each.row.candidate, []).append(each)
-    decided = next((each for each in stored.get(algorithm, ()) if each.row.state == "ok"), None)
-    times = [row.median for found in stored.values() for row, _ in found if row.state == "ok"]
+    decided = next((each for each in stored.get(algorithm, ()) if each.row.is_timed), None)
+    times = [row.median for found in stored.values() for row, *_ in found if row.is_timed]
     best = decided.row.median if decided else min(times, default=None)
     left_out = limits or {}
 
@@ -193,11 +198,12 @@ def _stored(found: Found, flops: float) -> Line:
         "rejected",
         regime=row.regime,
         layer=found.layer,
+        remark=found.remark,
         error=_known(row.error),
         accuracy=row.accuracy,
         workspace=row.workspace,
     )
-    if row.state != "ok":
+    if not row.is_timed:
         return replace(line, left_out=row.reason)
     figures = {"measured": row.median, "spread": _known(row.spread), "samples": row.count}
     return replace(line, state="timed", **figures, gflops=flops / row.median * 1e-9)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from autotune import database, store
 from autotune.connection import writes
-from autotune.rows import REGIMES, WARM, Limits, Row, limits_of
+from autotune.rows import PROVISIONAL, REGIMES, WARM, Limits, Row, limits_of
 from autotune.wisdom import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
@@ -32,6 +32,11 @@ class Found(NamedTuple):
 
     row: Row
     layer: str
+
+    @property
+    def remark(self) -> str | None:
+        """What a reader should know of the row, or None."""
+        return PROVISIONAL if self.row.state == PROVISIONAL else None
 
 
 Winners = list[tuple[str, str]]  # problem, candidate

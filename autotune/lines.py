@@ -14,7 +14,7 @@ from autotune.layers import Layers
 from autotune.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.rows import COLD
 from autotune.store import Row, Store, Use
-from autotune.text import count_of, number, size
+from autotune.text import count_of, joined, number, size
 from autotune.workload import ADMITS, Workload
 
 FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fraction")
@@ -24,7 +24,7 @@ FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fractio
 class Line:
     """A problem of a network with its best row and the layer of wisdom that it is from, None if nothing solves it.
 
-    work, roofs: where they are known.
+    work, roofs: where they are known.  remark: on the row, such as "provisional".
     """
 
     use: Use
@@ -32,6 +32,7 @@ class Line:
     work: Work | None = None
     roofs: Roofs | None = None
     layer: str | None = None
+    remark: str | None = None
 
     @property
     def gflops(self) -> float:
@@ -78,6 +79,7 @@ class Line:
             "algorithm": row.candidate if row else None,
             "regime": row.regime if row else None,
             "layer": self.layer,
+            "remark": self.remark,
             **{name: None if value is None or math.isnan(value) else value for name, value in figures.items()},
             "total_ms": row.median * use.count * 1e3 if row else None,
             "roof_share": verdict.share if verdict else None,
@@ -89,11 +91,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the name of its figure in `Line.record`, and how that becomes text."""
+    """A column of a table: the name of its figure in `Line.record`, how that becomes text, and the name of a text that
+    follows it."""
 
     title: str
     name: str
     text: Callable[[Any], str] | None = None
+    aside: str = ""
 
     @property
     def is_number(self) -> bool:
@@ -102,7 +106,8 @@ class Column:
     def cell(self, record: Mapping[str, Any]) -> str:
         """The figure of a line's record as text, empty where unknown."""
         value = record[self.name]
-        return str(value or "") if self.text is None else self.text(value)
+        told = str(value or "") if self.text is None else self.text(value)
+        return joined(told, record[self.aside]) if self.aside else told
 
 
 def _decimals(format: str) -> Callable[[float | None], str]:
@@ -121,7 +126,7 @@ COLUMNS = (
     Column("serial", "serial_fraction", _decimals(".0%")),
     Column("algorithm", "algorithm"),
     Column("weights", "regime"),
-    Column("from", "layer"),
+    Column("from", "layer", aside="remark"),
     Column("error", "error", _decimals(".1e")),
     Column("workspace", "workspace_bytes", size),
     Column("shape", "shape"),
@@ -154,9 +159,12 @@ def best_lines(
     lines = []
     for use in uses:
         found = layers.lookup(device, use.problem, sources=sources, accuracies=ADMITS[accuracy])
-        row, layer = found or (None, None)
-        work = workload.work(use.problem, row.candidate) if row else None
-        lines.append(Line(use, row, work, roofs_for(fields, use.threads), layer))
+        roofs = roofs_for(fields, use.threads)
+        if found is None:
+            lines.append(Line(use, None, roofs=roofs))
+        else:
+            work = workload.work(use.problem, found.row.candidate)
+            lines.append(Line(use, found.row, work, roofs, found.layer, found.remark))
     return lines
 
 

@@ -16,7 +16,19 @@ from autotune.connection import Connection, writes
 from autotune.device import Device
 from autotune.paths import VARIABLE
 from autotune.roofline import KeptRoofs, sound_roofs
-from autotune.rows import REGIMES, WARM, Finished, Limits, Row, Use, from_values, limits_of, to_values
+from autotune.rows import (
+    PROVISIONAL,
+    REGIMES,
+    TIMED,
+    WARM,
+    Finished,
+    Limits,
+    Row,
+    Use,
+    from_values,
+    limits_of,
+    to_values,
+)
 from autotune.workload import Problem
 
 __all__ = ["REGIMES", "Row", "Store", "Use", "shared"]
@@ -26,7 +38,8 @@ SEEDS = 8  # candidates that other devices suggest
 
 COLUMNS = f"{', '.join(Row._fields)}, checksum"
 SELECT = f"SELECT {COLUMNS} FROM trials WHERE device = ? AND problem = ? AND regime = ?"
-RANKED = f"{SELECT} AND state = 'ok' ORDER BY score, estimate, candidate"
+IS_TIMED = f"state IN {TIMED}"
+RANKED = f"{SELECT} AND {IS_TIMED} ORDER BY score, estimate, candidate"
 FINISH = "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?)"
 USE = "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 REGISTER = "INSERT INTO devices VALUES (?, ?, '{}') ON CONFLICT (device) DO UPDATE SET fields = excluded.fields"
@@ -97,7 +110,7 @@ class Store(Connection):
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> list[tuple[str, str]]:
         """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE."""
         query = f"""SELECT problem, candidate, min(score) FROM trials
-                    WHERE device = ? AND regime = ? AND problem LIKE ? AND state = 'ok' AND score > 0
+                    WHERE device = ? AND regime = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
                     AND sources IN ({_marks(sources)}) GROUP BY problem ORDER BY problem"""
         values = (device, regime, like, *sources)
         found = self._do(lambda c: c.execute(query, values).fetchall(), [])
@@ -143,7 +156,7 @@ class Store(Connection):
         """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
         best: dict[str, int] = {}
         for (device,) in self._do(lambda c: c.execute("SELECT device FROM devices").fetchall(), []):
-            timed = (row.candidate for row in self.rows(device, problem, regime) if row.state == "ok")
+            timed = (row.candidate for row in self.rows(device, problem, regime) if row.is_timed)
             for place, name in enumerate(dict.fromkeys(timed)):
                 best[name] = min(place, best.get(name, place))
         return sorted(best, key=best.__getitem__)[:SEEDS]
@@ -200,14 +213,17 @@ class Store(Connection):
         self._write(lambda c: c.execute(ROOFS, (json.dumps(roofs), device)))
 
     def devices(self) -> dict[str, dict[str, Any]]:
-        """The registered devices by key, each with its fields, "roofs", and counts of problems and rows."""
-        query = """SELECT device, fields, roofs,
+        """The registered devices by key, each with its fields, "roofs", and counts: problems finished and provisional,
+        rows timed and rejected."""
+        query = f"""SELECT device, fields, roofs,
                    (SELECT count(*) FROM finished WHERE finished.device = devices.device),
-                   (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'ok'),
+                   (SELECT count(DISTINCT problem || ' ' || regime) FROM trials
+                    WHERE trials.device = devices.device AND state = '{PROVISIONAL}'),
+                   (SELECT count(*) FROM trials WHERE trials.device = devices.device AND {IS_TIMED}),
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'rejected')
                    FROM devices ORDER BY device"""
         found = self._do(lambda c: c.execute(query).fetchall(), [])
-        counts = ("finished", "timed", "rejected")
+        counts = ("finished", "provisional", "timed", "rejected")
         return {
             key: {**_object(text), "roofs": sound_roofs(_object(roofs)), **dict(zip(counts, numbers, strict=True))}
             for key, text, roofs, *numbers in found
