@@ -9,7 +9,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from autotune.layers import Found, Layers
+from autotune.layers import OLDER, Found, Layers
 from autotune.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.rows import COLD, PROVISIONAL
 from autotune.store import Store
@@ -21,7 +21,10 @@ HEADERS = (
     "left out because",
 )  # fmt: skip
 # What a remark on the row that decides means.
-REMARKS = {PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on"}
+REMARKS = {
+    PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on",
+    OLDER: "measured with older kernels: taken where the cost model agrees, until the problem is tuned again",
+}
 ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it)"
 
 
@@ -33,7 +36,8 @@ class Line:
 
     state: "timed", "untimed", "rejected" (it failed when it was tried) or "inapplicable".
     regime: how it was timed, "warm" or "cold".  layer: of wisdom that knows it: "pinned", "store" or "shipped".
-    remark: "provisional" if it was raced once, in a warmup that did not end.
+    remark: "provisional" if it was raced once, in a warmup that did not end; "older kernels" if it was measured with
+    such.
     measured, spread, estimate, bound: seconds; the last two are the model's.  samples: behind `measured`.
     share: of the roof that binds, which `bound_by` names.  error: relative to the largest output.  workspace: bytes.
     """
@@ -62,7 +66,8 @@ class Line:
 class Explanation:
     """Printable account of a choice; `to_dict()` for programs.
 
-    decided_by: what chose the algorithm: its name given, a layer of wisdom, or the model.
+    decided_by: what chose the algorithm: its name given, a layer of wisdom, what was measured with older kernels, a
+    neighbour, or the model.
     serial_fraction: of one thread's time, what more threads do not shorten (Amdahl), as fitted where several numbers
     of threads were compared.
     bound_by, remedy: what the chosen algorithm's time is bound by, and what helps; None if nothing was timed or the
@@ -169,8 +174,13 @@ def explain_stored(
     """The account of the choice that a caller without limits gets on a device; of the candidates of an effort."""
     layers, sources = Layers(workload.tables, store), workload.sources
     candidates, rejected = workload.candidates(problem, effort)
-    best = layers.lookup(device, problem, sources=sources, accuracies=ADMITS["standard"])
-    algorithm, decided_by = (best.row.candidate, best.layer) if best else workload.untuned(problem)
+    asked = {"sources": sources, "accuracies": ADMITS["standard"]}
+    best, older = layers.lookup(device, problem, **asked), layers.older(device, problem, **asked)
+    algorithm, decided_by = (best.row.candidate, best.layer) if best else ("", "")
+    if best is None or older:
+        told = workload.untuned(problem, [each.row.candidate for each in older])
+        if best is None or told[1] == OLDER:
+            algorithm, decided_by = told
     return account(
         problem,
         flops,

@@ -128,11 +128,14 @@ class Limits(NamedTuple):
     prefix: str = ""
 
     def admits(self, row: Row) -> bool:
-        """Whether the row was timed, is sound and keeps the limits."""
+        """Whether the row was timed, is sound, current and keeps the limits."""
+        return row.sources in self.sources and self.admits_any(row)
+
+    def admits_any(self, row: Row) -> bool:
+        """The same of a row of whatever sources."""
         return (
             row.is_timed
             and row.is_sound()
-            and row.sources in self.sources
             and (self.workspace is None or row.workspace <= self.workspace)
             and (self.accuracies is None or row.accuracy in self.accuracies)
             and row.candidate.startswith(self.prefix)

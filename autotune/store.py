@@ -34,6 +34,7 @@ from autotune.workload import Problem
 __all__ = ["REGIMES", "Row", "Store", "Use", "shared"]
 
 MISSED = 4096  # missed problems kept for a device
+LATE = 1e9  # seconds, longer than any that is stored
 SEEDS = 8  # candidates that other devices suggest
 
 COLUMNS = f"{', '.join(Row._fields)}, checksum"
@@ -108,11 +109,13 @@ class Store(Connection):
         return sorted(sound, key=lambda row: row.rank)
 
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> list[tuple[str, str]]:
-        """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE."""
-        query = f"""SELECT problem, candidate, min(score) FROM trials
+        """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE; where nothing is
+        current, the best that was."""
+        query = f"""SELECT problem, candidate,
+                    min(score + CASE WHEN sources IN ({_marks(sources)}) THEN 0 ELSE {LATE} END) FROM trials
                     WHERE device = ? AND regime = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
-                    AND sources IN ({_marks(sources)}) GROUP BY problem ORDER BY problem"""
-        values = (device, regime, like, *sources)
+                    GROUP BY problem ORDER BY problem"""
+        values = (*sources, device, regime, like)
         found = self._do(lambda c: c.execute(query, values).fetchall(), [])
         return [(problem, candidate) for problem, candidate, _ in found]
 
@@ -265,15 +268,23 @@ class Store(Connection):
         self._write(work)
 
     def prune(self, device: str, sources: Collection[str] = (), *, keep: bool = True) -> int:
-        """Drop what is stale: the device's rows of other sources, or with `keep=False` the device; rows dropped."""
+        """Drop what is of no use: the device's rows of other sources that were rejected, or whose problem was tuned
+        since; with `keep=False` the device. Returns how many rows."""
 
         def work(connection: sqlite3.Connection) -> int:
             if keep:
-                stale = f"device = ? AND sources NOT IN ({_marks(sources)})"
                 connection.execute(
                     "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, _together(sources))
                 )
-                return connection.execute(f"DELETE FROM trials WHERE {stale}", (device, *sources)).rowcount
+                return connection.execute(
+                    f"""DELETE FROM trials WHERE device = ? AND sources NOT IN ({_marks(sources)})
+                        AND (state = 'rejected' OR created <
+                             (SELECT max(created) FROM trials AS current
+                              WHERE current.device = trials.device AND current.problem = trials.problem
+                              AND current.regime = trials.regime AND current.{IS_TIMED}
+                              AND current.sources IN ({_marks(sources)})))""",
+                    (device, *sources, *sources),
+                ).rowcount
             for table in ("finished", "claims", "missed", "devices"):
                 connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
             return connection.execute("DELETE FROM trials WHERE device = ?", (device,)).rowcount

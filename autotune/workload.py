@@ -149,8 +149,12 @@ class Workload(Protocol):
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         """What can solve the problem, best estimate first, and what cannot; the first is the model's choice."""
 
-    def untuned(self, key: str) -> tuple[str, str]:
-        """The candidate that runs a problem of which nothing is stored, and what decides, such as "model"."""
+    def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
+        """The candidate that runs a problem of which nothing current is stored, and what decides, such as "model".
+
+        older: the candidates that were best with older sources, best first; the first that the workload's model agrees
+        with decides, as `layers.OLDER`.
+        """
 
     def compile(self, key: str, name: str) -> None:
         """Compile a candidate into the disk cache."""

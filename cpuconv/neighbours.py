@@ -1,4 +1,4 @@
-"""What a problem that was never tuned can learn from those that were: the nearest one's algorithm."""
+"""What a problem that is not tuned can learn: from its own rows of older kernels, else from the nearest tuned one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,26 @@ from cpuconv import tuned
 from cpuconv.errors import CpuconvError
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.select import Ranked
+from cpuconv.select import Limits, Ranked, limited, modelled_cost
 
 AGREES = 1.1  # the model may find a neighbour's algorithm so much slower than its own choice
 _OTHER_EPILOGUE = 0.1  # what another activation or residual counts as, in factors of e of a size
+
+
+def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
+    """The first of the candidates that were fastest with older kernels which the cost model agrees with.
+
+    Arguments:
+        names: of the candidates, the fastest first; those that no solver has any more are passed over.  favourite: the
+            model's, within the limits.
+    """
+    for name in names:
+        candidate = tuned.named(problem, name)
+        if candidate is not None:
+            own = Ranked(candidate, modelled_cost(problem, candidate))
+            if own.cost.estimate <= AGREES * favourite.cost.estimate and limited(problem, own, limits) is None:
+                return candidate
+    return None
 
 
 def suggestion(problem: ConvProblem, ranked: Sequence[Ranked]) -> Candidate | None:
@@ -40,7 +56,8 @@ def nearest(problem: ConvProblem) -> str | None:
         for key, candidate in tuned.winners(_alike(problem), regime):
             try:
                 other = ConvProblem.parse(key)
-            except CpuconvError:  # a key that this version did not write
+                Candidate.parse(candidate)
+            except (CpuconvError, ValueError):  # a key or a name that this version did not write
                 continue
             if _kind(other) == _kind(problem):
                 found.append((_distance(problem, other), key, candidate))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune import workload
 from autotune.cores import thread_counts
+from autotune.layers import OLDER
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
@@ -21,7 +22,7 @@ STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
-_UNTUNED = ("neighbour", "model")  # what decides where nothing is stored
+_UNTUNED = (OLDER, "neighbour", "model")  # what decides where nothing current is stored
 _MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
 _IN_THE_RUNNING = 1.5  # a favourite is tried when the model finds it slower than its choice by at most this much
 
@@ -50,7 +51,8 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "neighbour" or "model"."""
+    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour" or
+    "model"."""
 
     candidate: Candidate
     decided_by: str
@@ -240,17 +242,27 @@ def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str 
     if known is None and strategy == "profile" and problem.n and algorithm is None:
         tuned.profile(problem)
         known = tuned.lookup(problem, limits, prefix, read_only=False)
-    if known is not None:
-        return known
-    return untuned(problem, limits, prefix)
+    older = tuned.older(problem, limits, prefix)
+    return known if known is not None and not older else untuned(problem, limits, prefix, older, known)
 
 
-def untuned(problem: ConvProblem, limits: Limits, prefix: str = "") -> Choice:
-    """What runs a problem that nothing is stored of: its nearest tuned neighbour's algorithm where the model agrees,
-    else the model's choice."""
+def untuned(
+    problem: ConvProblem, limits: Limits, prefix: str = "", older: Sequence[str] = (), known: Choice | None = None
+) -> Choice:
+    """What runs a problem that nothing current decides: where the model agrees, what was fastest with older kernels or
+    else the nearest tuned neighbour's algorithm, else the model's choice.
+
+    Arguments:
+        older: candidates that were fastest with older kernels.  known: a choice among what is current, which was
+        slower; it comes next.
+    """
     from cpuconv import neighbours
 
     ranked = admitted(problem, limits, prefix)
+    if (found := neighbours.remembered(problem, older, ranked[0], limits)) is not None:
+        return Choice(found, OLDER)
+    if known is not None:
+        return known
     found = neighbours.suggestion(problem, ranked)
     return Choice(ranked[0].candidate, "model") if found is None else Choice(found, "neighbour")
 

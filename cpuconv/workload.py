@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,9 +79,9 @@ class ConvWorkload:
         rejected = [protocol.Rejected(name, why) for name, why in select.applicable(problem) if why is not None]
         return found, rejected
 
-    def untuned(self, key: str) -> tuple[str, str]:
-        """What a caller without limits gets where nothing is stored: the candidate, and who decides."""
-        choice = select.untuned(ConvProblem.parse(key), Limits())
+    def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
+        """What a caller without limits gets where nothing current is stored: the candidate, and who decides."""
+        choice = select.untuned(ConvProblem.parse(key), Limits(), older=older)
         return str(choice.candidate), choice.decided_by
 
     def compile(self, key: str, name: str) -> None:
