@@ -25,7 +25,7 @@ REMARKS = {
     PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on",
     OLDER: "measured with older kernels: taken where the cost model agrees, until the problem is tuned again",
 }
-ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it)"
+ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it, as does a warmup)"
 
 
 @dataclass(frozen=True)

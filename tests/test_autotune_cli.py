@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import cli_warmup
+from autotune import cli_warmup, doctor
 from autotune.cli import main
 from autotune.database import StoreWarning
 from autotune.device import fingerprint
@@ -112,8 +112,48 @@ class Cells(HTMLParser):
             self.cells.append(data.strip())
 
 
+def test_the_first_warmup_measures_the_roofs(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, probed = tmp_path / "log", []
+    monkeypatch.setattr(fake.Fake, "log", str(log))
+    inner = fake.Fake.probe
+
+    def probe(self: fake.Fake, threads: int):
+        assert not log.exists()  # nothing has been compiled yet
+        probed.append(threads)
+        return inner(self, threads)
+
+    monkeypatch.setattr(fake.Fake, "probe", probe)
+    monkeypatch.setattr(doctor, "allowed_cores", lambda: 2)
+    assert main(["warmup", "good:2", "--threads", "1", "--no-roofs"]) == OK
+    assert probed == [] and "roofs not measured" in capsys.readouterr().out
+    log.unlink()
+    assert main(["warmup", "good:2", "--threads", "1"]) == OK  # tuned before
+    told = capsys.readouterr()
+    assert "measuring the roofs of this device (1 thread)" in told.err and "% of the roofs" in told.out
+    assert main(["warmup", "good:2", "--threads", "2"]) == OK
+    assert main(["warmup", "good:3", "--threads", "2"]) == OK
+    assert main(["warmup", "good:3", "--threads", "3"]) == OK  # more than there are cores
+    assert probed == [1, 2]
+    (fields,) = Store().devices().values()
+    assert set(fields["roofs"]) == {"1", "2"}
+
+
+def test_a_warmup_goes_on_without_roofs(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(self: fake.Fake, threads: int):
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr(fake.Fake, "probe", probe)
+    assert main(["warmup", "good:2", "--threads", "1"]) == OK
+    told = capsys.readouterr()
+    assert "the roofs cannot be measured: RuntimeError: no clock" in told.err and "roofs not measured" in told.out
+
+
 def test_formats_and_output(environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["warmup", "good:2", "classes:1", "--threads", "1"]) == OK
+    assert main(["warmup", "good:2", "classes:1", "--threads", "1", "--no-roofs"]) == OK
     capsys.readouterr()
 
     def table(*options: str) -> str:
@@ -261,7 +301,7 @@ def test_interrupt(environ: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "net.txt"
     source.write_text("\n".join(f"lazy:{n}" for n in range(1, 40)))
     process = subprocess.Popen(
-        [*COMMAND, "warmup", str(source), "--threads", "1"],
+        [*COMMAND, "warmup", str(source), "--threads", "1", "--no-roofs"],
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
