@@ -20,7 +20,7 @@ from autotune.lines import Section, best_lines
 from autotune.measure import EFFORTS
 from autotune.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, say
 from autotune.store import Store
-from autotune.text import count_of
+from autotune.text import count_of, joined
 from autotune.wisdom import WisdomError
 from autotune.worker import WorkerError
 from autotune.workload import SourceError, discover
@@ -107,7 +107,8 @@ def _explain(options: argparse.Namespace) -> int:
         reports = [{"label": label, **explanation.to_dict()} for (label, _), explanation in told.items()]
         print(json.dumps(reports, indent=2, ensure_ascii=False))
     else:
-        print("\n\n".join(f"{label}\n{explanation}" for (label, _), explanation in told.items()))
+        titles = {each: joined(each[0], workload.summary(each[1])) for each in told}
+        print("\n\n".join(f"{titles[each]}\n{explanation}" for each, explanation in told.items()))
     return OK
 
 

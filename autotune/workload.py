@@ -175,6 +175,9 @@ class Workload(Protocol):
         `<dtype>_gflops` of each data type; `l1_gbs`, `l2_gbs`, `l3_gbs`, `dram_gbs`, reading; `store_gbs`.
         """
 
+    def summary(self, key: str) -> str:
+        """What a problem is, in a few words, such as its sizes; "" of a key that these sources do not know."""
+
     def describe(self) -> dict[str, Any]:
         """What the workload knows of this machine and of itself."""
 

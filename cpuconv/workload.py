@@ -108,6 +108,24 @@ class ConvWorkload:
         """Measured FMA peak (GFLOP/s), bandwidth of each memory level and of stores (GB/s), one after another."""
         return probe(threads)
 
+    def summary(self, key: str) -> str:
+        """Channels, kernel, stride and plane, such as "3→64 7x7/2 @224x224"; "" of a key that is no problem's."""
+        try:
+            problem = ConvProblem.parse(key)
+        except ValueError:
+            return ""
+        stride, gap = ("x".join(map(str, dict.fromkeys(pair))) for pair in (problem.stride, problem.dilation))
+        groups = "depthwise" if problem.cg == problem.kg == 1 else f"{problem.groups} groups"
+        parts = {
+            f"{problem.c}→{problem.k}": True,
+            f"{problem.r}x{problem.s}" + (f"/{stride}" if stride != "1" else ""): True,
+            f"@{problem.h}x{problem.w}": True,
+            groups: problem.groups > 1,
+            f"dilation {gap}": gap != "1",
+            f"batch {problem.n}": problem.n != 1,
+        }
+        return " ".join(part for part, is_told in parts.items() if is_told)
+
     def describe(self) -> dict[str, Any]:
         """What code generation and threads look like here."""
         isa = current()

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from autotune import cli_warmup, doctor
 from autotune.cli import main
 from autotune.database import StoreWarning
 from autotune.device import fingerprint
+from autotune.lines import Line
 from autotune.options import FAILED, INTERRUPTED, OK, USAGE
-from autotune.store import Store
+from autotune.store import Store, Use
 from autotune.workload import Reading
 from bench.tuning import fake
+from bench.tuning.fake import workload
 
 HERE = Path(__file__).parent
 COMMAND = [sys.executable, "-m", "autotune"]
@@ -150,6 +153,21 @@ def test_a_warmup_goes_on_without_roofs(
     assert main(["warmup", "good:2", "--threads", "1"]) == OK
     told = capsys.readouterr()
     assert "the roofs cannot be measured: RuntimeError: no clock" in told.err and "roofs not measured" in told.out
+
+
+def test_rows_say_what_a_problem_is(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake.Fake, "summary", lambda self, key: "3→64 7x7/2 @224x224")
+    use = Use("net", 1, "auto", "conv1", "good:1 threads=1", 1, 1e6)
+    assert Line(use, None, summary=workload.summary(use.problem)).title == "conv1 · 3→64 7x7/2 @224x224"
+    assert Line(use, None).title == "conv1"
+    assert Line(replace(use, label="good:1"), None, summary="3→64").title == "3→64"  # a name that only repeats the key
+    assert main(["warmup", "good:2", "--threads", "1"]) == OK
+    for arguments in (["table"], ["table", "--format", "html"], ["explain", "good:2"]):
+        capsys.readouterr()
+        assert main(arguments) == OK
+        assert "3→64 7x7/2 @224x224" in capsys.readouterr().out
 
 
 def test_formats_and_output(environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,6 +227,9 @@ class Fake:
         yield "float32_gflops", 15.0 * threads
         yield from {"l1_gbs": 50.0, "l2_gbs": 40.0, "l3_gbs": 30.0, "dram_gbs": 2.0, "store_gbs": 40.0}.items()
 
+    def summary(self, key: str) -> str:
+        return ""
+
     def describe(self) -> dict[str, object]:
         return {"threading_layer": "none"}
 
