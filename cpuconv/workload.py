@@ -130,11 +130,12 @@ class ConvWorkload:
         """What code generation and threads look like here."""
         isa = current()
         place, writable = cache.folder()
+        kept = "none, as others may write to it" if place is None else f"{place}{'' if writable else ' (read-only)'}"
         return {
             "isa": isa.name,
             "lanes": isa.lanes,
             "threading_layer": pool().layer,
-            "kernel_cache": "{}{}".format(place, "" if writable else " (read-only)"),
+            "kernel_cache": kept,
         }
 
 

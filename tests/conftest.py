@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _kept = os.environ.get("CPUCONV_TEST_CACHE")
 CACHE = Path(_kept).absolute() if _kept else Path(tempfile.mkdtemp(prefix="cpuconv-tests-"))
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
+os.umask(0o022)  # kernels are not kept in folders that others may write to
 
 settings.register_profile(
     "cpuconv", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
