@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from autotune.device import fingerprint
 from autotune.measure import EFFORTS, SAME
-from autotune.rows import WARM
+from autotune.rows import DECIDED, WARM
 from autotune.store import Row, Store
 from autotune.workload import ADMITS, Candidate, Workload
 
 
 def choose(workload: Workload, key: str, store: Store, effort: str, regime: str = WARM) -> list[Candidate]:
-    """The candidates worth compiling: the most promising of those that no stored time rules out."""
+    """The candidates worth compiling: the most promising of those that no stored time rules out; a provisional one
+    rules out nothing."""
     candidates, _ = workload.candidates(key, effort)
-    known = [Timed(row.accuracy, row.workspace, row.median) for row in timed_rows(workload, key, store, regime)]
+    decided = [row for row in timed_rows(workload, key, store, regime) if row.state == DECIDED]
+    known = [Timed(row.accuracy, row.workspace, row.median) for row in decided]
     seeds = {name: place for place, name in enumerate(store.seeds(key, regime))}
     # The model's choice stays first, as ties go to it.
     ordered = candidates[:1] + sorted(candidates[1:], key=lambda candidate: seeds.get(candidate.name, len(seeds)))
@@ -25,7 +27,7 @@ def choose(workload: Workload, key: str, store: Store, effort: str, regime: str 
 def timed_rows(workload: Workload, key: str, store: Store, regime: str = WARM) -> list[Row]:
     """The stored times of candidates that are as they were then, best first."""
     rows = store.rows(fingerprint().key, key, regime=regime)
-    return [row for row in rows if row.state == "ok" and row.sources in workload.sources]
+    return [row for row in rows if row.is_timed and row.sources in workload.sources]
 
 
 class Timed(NamedTuple):

@@ -20,7 +20,7 @@ from autotune.lines import Section, best_lines
 from autotune.measure import EFFORTS
 from autotune.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, say
 from autotune.store import Store
-from autotune.text import count_of
+from autotune.text import count_of, joined
 from autotune.wisdom import WisdomError
 from autotune.worker import WorkerError
 from autotune.workload import SourceError, discover
@@ -82,11 +82,12 @@ def _show(options: argparse.Namespace) -> int:
     table = [
         (
             key + (" (this)" if key == content["this_device"] else ""),
-            *(fields[name] for name in ("model", "isa", "cores", "finished", "timed", "rejected")),
+            *(fields[name] for name in ("model", "isa", "cores", "finished", "provisional", "timed", "rejected")),
         )
         for key, fields in devices.items()
     ]
-    print(tabulate(table, ("device", "CPU", "ISA", "cores", "problems", "timed", "rejected"), disable_numparse=True))
+    titles = ("device", "CPU", "ISA", "cores", "problems", "provisional", "timed", "rejected")
+    print(tabulate(table, titles, disable_numparse=True))
     return OK
 
 
@@ -106,7 +107,8 @@ def _explain(options: argparse.Namespace) -> int:
         reports = [{"label": label, **explanation.to_dict()} for (label, _), explanation in told.items()]
         print(json.dumps(reports, indent=2, ensure_ascii=False))
     else:
-        print("\n\n".join(f"{label}\n{explanation}" for (label, _), explanation in told.items()))
+        titles = {each: joined(each[0], workload.summary(each[1])) for each in told}
+        print("\n\n".join(f"{titles[each]}\n{explanation}" for each, explanation in told.items()))
     return OK
 
 

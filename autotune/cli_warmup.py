@@ -13,6 +13,7 @@ from autotune import exchange, fleet, report
 from autotune.cores import thread_counts
 from autotune.device import allowed_cores, fingerprint
 from autotune.display import display
+from autotune.doctor import measure, missing_roofs
 from autotune.lines import Section, best_lines
 from autotune.measure import EFFORTS
 from autotune.options import (
@@ -32,7 +33,9 @@ from autotune.options import (
     threads,
 )
 from autotune.store import Store, Use
+from autotune.text import count_of
 from autotune.warmup import Outcome, warmup
+from autotune.worker import describe
 from autotune.workload import REGIMES, Problem, SourceError, Workload, discover
 
 HELP = "time the candidates of every problem in the sources and store the fastest"
@@ -50,6 +53,9 @@ def run(options: argparse.Namespace) -> int:
         problems = fleet.shard(workload, problems, *options.shard)
     if options.dask is not None:
         return _on_cluster(workload, spec, problems, store, options)
+    if options.roofs:
+        _measure_roofs(workload, problems, store)
+    budget = options.budget and max(0.0, options.budget - (time.monotonic() - begun))
     try:
         with display() as listener:
             warmup(
@@ -57,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
                 problems,
                 store,
                 options.effort,
-                options.budget,
+                budget,
                 listener,
                 spec=spec,
                 layouts=layouts_text(options),
@@ -71,6 +77,18 @@ def run(options: argparse.Namespace) -> int:
         ended = {problem.key for problem in problems if problem.task not in outcome.left}
         store.clear_missed(fingerprint().key, [key for key, _ in missed if key in ended])
     return _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
+
+
+def _measure_roofs(workload: Workload, problems: Sequence[Problem], store: Store) -> None:
+    """Measure the roofs that tables of the problems need and the store lacks, while nothing loads the machine yet."""
+    missing = missing_roofs(store, {problem.threads for problem in problems})
+    if not missing:
+        return
+    say(f"measuring the roofs of this device ({', '.join(count_of(count, 'thread') for count in missing)})", OK)
+    try:
+        measure(workload, store, counts=missing)
+    except Exception as error:  # what tables then leave out
+        say(f"the roofs cannot be measured: {describe(error)}", OK)
 
 
 def _on_cluster(
@@ -171,7 +189,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
     add_problem_options(made, threads, more)
     efforts = "; ".join(f"{name}: {e.candidates} candidates, {e.seconds:g} s" for name, e in EFFORTS.items())
     made.add_argument("--effort", choices=EFFORTS, default="quick", help=f"spent on a problem, at most ({efforts})")
-    made.add_argument("--budget", metavar="SECONDS", type=positive(float), help="limit on everything")
+    made.add_argument("--budget", metavar="SECONDS", type=positive(float), help="limit on everything, roofs included")
     made.add_argument("--shape-limit", metavar="SECONDS", type=positive(float), help="limit on one problem")
     made.add_argument(
         "--regime",
@@ -198,5 +216,12 @@ def add_options(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument(
         "--dask", metavar="ADDRESS", help="tune on each kind of device of a dask cluster, given its scheduler's address"
+    )
+    made.add_argument(
+        "--no-roofs",
+        dest="roofs",
+        action="store_false",
+        help="do not measure what this device can reach (about a second for each number of threads, once); tables then"
+        " leave out 'of roof' and 'bound by'",
     )
     made.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -146,6 +146,10 @@ def add_commands(command: Callable[[str, Any, str], argparse.ArgumentParser]) ->
     made.add_argument("second", metavar="SECOND", nargs="?", type=Path, help=f"{FILE} (default: the store)")
     made.add_argument("--json", action="store_true", help="print as JSON")
 
-    made = command("prune", _prune, "drop what no choice on this device can use any more")
+    made = command(
+        "prune",
+        _prune,
+        "drop what no choice on this device can use any more: rows of older sources that were measured again",
+    )
     made.add_argument("--others", action="store_true", help="drop other devices too, and so the seeds they give")
     made.add_argument("--json", action="store_true", help="print what was dropped as JSON")

@@ -37,7 +37,7 @@ def open_writable(path: Path) -> tuple[sqlite3.Connection, str]:
     for _ in range(ATTEMPTS):
         seen = identity(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what others may write to is not trusted
             _check_header(path)
             return _connect(str(path)), ""
         except Unusable as error:

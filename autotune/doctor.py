@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune.device import Device, allowed_cores, fingerprint
 from autotune.paths import cache_folder
-from autotune.roofline import MEASURED
+from autotune.roofline import MEASURED, newest_roofs, roofs_for
 from autotune.store import Store
 from autotune.text import count_of
 from autotune.worker import describe
@@ -20,17 +20,23 @@ GFLOPS, GBS = "_gflops", "_gbs"
 Told = Callable[[int, str, float], None]
 
 
-def measure(workload: Workload, store: Store, told: Told = lambda threads, name, value: None) -> dict[str, Any]:
-    """Measure the roofs of one thread and of all cores allowed, about a second each, and store them for this device.
+def measure(
+    workload: Workload,
+    store: Store,
+    told: Told = lambda threads, name, value: None,
+    counts: Iterable[int] | None = None,
+) -> dict[str, Any]:
+    """Measure the roofs of so many threads, about a second each, and store them for this device beside those of others.
 
     Arguments:
         told: called with the threads, the name and the value of each figure as it is found.
+        counts: of threads; None: one, and all cores allowed.
 
     Returns:
         By the number of threads as text: figures by name, and when they were measured.
     """
     roofs: dict[str, dict[str, float]] = {}
-    for threads in sorted({1, allowed_cores()}):
+    for threads in sorted({1, allowed_cores()} if counts is None else counts):
         figures = roofs[str(threads)] = {}
         for name, value in workload.probe(threads):
             figures[name] = value
@@ -39,8 +45,15 @@ def measure(workload: Workload, store: Store, told: Told = lambda threads, name,
     device = fingerprint()
     with Store(store.path) as writable:
         writable.register(device)
-        writable.set_roofs(device.key, roofs)
+        kept = writable.devices().get(device.key, {}).get("roofs", {})
+        writable.set_roofs(device.key, newest_roofs(kept, roofs))
     return roofs
+
+
+def missing_roofs(store: Store, counts: Iterable[int]) -> list[int]:
+    """Those of the numbers of threads, within the cores allowed, whose roofs are not stored for this device."""
+    kept = store.devices().get(fingerprint().key, {})
+    return [count for count in sorted(counts) if count <= allowed_cores() and roofs_for(kept, count) is None]
 
 
 def examine(workload: Workload | None, store: Store, told: Told | None = None) -> dict[str, Any]:
@@ -94,7 +107,7 @@ def _roof_lines(roofs: Mapping[str, Any]) -> list[tuple[str, str]]:
                 what, text = figure_text(name, value)
             lines.setdefault(what, []).append(f"{text} ({count_of(int(threads), 'thread')})")
     return [(what, ", ".join(texts)) for what, texts in lines.items()] or [
-        ("roofs", "not measured; 'autotune doctor --measure' does it")
+        ("roofs", "not measured; the first 'autotune warmup' does it, or 'autotune doctor --measure'")
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from autotune import database
 from autotune.device import Device
 from autotune.roofline import newest_roofs
-from autotune.rows import Finished, Row, Use
+from autotune.rows import DECIDED, PROVISIONAL, Finished, Row, Use
 from autotune.store import Store
 from autotune.wisdom import DEVICE_RULES, Wisdom, WisdomError, parse, read, render
 
@@ -82,18 +82,18 @@ def merge(parts: Iterable[Wisdom]) -> Wisdom:
 def combined(some: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     """Rows of one problem from two tunings.
 
-    Those of the later one as they are; what only the earlier one timed, in terms of the later one's speed by the
-    candidates that both timed.
+    Those of the later one as they are (a decided tuning counts as later than a provisional one); what only the earlier
+    one timed, in terms of the later one's speed by the candidates that both timed.
     """
     if not some or not others:
         return [*some, *others]
-    older, newer = sorted((some, others), key=lambda rows: max(row.created for row in rows))
+    older, newer = sorted((some, others), key=_standing)
     known = {(row.candidate, row.sources): row for row in newer}
     before = {(row.candidate, row.sources): row for row in older}
     ratios = [
         known[name].median / before[name].median
         for name in known.keys() & before.keys()
-        if known[name].state == before[name].state == "ok"
+        if known[name].is_timed and before[name].is_timed
     ]
     factor = statistics.median(ratios) if ratios else 1.0
     kept = [
@@ -104,6 +104,11 @@ def combined(some: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     return sorted([*newer, *kept], key=lambda row: row.rank)
 
 
+def _standing(rows: Sequence[Row]) -> tuple[bool, float]:
+    """Sorts tunings of a problem, the one that counts most last."""
+    return all(row.state != PROVISIONAL for row in rows), max(row.created for row in rows)
+
+
 def table_of(wisdom: Wisdom, device: str, sources: Collection[str]) -> Wisdom:
     """What of a device some choice within some limits would take: a table to ship.
 
@@ -112,7 +117,7 @@ def table_of(wisdom: Wisdom, device: str, sources: Collection[str]) -> Wisdom:
     table = Wisdom({device: wisdom.devices[device]}, {device: wisdom.roofs.get(device, {})})
     for (key, _, _), rows in wisdom.rows.items():
         if key == device:
-            current = [row for row in rows if row.state == "ok" and row.sources in sources]
+            current = [row for row in rows if row.state == DECIDED and row.sources in sources]
             table.add(_front(sorted(current, key=lambda row: row.rank)))
     return table
 
@@ -155,7 +160,7 @@ def diff(first: Wisdom, second: Wisdom) -> list[Difference]:
 
 
 def _best(rows: Iterable[Row]) -> Row | None:
-    return min((row for row in rows if row.state == "ok"), key=lambda row: row.rank, default=None)
+    return min((row for row in rows if row.is_timed), key=lambda row: row.rank, default=None)
 
 
 def _device(told: dict[str, Any]) -> Device | None:

@@ -9,18 +9,23 @@ from typing import Any
 
 from tabulate import tabulate
 
-from autotune.layers import Found, Layers
+from autotune.layers import OLDER, Found, Layers
 from autotune.roofline import Roofs, Verdict, Work, classify, roofs_for
-from autotune.rows import COLD
+from autotune.rows import COLD, PROVISIONAL
 from autotune.store import Store
-from autotune.text import number, size
+from autotune.text import joined, number, size
 from autotune.workload import ADMITS, REGIMES, Candidate, Rejected, Workload
 
 HEADERS = (
     "", "candidate", "weights", "from", "µs", "±", "model µs", "GFLOP/s", "of roof", "bound by", "error", "workspace",
     "left out because",
 )  # fmt: skip
-ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it)"
+# What a remark on the row that decides means.
+REMARKS = {
+    PROVISIONAL: "provisional: raced once, in a warmup that has not ended; the next one goes on",
+    OLDER: "measured with older kernels: taken where the cost model agrees, until the problem is tuned again",
+}
+ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it, as does a warmup)"
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class Line:
 
     state: "timed", "untimed", "rejected" (it failed when it was tried) or "inapplicable".
     regime: how it was timed, "warm" or "cold".  layer: of wisdom that knows it: "pinned", "store" or "shipped".
+    remark: "provisional" if it was raced once, in a warmup that did not end; "older kernels" if it was measured with
+    such.
     measured, spread, estimate, bound: seconds; the last two are the model's.  samples: behind `measured`.
     share: of the roof that binds, which `bound_by` names.  error: relative to the largest output.  workspace: bytes.
     """
@@ -40,6 +47,7 @@ class Line:
     chosen: bool = False
     regime: str | None = None
     layer: str | None = None
+    remark: str | None = None
     measured: float | None = None
     spread: float | None = None
     samples: int | None = None
@@ -58,7 +66,8 @@ class Line:
 class Explanation:
     """Printable account of a choice; `to_dict()` for programs.
 
-    decided_by: what chose the algorithm: its name given, a layer of wisdom, or the model.
+    decided_by: what chose the algorithm: its name given, a layer of wisdom, what was measured with older kernels, a
+    neighbour, or the model.
     serial_fraction: of one thread's time, what more threads do not shorten (Amdahl), as fitted where several numbers
     of threads were compared.
     bound_by, remedy: what the chosen algorithm's time is bound by, and what helps; None if nothing was timed or the
@@ -83,7 +92,7 @@ class Explanation:
                 "*" if line.chosen else "",
                 line.candidate,
                 line.regime or "",
-                line.layer or "",
+                joined(line.layer, line.remark),
                 number(line.measured, ".1f", 1e6),
                 number(line.spread, ".1f", 1e6),
                 number(line.estimate, ".1f", 1e6),
@@ -98,6 +107,7 @@ class Explanation:
         ]
         alignment = (*["left"] * 4, *["right"] * 5, "left", "right", "right", "left")
         head = [self.problem, f"{self.algorithm}, decided by: {self.decided_by}"]
+        head += [REMARKS[line.remark] for line in self.lines if line.chosen and line.remark]
         if self.remedy:
             head.append(f"bound by: {self.bound_by}. {self.remedy}")
         elif any(line.chosen and line.measured for line in self.lines):
@@ -131,8 +141,8 @@ def account(
     stored: dict[str, list[Found]] = {}
     for each in rows:
         stored.setdefault(each.row.candidate, []).append(each)
-    decided = next((each for each in stored.get(algorithm, ()) if each.row.state == "ok"), None)
-    times = [row.median for found in stored.values() for row, _ in found if row.state == "ok"]
+    decided = next((each for each in stored.get(algorithm, ()) if each.row.is_timed), None)
+    times = [row.median for found in stored.values() for row, *_ in found if row.is_timed]
     best = decided.row.median if decided else min(times, default=None)
     left_out = limits or {}
 
@@ -164,8 +174,13 @@ def explain_stored(
     """The account of the choice that a caller without limits gets on a device; of the candidates of an effort."""
     layers, sources = Layers(workload.tables, store), workload.sources
     candidates, rejected = workload.candidates(problem, effort)
-    best = layers.lookup(device, problem, sources=sources, accuracies=ADMITS["standard"])
-    algorithm, decided_by = (best.row.candidate, best.layer) if best else workload.untuned(problem)
+    asked = {"sources": sources, "accuracies": ADMITS["standard"]}
+    best, older = layers.lookup(device, problem, **asked), layers.older(device, problem, **asked)
+    algorithm, decided_by = (best.row.candidate, best.layer) if best else ("", "")
+    if best is None or older:
+        told = workload.untuned(problem, [each.row.candidate for each in older])
+        if best is None or told[1] == OLDER:
+            algorithm, decided_by = told
     return account(
         problem,
         flops,
@@ -193,11 +208,12 @@ def _stored(found: Found, flops: float) -> Line:
         "rejected",
         regime=row.regime,
         layer=found.layer,
+        remark=found.remark,
         error=_known(row.error),
         accuracy=row.accuracy,
         workspace=row.workspace,
     )
-    if row.state != "ok":
+    if not row.is_timed:
         return replace(line, left_out=row.reason)
     figures = {"measured": row.median, "spread": _known(row.spread), "samples": row.count}
     return replace(line, state="timed", **figures, gflops=flops / row.median * 1e-9)

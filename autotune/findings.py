@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from autotune.candidates import Timed
 from autotune.measure import Race, median_and_spread
+from autotune.rows import DECIDED
 from autotune.store import Row
 from autotune.workload import Candidate, Verdict
 
@@ -69,14 +70,14 @@ class Findings:
                 samples, seconds = [*self.samples[name], *later.get(name, ())], self.times[name]
                 middle, spread = median_and_spread(samples)
                 row = row._replace(
-                    state="ok",
+                    state=DECIDED,
                     reason="",
                     median=seconds,
                     spread=spread * seconds / middle,
                     count=len(samples),
                     score=self.scores[name],
                 )
-            if row.state == "ok" or row.reason:
+            if row.is_timed or row.reason:
                 found.append(row)
         return found
 
@@ -84,7 +85,7 @@ class Findings:
 def carried(rows: Sequence[Row], stored: Sequence[Row]) -> list[Row]:
     """Stored times of candidates not timed this time, put in terms of today's speed by those timed both times."""
     old = {row.candidate: row for row in stored}
-    both = [row.median / old[row.candidate].median for row in rows if row.state == "ok" and row.candidate in old]
+    both = [row.median / old[row.candidate].median for row in rows if row.is_timed and row.candidate in old]
     if not both:
         return []
     factor = statistics.median(both)

@@ -11,27 +11,36 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from autotune import database, store
 from autotune.connection import writes
-from autotune.rows import REGIMES, WARM, Limits, Row, limits_of
+from autotune.rows import PROVISIONAL, REGIMES, WARM, Limits, Row, limits_of
 from autotune.wisdom import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
 LAYERS = PINNED_LAYER, STORE_LAYER, SHIPPED_LAYER = ("pinned", "store", "shipped")
+OLDER = "older kernels"  # what a row was measured with whose sources are not current
 RECHECK_SECONDS = 1.0  # how soon a look-up sees what another process has found, or another file pinned
 REMEMBERED = 4096  # answers
 
 
 class Found(NamedTuple):
-    """A row and the layer that it is from, one of `LAYERS`."""
+    """A row, the layer that it is from, one of `LAYERS`, and whether its sources are current."""
 
     row: Row
     layer: str
+    current: bool = True
+
+    @property
+    def remark(self) -> str | None:
+        """What a reader should know of the row, or None."""
+        if not self.current:
+            return OLDER
+        return PROVISIONAL if self.row.state == PROVISIONAL else None
 
 
 Winners = list[tuple[str, str]]  # problem, candidate
@@ -65,10 +74,12 @@ class Book:
 
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners:
         """As `Store.winners`."""
-        limits, pattern = limits_of(sources), re.compile(".*".join(map(re.escape, like.split("%"))))
+        current, pattern = limits_of(sources), re.compile(".*".join(map(re.escape, like.split("%"))))
         asked = [key for of, key, how in self._read().rows if (of, how) == (device, regime) and pattern.fullmatch(key)]
-        found = ((key, self.find(device, key, regime, limits)) for key in sorted(asked))
-        return [(key, row.candidate) for key, row in found if row is not None]
+        timed = ((key, [row for row in self.rows(device, key, regime) if current.admits_any(row)]) for key in asked)
+        return [
+            (key, min(rows, key=lambda row: not current.admits(row)).candidate) for key, rows in sorted(timed) if rows
+        ]
 
     def version(self) -> tuple[Any, ...]:
         """As `Store.version`; reads the file if it is another than before."""
@@ -156,21 +167,53 @@ class Layers:
             found = look.answers[request] = _search(look.layers, device, *request)
             return found
 
+    def older(
+        self,
+        device: str,
+        problem: str,
+        *,
+        sources: Collection[str],
+        workspace_limit: int | None = None,
+        accuracies: Iterable[str] | None = None,
+        prefix: str = "",
+    ) -> list[Found]:
+        """Rows of other sources that nothing current has replaced, best first: the problem was not tuned since, and
+        those that are still current from that tuning are slower than these, or there are none.
+
+        Whoever asks should look twice at their candidates, whose times may be others now. Arguments are those of
+        `lookup`.
+        """
+        limits = limits_of(sources, workspace_limit, accuracies, prefix)
+        best = self.lookup(
+            device, problem, sources=sources, workspace_limit=workspace_limit, accuracies=accuracies, prefix=prefix
+        )
+        for regime in REGIMES:
+            for name, layer in self._look(device).layers:
+                if best is None or (best.row.regime, best.layer) == (regime, name):
+                    found = _older(layer.rows(device, problem, regime), limits, best and best.row)
+                    if found:
+                        return [Found(row, name, current=False) for row in found]
+        return []
+
     def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
-        """Every candidate's current row, from the first layer that has one."""
+        """Every candidate's row, from the first layer that has a current one; else one that nothing has replaced."""
         found: dict[str, Found] = {}
+        older: dict[str, Found] = {}
         for name, layer in self._look(device).layers:
-            for row in layer.rows(device, problem, regime):
+            rows = layer.rows(device, problem, regime)
+            for row in rows:
                 if row.sources in sources:
                     found.setdefault(row.candidate, Found(row, name))
-        return found
+            for row in _older(rows, limits_of(sources)):
+                older.setdefault(row.candidate, Found(row, name, current=False))
+        return older | found
 
     def all_rows(self, device: str, problem: str, sources: Collection[str]) -> list[Found]:
         """`rows` of every regime, in the order in which a look-up asks them."""
         return [each for regime in REGIMES for each in self.rows(device, problem, sources, regime).values()]
 
     def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
-        """`Store.winners`, of each problem from the first layer that knows it."""
+        """As `Store.winners`, of each problem from the first layer that knows it."""
         look, request = self._look(device), (like, frozenset(sources), regime)
         if request not in look.winners:
             found: dict[str, str] = {}
@@ -211,6 +254,20 @@ class Layers:
 def _make_room(answers: dict[Any, Any]) -> None:
     if len(answers) >= REMEMBERED:
         answers.clear()
+
+
+def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list[Row]:
+    """The rows of other sources than the limits', but within these, that were measured no earlier than those of a
+    problem (`rows`) that are current, and rank before the best of them."""
+    tuned = max((row.created for row in rows if row.is_timed and row.sources in limits.sources), default=0.0)
+    return [
+        row
+        for row in rows
+        if row.sources not in limits.sources
+        and limits.admits_any(row)
+        and row.created >= tuned
+        and (best is None or row.rank < best.rank)
+    ]
 
 
 def _search(layers: Iterable[tuple[str, Layer]], device: str, problem: str, limits: Limits) -> Found | None:

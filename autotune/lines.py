@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -14,7 +14,7 @@ from autotune.layers import Layers
 from autotune.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.rows import COLD
 from autotune.store import Row, Store, Use
-from autotune.text import count_of, number, size
+from autotune.text import count_of, joined, number, size
 from autotune.workload import ADMITS, Workload
 
 FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fraction")
@@ -24,7 +24,8 @@ FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fractio
 class Line:
     """A problem of a network with its best row and the layer of wisdom that it is from, None if nothing solves it.
 
-    work, roofs: where they are known.
+    work, roofs: where they are known.  remark: on the row, such as "provisional".  summary: of the problem, as the
+    workload says what it is.
     """
 
     use: Use
@@ -32,6 +33,14 @@ class Line:
     work: Work | None = None
     roofs: Roofs | None = None
     layer: str | None = None
+    remark: str | None = None
+    summary: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the network calls the problem, and what it is; once if it has no other name than its key."""
+        nameless = self.summary and self.use.problem.startswith(self.use.label)
+        return joined("" if nameless else self.use.label, self.summary)
 
     @property
     def gflops(self) -> float:
@@ -73,11 +82,14 @@ class Line:
             "threads": use.threads,
             "layouts": use.layouts,
             "problem": use.label,
+            "title": self.title,
+            "summary": self.summary,
             "shape": use.problem,
             "count": use.count,
             "algorithm": row.candidate if row else None,
             "regime": row.regime if row else None,
             "layer": self.layer,
+            "remark": self.remark,
             **{name: None if value is None or math.isnan(value) else value for name, value in figures.items()},
             "total_ms": row.median * use.count * 1e3 if row else None,
             "roof_share": verdict.share if verdict else None,
@@ -89,11 +101,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the name of its figure in `Line.record`, and how that becomes text."""
+    """A column of a table: the name of its figure in `Line.record`, how that becomes text, the name of a text that
+    follows it, and whether the text may be long and so take several lines."""
 
     title: str
     name: str
     text: Callable[[Any], str] | None = None
+    aside: str = ""
+    is_long: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -102,7 +117,8 @@ class Column:
     def cell(self, record: Mapping[str, Any]) -> str:
         """The figure of a line's record as text, empty where unknown."""
         value = record[self.name]
-        return str(value or "") if self.text is None else self.text(value)
+        told = str(value or "") if self.text is None else self.text(value)
+        return joined(told, record[self.aside]) if self.aside else told
 
 
 def _decimals(format: str) -> Callable[[float | None], str]:
@@ -110,18 +126,18 @@ def _decimals(format: str) -> Callable[[float | None], str]:
 
 
 COLUMNS = (
-    Column("problem", "problem"),
+    Column("problem", "title"),
     Column("count", "count", str),
     Column("time µs", "time_us", _decimals(".1f")),
     Column("± µs", "spread_us", _decimals(".1f")),
+    Column("algorithm", "algorithm", is_long=True),
     Column("count × time ms", "total_ms", _decimals(".3f")),
     Column("GFLOP/s", "gflops", _decimals(".1f")),
     Column("of roof", "roof_share", _decimals(".0%")),
     Column("bound by", "bound_by"),
     Column("serial", "serial_fraction", _decimals(".0%")),
-    Column("algorithm", "algorithm"),
     Column("weights", "regime"),
-    Column("from", "layer"),
+    Column("from", "layer", aside="remark"),
     Column("error", "error", _decimals(".1e")),
     Column("workspace", "workspace_bytes", size),
     Column("shape", "shape"),
@@ -154,9 +170,11 @@ def best_lines(
     lines = []
     for use in uses:
         found = layers.lookup(device, use.problem, sources=sources, accuracies=ADMITS[accuracy])
-        row, layer = found or (None, None)
-        work = workload.work(use.problem, row.candidate) if row else None
-        lines.append(Line(use, row, work, roofs_for(fields, use.threads), layer))
+        line = Line(use, None, roofs=roofs_for(fields, use.threads), summary=workload.summary(use.problem))
+        if found is not None:
+            work = workload.work(use.problem, found.row.candidate)
+            line = replace(line, row=found.row, work=work, layer=found.layer, remark=found.remark)
+        lines.append(line)
     return lines
 
 

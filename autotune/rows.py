@@ -12,23 +12,25 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 from autotune.workload import REGIMES
 
 WARM, COLD = REGIMES
+TIMED = DECIDED, PROVISIONAL = ("ok", "provisional")  # states of a row that has a time
 
 
 class Row(NamedTuple):
     """One candidate for one problem on one device.
 
-    sources: hash of what the candidate is made from; a row of other sources is stale.  state: "ok", or "rejected"
-    with its reason.  median, spread: seconds, of `count` samples, put in terms of the winner's by the rounds that both
-    ran in.  score: seconds to rank by: the median, but unless the last race confirmed the winner, not below that of
-    the model's choice.  error, error_limit: relative to the largest output.  workspace: bytes.  bound, estimate:
-    seconds, the model's.  regime: one of `REGIMES`.  threads_fraction: Amdahl's serial fraction, NaN where unknown.
+    sources: hash of what the candidate is made from; a row of other sources is stale.  state: "ok", "provisional" if
+    its problem was raced once and the best not timed again yet, or "rejected" with its reason.  median, spread:
+    seconds, of `count` samples, put in terms of the winner's by the rounds that both ran in.  score: seconds to rank
+    by: the median, but unless the last race confirmed the winner, not below that of the model's choice.  error,
+    error_limit: relative to the largest output.  workspace: bytes.  bound, estimate: seconds, the model's.  regime: one
+    of `REGIMES`.  threads_fraction: Amdahl's serial fraction, NaN where unknown.
     """
 
     device: str
     problem: str
     candidate: str
     sources: str
-    state: Literal["ok", "rejected"]
+    state: Literal["ok", "provisional", "rejected"]
     reason: str = ""
     median: float = math.nan
     spread: float = math.nan
@@ -44,9 +46,14 @@ class Row(NamedTuple):
     regime: str = WARM
     threads_fraction: float = math.nan
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the candidate has a time, and so may decide."""
+        return self.state in TIMED
+
     def is_sound(self) -> bool:
         """Whether the values are such as a tuner writes (a damaged file may hold anything)."""
-        if self.state != "ok":
+        if not self.is_timed:
             return self.state == "rejected"
         seconds = (self.median, self.score)
         return (
@@ -58,7 +65,7 @@ class Row(NamedTuple):
     @property
     def rank(self) -> tuple[bool, float, float, str]:
         """Sorts the timed rows first, the best of them first; ties go to the model's estimate."""
-        timed = self.state == "ok"
+        timed = self.is_timed
         estimate = math.inf if math.isnan(self.estimate) else self.estimate
         return not timed, self.score if timed else 0.0, estimate, self.candidate
 
@@ -121,11 +128,14 @@ class Limits(NamedTuple):
     prefix: str = ""
 
     def admits(self, row: Row) -> bool:
-        """Whether the row was timed, is sound and keeps the limits."""
+        """Whether the row was timed, is sound, current and keeps the limits."""
+        return row.sources in self.sources and self.admits_any(row)
+
+    def admits_any(self, row: Row) -> bool:
+        """The same of a row of whatever sources."""
         return (
-            row.state == "ok"
+            row.is_timed
             and row.is_sound()
-            and row.sources in self.sources
             and (self.workspace is None or row.workspace <= self.workspace)
             and (self.accuracies is None or row.accuracy in self.accuracies)
             and row.candidate.startswith(self.prefix)

@@ -28,7 +28,7 @@ from autotune.measure import (
     stay,
 )
 from autotune.measure import Run as Loop
-from autotune.rows import COLD, WARM
+from autotune.rows import COLD, DECIDED, PROVISIONAL, WARM
 from autotune.store import Row, Store
 from autotune.worker import compile_here, describe
 from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
@@ -257,7 +257,9 @@ class Search:
 
     def is_proven(self, leader: str) -> bool:
         """Whether it may rank before the model's choice."""
-        model = self.model
+        model, times = self.model, self.findings.times
+        if not self.turns and times[model] > FAR * times[leader]:  # all that one moment can tell, in however few rounds
+            return True
         return leader == model or model in self.beaten or is_faster(self.evidence(model, leader))
 
     @property
@@ -323,15 +325,23 @@ class Search:
         middles = [pseudomedian(ratios) for turn in self.counted if (ratios := turn.ratios(name, to))]
         return statistics.geometric_mean(middles) if middles else 1.0
 
-    def save(self, store: Store) -> Row | None:
+    def save(self, store: Store, *, provisional: bool = False) -> Row | None:
         """Store what was found; returns the best row, or None if every candidate was rejected. Again, if more is known
-        since."""
+        since.
+
+        Arguments:
+            provisional: whether more is to come; what was decided before then stays as it is.
+        """
         self.decide()
         blank = Row(fingerprint().key, self.key, "", "", "rejected", regime=self.regime)
         turns = Race([], kept=[each for turn in self.counted for each in turn.kept])
         rows = self.findings.rows(blank, self.candidates, self.workload.sources_of, turns.samples)
-        store.put(rows + carried(rows, timed_rows(self.workload, self.key, store, self.regime)))
-        timed = [row for row in rows if row.state == "ok"]
+        stored = timed_rows(self.workload, self.key, store, self.regime)
+        if not (provisional and any(row.state == DECIDED for row in stored)):
+            state = PROVISIONAL if provisional else DECIDED
+            found = rows + carried(rows, stored)
+            store.put([row._replace(state=state) if row.is_timed else row for row in found])
+        timed = [row for row in rows if row.is_timed]
         return min(timed, key=lambda row: (row.score, row.estimate), default=None)
 
     def decide(self) -> None:

@@ -16,17 +16,31 @@ from autotune.connection import Connection, writes
 from autotune.device import Device
 from autotune.paths import VARIABLE
 from autotune.roofline import KeptRoofs, sound_roofs
-from autotune.rows import REGIMES, WARM, Finished, Limits, Row, Use, from_values, limits_of, to_values
+from autotune.rows import (
+    PROVISIONAL,
+    REGIMES,
+    TIMED,
+    WARM,
+    Finished,
+    Limits,
+    Row,
+    Use,
+    from_values,
+    limits_of,
+    to_values,
+)
 from autotune.workload import Problem
 
 __all__ = ["REGIMES", "Row", "Store", "Use", "shared"]
 
 MISSED = 4096  # missed problems kept for a device
+LATE = 1e9  # seconds, longer than any that is stored
 SEEDS = 8  # candidates that other devices suggest
 
 COLUMNS = f"{', '.join(Row._fields)}, checksum"
 SELECT = f"SELECT {COLUMNS} FROM trials WHERE device = ? AND problem = ? AND regime = ?"
-RANKED = f"{SELECT} AND state = 'ok' ORDER BY score, estimate, candidate"
+IS_TIMED = f"state IN {TIMED}"
+RANKED = f"{SELECT} AND {IS_TIMED} ORDER BY score, estimate, candidate"
 FINISH = "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?)"
 USE = "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 REGISTER = "INSERT INTO devices VALUES (?, ?, '{}') ON CONFLICT (device) DO UPDATE SET fields = excluded.fields"
@@ -95,11 +109,13 @@ class Store(Connection):
         return sorted(sound, key=lambda row: row.rank)
 
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> list[tuple[str, str]]:
-        """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE."""
-        query = f"""SELECT problem, candidate, min(score) FROM trials
-                    WHERE device = ? AND regime = ? AND problem LIKE ? AND state = 'ok' AND score > 0
-                    AND sources IN ({_marks(sources)}) GROUP BY problem ORDER BY problem"""
-        values = (device, regime, like, *sources)
+        """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE; where nothing is
+        current, the best that was."""
+        query = f"""SELECT problem, candidate,
+                    min(score + CASE WHEN sources IN ({_marks(sources)}) THEN 0 ELSE {LATE} END) FROM trials
+                    WHERE device = ? AND regime = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
+                    GROUP BY problem ORDER BY problem"""
+        values = (*sources, device, regime, like)
         found = self._do(lambda c: c.execute(query, values).fetchall(), [])
         return [(problem, candidate) for problem, candidate, _ in found]
 
@@ -143,7 +159,7 @@ class Store(Connection):
         """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
         best: dict[str, int] = {}
         for (device,) in self._do(lambda c: c.execute("SELECT device FROM devices").fetchall(), []):
-            timed = (row.candidate for row in self.rows(device, problem, regime) if row.state == "ok")
+            timed = (row.candidate for row in self.rows(device, problem, regime) if row.is_timed)
             for place, name in enumerate(dict.fromkeys(timed)):
                 best[name] = min(place, best.get(name, place))
         return sorted(best, key=best.__getitem__)[:SEEDS]
@@ -200,14 +216,17 @@ class Store(Connection):
         self._write(lambda c: c.execute(ROOFS, (json.dumps(roofs), device)))
 
     def devices(self) -> dict[str, dict[str, Any]]:
-        """The registered devices by key, each with its fields, "roofs", and counts of problems and rows."""
-        query = """SELECT device, fields, roofs,
+        """The registered devices by key, each with its fields, "roofs", and counts: problems finished and provisional,
+        rows timed and rejected."""
+        query = f"""SELECT device, fields, roofs,
                    (SELECT count(*) FROM finished WHERE finished.device = devices.device),
-                   (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'ok'),
+                   (SELECT count(DISTINCT problem || ' ' || regime) FROM trials
+                    WHERE trials.device = devices.device AND state = '{PROVISIONAL}'),
+                   (SELECT count(*) FROM trials WHERE trials.device = devices.device AND {IS_TIMED}),
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'rejected')
                    FROM devices ORDER BY device"""
         found = self._do(lambda c: c.execute(query).fetchall(), [])
-        counts = ("finished", "timed", "rejected")
+        counts = ("finished", "provisional", "timed", "rejected")
         return {
             key: {**_object(text), "roofs": sound_roofs(_object(roofs)), **dict(zip(counts, numbers, strict=True))}
             for key, text, roofs, *numbers in found
@@ -249,15 +268,23 @@ class Store(Connection):
         self._write(work)
 
     def prune(self, device: str, sources: Collection[str] = (), *, keep: bool = True) -> int:
-        """Drop what is stale: the device's rows of other sources, or with `keep=False` the device; rows dropped."""
+        """Drop what is of no use: the device's rows of other sources that were rejected, or whose problem was tuned
+        since; with `keep=False` the device. Returns how many rows."""
 
         def work(connection: sqlite3.Connection) -> int:
             if keep:
-                stale = f"device = ? AND sources NOT IN ({_marks(sources)})"
                 connection.execute(
                     "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, _together(sources))
                 )
-                return connection.execute(f"DELETE FROM trials WHERE {stale}", (device, *sources)).rowcount
+                return connection.execute(
+                    f"""DELETE FROM trials WHERE device = ? AND sources NOT IN ({_marks(sources)})
+                        AND (state = 'rejected' OR created <
+                             (SELECT max(created) FROM trials AS current
+                              WHERE current.device = trials.device AND current.problem = trials.problem
+                              AND current.regime = trials.regime AND current.{IS_TIMED}
+                              AND current.sources IN ({_marks(sources)})))""",
+                    (device, *sources, *sources),
+                ).rowcount
             for table in ("finished", "claims", "missed", "devices"):
                 connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
             return connection.execute("DELETE FROM trials WHERE device = ?", (device,)).rowcount

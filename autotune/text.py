@@ -21,3 +21,8 @@ def size(count: int | None) -> str:
 def count_of(count: int, what: str) -> str:
     """ "1 thread", "2 threads"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def joined(*parts: str | None) -> str:
+    """The parts that there are, with a point between them."""
+    return " · ".join(filter(None, parts))

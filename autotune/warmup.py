@@ -1,7 +1,7 @@
 """Tuning many problems: the most valuable first, tried out in workers, timed one at a time in this process.
 
-Batches of problems alternate between the two, so that nothing compiles while something is timed,
-and an interrupt finds most of the work in the store.
+Batches of problems alternate between the two, so that nothing compiles while something is timed. Each problem is stored
+as soon as it has raced, as provisional, so that whatever ends a warmup finds most of the work in the store.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class _Warmup:
         return _Timing(problem, search, is_whole=len(tried) == len(candidates))
 
     def time(self, group: Sequence[_Timing], limit: float | None) -> None:
-        """Time problems in turn and store what is found; of those that an interrupt meets, what is known so far.
+        """Time problems in turn and store what is found: what the race says at once, as provisional.
 
         Without a budget or a limit each has a few turns; what is then left goes to those that are still open.
         """
@@ -272,6 +272,7 @@ class _Warmup:
                 self.pace.tell("time", each.problem.label)
                 raced.append(each)
                 each.search.race(deadline)
+                each.search.save(self.store, provisional=True)
             self.settle(group, begun + seconds, deadline, TURNS if ends else AGREED)
             spent = time.monotonic() - begun
             if not ends:
@@ -282,7 +283,7 @@ class _Warmup:
                 self.finish(raced.pop(0), spent / len(group))
         finally:
             for each in raced:
-                each.search.save(self.store)
+                each.search.save(self.store, provisional=True)
 
     def settle(self, group: Sequence[_Timing], until: float, deadline: float | None = None, turns: int = TURNS) -> None:
         """Time the best of each again, in turn."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune.device import Device
 from autotune.roofline import KeptRoofs, sound_roofs
-from autotune.rows import REALS, REGIMES, Finished, Row, Use
+from autotune.rows import REALS, REGIMES, TIMED, Finished, Row, Use
 from autotune.workload import ADMITS
 
 FORMAT = "autotune-wisdom"
@@ -91,7 +91,7 @@ ROW_RULES: dict[str, Rule] = {
     "problem": _text(1),
     "candidate": _text(1),
     "sources": _text(1),
-    "state": _one_of(("ok", "rejected")),
+    "state": _one_of((*TIMED, "rejected")),
     "reason": _text(),
     "median": _real(MOST_SECONDS),
     "spread": _real(MOST_SECONDS),
@@ -207,7 +207,9 @@ def _wisdom(told: dict[str, Any]) -> Wisdom:
             row = Row(device.key, **{name: math.nan if value is None else value for name, value in record.items()})
             row = row._replace(**{name: float(getattr(row, name)) for name in REALS})
             if not row.is_sound():
-                raise WisdomError(f"{where}.rows: {row.candidate!r:.60} must have a median and a score, as it is ok")
+                raise WisdomError(
+                    f"{where}.rows: {row.candidate!r:.60} must have a median and a score, as it is {row.state}"
+                )
             wisdom.add([row])
             left -= 1
         finished = _table(each["finished"], FINISHED_RULES, f"{where}.finished", MOST_ROWS)

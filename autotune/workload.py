@@ -149,8 +149,12 @@ class Workload(Protocol):
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         """What can solve the problem, best estimate first, and what cannot; the first is the model's choice."""
 
-    def untuned(self, key: str) -> tuple[str, str]:
-        """The candidate that runs a problem of which nothing is stored, and what decides, such as "model"."""
+    def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
+        """The candidate that runs a problem of which nothing current is stored, and what decides, such as "model".
+
+        older: the candidates that were best with older sources, best first; the first that the workload's model agrees
+        with decides, as `layers.OLDER`.
+        """
 
     def compile(self, key: str, name: str) -> None:
         """Compile a candidate into the disk cache."""
@@ -170,6 +174,9 @@ class Workload(Protocol):
 
         `<dtype>_gflops` of each data type; `l1_gbs`, `l2_gbs`, `l3_gbs`, `dram_gbs`, reading; `store_gbs`.
         """
+
+    def summary(self, key: str) -> str:
+        """What a problem is, in a few words, such as its sizes; "" of a key that these sources do not know."""
 
     def describe(self) -> dict[str, Any]:
         """What the workload knows of this machine and of itself."""

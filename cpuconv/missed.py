@@ -63,7 +63,7 @@ def settle() -> None:
     from cpuconv import select, tuned
 
     for problem, limits in list(_waiting):
-        if tuned.lookup(problem, limits) is not None:
+        if tuned.lookup(problem, limits) is not None and not tuned.older(problem, limits):
             with _lock:
                 _waiting.pop((problem, limits), None)
             select.forget(problem)

@@ -1,9 +1,10 @@
-"""What a problem that was never tuned can learn from those that were: the nearest one's algorithm."""
+"""What a problem that is not tuned can learn: from its own rows of older kernels, else from the nearest tuned one."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from autotune.workload import REGIMES
@@ -12,10 +13,29 @@ from cpuconv.activation import Activation
 from cpuconv.errors import CpuconvError
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.select import Limits, Ranked, admitted
+from cpuconv.select import Limits, Ranked, admitted, limited, modelled_cost
 
 AGREES = 1.1  # the model may find a neighbour's algorithm so much slower than its own choice
 _OTHER_EPILOGUE = 0.1  # what another activation or residual counts as, in factors of e of a size
+
+
+def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
+    """The first of the candidates that were fastest with older kernels which the cost model agrees with.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the candidates, the fastest first; those that no solver has any more are passed over.
+    favourite : Ranked
+        The model's, within the limits.
+    """
+    for name in names:
+        candidate = tuned.named(problem, name)
+        if candidate is not None:
+            own = Ranked(candidate, modelled_cost(problem, candidate))
+            if own.cost.estimate <= AGREES * favourite.cost.estimate and limited(problem, own, limits) is None:
+                return candidate
+    return None
 
 
 def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
@@ -43,7 +63,7 @@ def nearest(problem: ConvProblem) -> str | None:
     for regime in REGIMES:
         for key, candidate in tuned.winners(_alike(problem), regime):
             place = _place(key)
-            if place is not None and place.kind == here.kind:
+            if place is not None and place.kind == here.kind and _is_known(candidate):
                 found.append((_distance(here, place), key, candidate))
     return min(found)[2] if found else None
 
@@ -79,6 +99,16 @@ def _place(key: str) -> _Place | None:
         return _place_of(ConvProblem.parse(key))
     except CpuconvError:  # a key that this version did not write
         return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_known(candidate: str) -> bool:
+    """Whether this version has a candidate of that name."""
+    try:
+        Candidate.parse(candidate)
+    except ValueError:
+        return False
+    return True
 
 
 def _distance(a: _Place, b: _Place) -> float:

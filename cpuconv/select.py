@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
 from autotune import workload
 from autotune.cores import thread_counts
+from autotune.layers import OLDER
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
@@ -23,7 +24,8 @@ STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
-_UNTUNED = ("neighbour", "model")  # what decides where nothing is stored
+_MODELLED = ("neighbour", "model")  # what decides where nothing is stored
+_UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
 _MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
 _HARDLY = 1.03  # how much slower a candidate may be whose packed weights exist
 _IN_THE_RUNNING = 1.5  # a favourite is tried when the model finds it slower than its choice by at most this much
@@ -53,7 +55,8 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "neighbour" or "model"."""
+    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour" or
+    "model"."""
 
     candidate: Candidate
     decided_by: str
@@ -312,17 +315,27 @@ def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str 
     if known is None and strategy == "profile" and problem.n and algorithm is None:
         tuned.profile(problem)
         known = tuned.lookup(problem, limits, prefix, read_only=False)
-    if known is not None:
-        return known
-    return untuned(problem, limits, prefix)
+    older = tuned.older(problem, limits, prefix)
+    return known if known is not None and not older else untuned(problem, limits, prefix, older, known)
 
 
-def untuned(problem: ConvProblem, limits: Limits, prefix: str = "") -> Choice:
-    """What runs a problem that nothing is stored of: its nearest tuned neighbour's algorithm where the model agrees,
-    else the model's choice."""
+def untuned(
+    problem: ConvProblem, limits: Limits, prefix: str = "", older: Sequence[str] = (), known: Choice | None = None
+) -> Choice:
+    """What runs a problem that nothing current decides: where the model agrees, what was fastest with older kernels or
+    else the nearest tuned neighbour's algorithm, else the model's choice.
+
+    Arguments:
+        older: candidates that were fastest with older kernels.  known: a choice among what is current, which was
+        slower; it comes next.
+    """
     from cpuconv import neighbours
 
     best = favourite(problem, limits, prefix)
+    if (found := neighbours.remembered(problem, older, best, limits)) is not None:
+        return Choice(found, OLDER)
+    if known is not None:
+        return known
     found = neighbours.suggestion(problem, best, limits, prefix)
     return Choice(best.candidate, "model") if found is None else Choice(found, "neighbour")
 
@@ -330,7 +343,7 @@ def untuned(problem: ConvProblem, limits: Limits, prefix: str = "") -> Choice:
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
     """The choice; or, where nothing is stored, the model's favourite among the candidates that read weights in one of
     the packed `forms`, if the model finds it hardly slower: packing takes longer than it loses."""
-    if choice.decided_by not in _UNTUNED or not forms or choice.candidate.packing(problem) in forms:
+    if choice.decided_by not in _MODELLED or not forms or choice.candidate.packing(problem) in forms:
         return choice
     prefix = choice.candidate.rounding if limits.reproducible else ""
     below = _HARDLY * modelled_cost(problem, choice.candidate).estimate

@@ -42,17 +42,35 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
     """The candidate of `best`, if the problem's solvers have it, or None."""
     found = best(problem, limits, prefix, read_only=read_only)
-    if found is None:
-        return None
+    candidate = None if found is None else named(problem, found.row.candidate)
+    return None if candidate is None else Choice(candidate, found.layer)
+
+
+def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
+    """Names that rows measured with older kernels speak for, within the limits and not replaced by what was measured
+    since, best first."""
+    found = _layers.older(
+        fingerprint().key,
+        problem.key,
+        sources=current_sources(),
+        workspace_limit=limits.workspace,
+        accuracies=ADMITS[limits.accuracy],
+        prefix=prefix,
+    )
+    return [each.row.candidate for each in found]
+
+
+def named(problem: ConvProblem, name: str) -> Candidate | None:
+    """The candidate that a row names, if the problem's solvers have it, or None."""
     try:
-        candidate = Candidate.parse(found.row.candidate)
+        candidate = Candidate.parse(name)
     except ValueError:  # a row that no solver of these sources wrote: as good as none
         return None
     # Nor may a row name what the solver would never try: its kernels trust their parameters.
     solver, isa = candidate.solver, current()
     if solver.applicable(problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
         return None
-    return Choice(candidate, found.layer)
+    return candidate
 
 
 def forget() -> None:
@@ -62,7 +80,7 @@ def forget() -> None:
 
 
 def rows(problem: ConvProblem) -> list[Found]:
-    """Every known row of the problem that is not stale, warm before cold, with the layer that it is from."""
+    """Every known row of the problem that nothing has replaced, warm before cold, with the layer that it is from."""
     return _layers.all_rows(fingerprint().key, problem.key, current_sources())
 
 

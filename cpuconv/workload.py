@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,9 +79,9 @@ class ConvWorkload:
         rejected = [protocol.Rejected(name, why) for name, why in select.applicable(problem) if why is not None]
         return found, rejected
 
-    def untuned(self, key: str) -> tuple[str, str]:
-        """What a caller without limits gets where nothing is stored: the candidate, and who decides."""
-        choice = select.untuned(ConvProblem.parse(key), Limits())
+    def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
+        """What a caller without limits gets where nothing current is stored: the candidate, and who decides."""
+        choice = select.untuned(ConvProblem.parse(key), Limits(), older=older)
         return str(choice.candidate), choice.decided_by
 
     def compile(self, key: str, name: str) -> None:
@@ -108,15 +108,34 @@ class ConvWorkload:
         """Measured FMA peak (GFLOP/s), bandwidth of each memory level and of stores (GB/s), one after another."""
         return probe(threads)
 
+    def summary(self, key: str) -> str:
+        """Channels, kernel, stride and plane, such as "3→64 7x7/2 @224x224"; "" of a key that is no problem's."""
+        try:
+            problem = ConvProblem.parse(key)
+        except ValueError:
+            return ""
+        stride, gap = ("x".join(map(str, dict.fromkeys(pair))) for pair in (problem.stride, problem.dilation))
+        groups = "depthwise" if problem.cg == problem.kg == 1 else f"{problem.groups} groups"
+        parts = {
+            f"{problem.c}→{problem.k}": True,
+            f"{problem.r}x{problem.s}" + (f"/{stride}" if stride != "1" else ""): True,
+            f"@{problem.h}x{problem.w}": True,
+            groups: problem.groups > 1,
+            f"dilation {gap}": gap != "1",
+            f"batch {problem.n}": problem.n != 1,
+        }
+        return " ".join(part for part, is_told in parts.items() if is_told)
+
     def describe(self) -> dict[str, Any]:
         """What code generation and threads look like here."""
         isa = current()
         place, writable = cache.folder()
+        kept = "none, as others may write to it" if place is None else f"{place}{'' if writable else ' (read-only)'}"
         return {
             "isa": isa.name,
             "lanes": isa.lanes,
             "threading_layer": pool().layer,
-            "kernel_cache": "{}{}".format(place, "" if writable else " (read-only)"),
+            "kernel_cache": kept,
         }
 
 

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _kept = os.environ.get("CPUCONV_TEST_CACHE")
 CACHE = Path(_kept).absolute() if _kept else Path(tempfile.mkdtemp(prefix="cpuconv-tests-"))
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
+os.umask(0o022)  # kernels are not kept in folders that others may write to
 
 import machines  # noqa: E402
 

@@ -10,20 +10,23 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from autotune import cli_warmup
+from autotune import cli_warmup, doctor
 from autotune.cli import main
 from autotune.database import StoreWarning
 from autotune.device import fingerprint
 from autotune.interpreter import python
+from autotune.lines import Line
 from autotune.options import FAILED, INTERRUPTED, OK, USAGE
-from autotune.store import Store
+from autotune.store import Store, Use
 from autotune.workload import Reading
 from bench.tuning import fake
+from bench.tuning.fake import workload
 
 HERE = Path(__file__).parent
 COMMAND = python("-m", "autotune")
@@ -112,8 +115,63 @@ class Cells(HTMLParser):
             self.cells.append(data.strip())
 
 
+def test_the_first_warmup_measures_the_roofs(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, probed = tmp_path / "log", []
+    monkeypatch.setattr(fake.Fake, "log", str(log))
+    inner = fake.Fake.probe
+
+    def probe(self: fake.Fake, threads: int):
+        assert not log.exists()  # nothing has been compiled yet
+        probed.append(threads)
+        return inner(self, threads)
+
+    monkeypatch.setattr(fake.Fake, "probe", probe)
+    monkeypatch.setattr(doctor, "allowed_cores", lambda: 2)
+    assert main(["warmup", "good:2", "--threads", "1", "--no-roofs"]) == OK
+    assert probed == [] and "roofs not measured" in capsys.readouterr().out
+    log.unlink()
+    assert main(["warmup", "good:2", "--threads", "1"]) == OK  # tuned before
+    told = capsys.readouterr()
+    assert "measuring the roofs of this device (1 thread)" in told.err and "% of the roofs" in told.out
+    assert main(["warmup", "good:2", "--threads", "2"]) == OK
+    assert main(["warmup", "good:3", "--threads", "2"]) == OK
+    assert main(["warmup", "good:3", "--threads", "3"]) == OK  # more than there are cores
+    assert probed == [1, 2]
+    (fields,) = Store().devices().values()
+    assert set(fields["roofs"]) == {"1", "2"}
+
+
+def test_a_warmup_goes_on_without_roofs(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(self: fake.Fake, threads: int):
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr(fake.Fake, "probe", probe)
+    assert main(["warmup", "good:2", "--threads", "1"]) == OK
+    told = capsys.readouterr()
+    assert "the roofs cannot be measured: RuntimeError: no clock" in told.err and "roofs not measured" in told.out
+
+
+def test_rows_say_what_a_problem_is(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake.Fake, "summary", lambda self, key: "3→64 7x7/2 @224x224")
+    use = Use("net", 1, "auto", "conv1", "good:1 threads=1", 1, 1e6)
+    assert Line(use, None, summary=workload.summary(use.problem)).title == "conv1 · 3→64 7x7/2 @224x224"
+    assert Line(use, None).title == "conv1"
+    assert Line(replace(use, label="good:1"), None, summary="3→64").title == "3→64"  # a name that only repeats the key
+    assert main(["warmup", "good:2", "--threads", "1"]) == OK
+    for arguments in (["table"], ["table", "--format", "html"], ["explain", "good:2"]):
+        capsys.readouterr()
+        assert main(arguments) == OK
+        assert "3→64 7x7/2 @224x224" in capsys.readouterr().out
+
+
 def test_formats_and_output(environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["warmup", "good:2", "classes:1", "--threads", "1"]) == OK
+    assert main(["warmup", "good:2", "classes:1", "--threads", "1", "--no-roofs"]) == OK
     capsys.readouterr()
 
     def table(*options: str) -> str:
@@ -261,7 +319,7 @@ def test_interrupt(environ: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "net.txt"
     source.write_text("\n".join(f"lazy:{n}" for n in range(1, 40)))
     process = subprocess.Popen(
-        [*COMMAND, "warmup", str(source), "--threads", "1"],
+        [*COMMAND, "warmup", str(source), "--threads", "1", "--no-roofs"],
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -80,6 +80,7 @@ def test_the_first_layer_that_knows_decides(tmp_path: Path, monkeypatch: pytest.
         "pinned": "pinned",
         "stored": "store",
         "shipped": "shipped",
+        "stale": "pinned",
     }
     table(pinned, row("another", 9e-3))
     assert ask() == ("pinned", "another")
@@ -103,14 +104,49 @@ def test_winners_of_all_layers(path: Path, tmp_path: Path, monkeypatch: pytest.M
         tmp_path / f"{HERE.key}.json",
         *rows,
         row("d", 1e-3, problem="k3 y"),
-        row("old", 1e-4, problem="k3 z", sources="t"),
+        row("old", 1e-4, problem="k3 y", sources="t"),
+        row("alone", 1e-4, problem="k9 x", sources="t"),
     )
     asked = Layers(tmp_path)
     assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "d")]
     Store().put([row("mine", 9e-3, problem="k3 y"), row("cold", 9e-3, problem="k3 w", regime=COLD)])
     assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "mine")]
-    assert asked.winners(HERE.key, "%x", SOURCES) == [("k3 x", "b"), ("k5 x", "c")]
+    assert asked.winners(HERE.key, "%x", SOURCES) == [("k3 x", "b"), ("k5 x", "c"), ("k9 x", "alone")]
     assert asked.winners(HERE.key, "k3%", SOURCES, COLD) == [("k3 w", "cold")]
+    Store().put([row("first", 1e-4, problem="k9 x", sources="t"), row("then", 9e-3, problem="k9 x")])
+    assert asked.winners(HERE.key, "k9%", SOURCES) == [("k9 x", "then")]
+
+
+def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path, tmp_path: Path) -> None:
+    asked = Layers(tmp_path)
+
+    def older(problem: str = "p", **limits) -> list[str]:
+        found = asked.older(HERE.key, problem, sources=SOURCES, **limits)
+        assert not any(each.current for each in found) and {each.remark for each in found} <= {layers.OLDER}
+        return [each.row.candidate for each in found]
+
+    table(
+        tmp_path / f"{HERE.key}.json",
+        row("shipped", 1e-3, sources="t"),
+        row("a", 1e-3, sources="t", problem="q"),
+        row("b", 2e-3, sources="t", problem="q", workspace=9),
+    )
+    assert best(asked) is None and older() == ["shipped"]
+    assert (older("q"), older("q", workspace_limit=8), older("q", prefix="b")) == (["a", "b"], ["a"], ["b"])
+    # Of one tuning some rows are current: only what is faster than these counts.
+    first = {"created": 5.0, "problem": "r"}
+    Store().put([row("old", 1e-3, sources="t", **first), row("slow", 3e-3, sources="t", **first)])
+    assert older("r") == ["old", "slow"]
+    Store().put([row("new", 2e-3, **first)])
+    assert (best(asked, "r"), older("r")) == ("new", ["old"])
+    # Tuned again: nothing of before counts.
+    Store().put([row("again", 4e-3, problem="r", created=6.0)])
+    assert (best(asked, "r"), older("r")) == ("new", [])
+    # What is current in any layer comes first.
+    table(tmp_path / f"{HERE.key}.json", row("current", 9e-3))
+    Store().put([row("old", 1e-3, sources="t")])
+    asked.forget()
+    assert (best(asked), older()) == ("current", [])
 
 
 PUT = """import sys; from autotune.store import Row, Store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ from events import until
 from fakes import problems, rows
 
 from autotune import background, threads, worker
+from autotune import warmup as tuner
 from autotune.candidates import choose
 from autotune.cores import thread_counts
 from autotune.device import fingerprint
+from autotune.explain import explain_stored
 from autotune.store import Row, Store
 from autotune.warmup import Outcome, warmup
 from autotune.workload import Candidate, Problem
@@ -35,6 +38,53 @@ def test_what_does_not_survive_its_first_run_is_rejected(store: Store) -> None:
     assert found["stuck"].reason == "run: time limit of 1.5 s passed"
     assert found["fails"].reason == "run: TypeError: no such instruction"
     assert (found["right"].error, found["right"].error_limit) == (1e-7, 1e-5)
+
+
+class Killed(BaseException):
+    """What ends a process at once."""
+
+
+@pytest.fixture
+def killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A warmup that is killed when all its problems have raced, and cannot clean up."""
+
+    def run(asked: list[Problem], effort: str = "quick") -> None:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+
+            def die(*_: object) -> None:
+                patch.setattr(Store, "put", die)
+                raise Killed
+
+            patch.setattr(tuner, "settle", die)
+            warmup(workload, asked, store, effort)
+
+    return run
+
+
+def test_each_race_is_stored_at_once_and_refined_later(store: Store, fake_clock: fake.Clock, killed) -> None:
+    asked = problems("good:2", "near:1")
+    killed(asked)
+    for problem, winner in zip(asked, ("fast", "model"), strict=True):
+        found = rows(store, problem)
+        assert {row.state for row in found.values()} == {"provisional"}
+        assert store.best(DEVICE, problem.key, sources=workload.sources).candidate == winner
+        told = explain_stored(store, DEVICE, workload, problem.key, problem.flops, 1, "quick")
+        assert (told.algorithm, told.decided_by, told.lines[0].remark) == (winner, "store", "provisional")
+        assert "the next one goes on" in str(told) and "store · provisional" in str(told)
+    assert store.devices()[DEVICE]["provisional"] == 2
+    # All are timed again, even those that a decided row would rule out.
+    assert {each.name for each in choose(workload, asked[1].key, store, "quick")} == {"model", "other"}
+    assert len(warmup(workload, asked, store).tuned) == 2
+    assert {row.state for problem in asked for row in rows(store, problem).values()} == {"ok"}
+    assert store.devices()[DEVICE]["provisional"] == 0
+
+
+def test_a_race_does_not_replace_what_was_decided(store: Store, fake_clock: fake.Clock, killed) -> None:
+    (problem,) = problems("many")
+    warmup(workload, [problem], store)
+    before = rows(store, problem)
+    killed([problem], "normal")
+    assert rows(store, problem) == before
 
 
 def test_regimes_are_tuned_and_stored_apart(store: Store, fake_clock: fake.Clock) -> None:

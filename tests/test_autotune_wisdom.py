@@ -45,7 +45,9 @@ def kept(tmp_path: Path) -> Store:
     made.note([Problem("p", "first", 2, 1e9, "net"), Problem("q", "second", 1, 2e9, "net")], threads=1, layouts="auto")
     made.put([row("direct(v=2)", 1e-3, spread=1e-5, count=7, error=1e-7, error_limit=2e-5, workspace=64, bound=5e-4)])
     made.put([row("winograd(rows=4)", 2e-3, accuracy="exact", threads_fraction=0.25), row("x", 3e-3, regime=COLD)])
-    made.put([row("y", math.nan, state="rejected", reason="wrong: 1 over 2"), row("z", 1e-4, sources="old")])
+    made.put(
+        [row("y", math.nan, state="rejected", reason="wrong: 1 over 2"), row("z", 1e-4, sources="old", created=9e8)]
+    )
     made.put([row("fft(n=8)", 1e-3, problem="q", device=OTHER.key)])
     made.finish(HERE.key, "p", effort="quick", sources=SOURCES, threads=1)
     return made
@@ -127,7 +129,12 @@ def test_prune(kept: Store) -> None:
     assert kept.is_finished(HERE.key, "p", efforts=("quick",), sources=SOURCES)
     assert kept.prune(OTHER.key, keep=False) == 1
     assert set(kept.devices()) == {HERE.key}
-    assert kept.prune(HERE.key, {"other"}) == 4
+    # What nothing has replaced since still serves where the model agrees.
+    assert kept.prune(HERE.key, {"other"}) == 1
+    (known, *_) = (each for each in kept.rows(HERE.key, "p") if each.is_timed)
+    kept.put([known._replace(sources="other", created=known.created + 1)])
+    assert kept.prune(HERE.key, {"other"}) == 2
+    assert [each.sources for each in kept.rows(HERE.key, "p")] == ["other"]
     kept.shrink()
     assert kept.health() == "ok"
 

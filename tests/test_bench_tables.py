@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_of
 from rich.console import Console
 
+from autotune.device import fingerprint
 from bench import race, report, tables
 from bench.engine import EngineError
 from bench.files import write_whole
@@ -53,7 +55,7 @@ def written(place: Path) -> list[str]:
 def test_all_tables_in_two_files_and_the_page(place, capsys):
     assert run(place, "--threads", "1,2", "--nchw", "--batch", "8") == 0
     data_file, text_file = sorted((place / "tables").iterdir())
-    assert data_file.stem == text_file.stem == tables.slug(report.machine_name())
+    assert data_file.stem == text_file.stem == tables.device_name(fingerprint())
     data, text, page = json.loads(data_file.read_text()), text_file.read_text(), (place / "page.md").read_text()
     titles = [f"{threads}, layouts {rest}" for threads in ("1 thread", "2 threads") for rest in VARIANTS]
     assert [table["title"] for table in data["tables"]] == titles
@@ -78,7 +80,8 @@ def test_two_devices_share_the_page(place):
     (place / "tables" / "other-cpu.json").write_text(json.dumps(other))
     assert run(place, "--threads", "2") == 0
     page = (place / "page.md").read_text()
-    assert "### Other CPU" in page and f"### {report.machine_name()}" in page
+    assert "### Other CPU (other-cpu)" in page
+    assert f"### {report.machine_name()} ({tables.device_name(fingerprint())})" in page
     (place / "page.md").write_text(PAGE)
     assert run(place, "--render") == 0
     assert (place / "page.md").read_text() == page
@@ -145,15 +148,33 @@ def test_a_race_without_our_figure_is_no_table(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name, expected",
+    "vendor, cpu_name, features, expected",
     [
-        ("Intel(R) Xeon(R) Processor @ 2.50GHz", "intel-xeon-processor-2.50ghz"),
-        ("AMD Ryzen 9 7950X 16-Core Processor", "amd-ryzen-9-7950x-16-core-processor"),
-        ("", "device"),
+        ("AuthenticAMD", "znver5", "+avx512f", "amd-znver5-2c"),
+        ("AuthenticAMD", "znver4", "+avx512f", "amd-znver4-2c"),
+        ("GenuineIntel", "cascadelake", "+avx512f,-amx-tile", "intel-cascadelake-2c"),
+        ("GenuineIntel", "sapphirerapids", "+amx-tile", "intel-sapphirerapids-2c"),
+        ("GenuineIntel", "emeraldrapids", "+amx-tile", "intel-emeraldrapids-2c"),
+        ("GenuineIntel", "rocketlake", "+amx-tile", "intel-sapphirerapids-2c"),
+        ("GenuineIntel", "rocketlake", "+amx-tile,+avx10.1", "intel-graniterapids-2c"),
+        ("0x41", "neoverse-n1", "+neon", "arm-neoverse-n1-2c"),
+        ("", "generic", "", "x86-64-generic-2c"),
     ],
 )
-def test_slug(name, expected):
-    assert tables.slug(name) == expected
+def test_names_of_devices(vendor, cpu_name, features, expected):
+    given = {"vendor": vendor, "model": "AMD EPYC", "cpu_name": cpu_name, "features": features, "cores": 2}
+    assert tables.device_name(dataclasses.replace(fingerprint(), machine="x86_64", **given)) == expected
+
+
+def test_devices_of_one_model_are_kept_apart(place, monkeypatch):
+    for cpu_name in ("znver4", "znver5"):
+        here = dataclasses.replace(fingerprint(), vendor="AuthenticAMD", cpu_name=cpu_name, cores=2, features="")
+        monkeypatch.setattr(tables, "fingerprint", lambda here=here: here)
+        assert run(place, "--threads", "1") == 0
+    names = ["amd-znver4-2c", "amd-znver5-2c"]
+    assert written(place) == [f"{name}.{kind}" for name in names for kind in ("json", "md")]
+    page = (place / "page.md").read_text()
+    assert all(page.count(f"({name})") == 1 for name in names)
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path):

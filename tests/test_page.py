@@ -20,6 +20,7 @@ from autotune.roofline import Level, Roofs, Work
 from autotune.store import Row, Use
 
 HOSTILE = "<script>document.title = 'taken'</script>&\"'</style>"
+ABOUT = "3→64 7x7/2 @224x224"
 US = 1e-6
 LEVELS = (Level("L1", 3e4, 270.0), Level("L2", 1e6, 100.0), Level("L3", 3e7, 18.0), Level("memory", math.inf, 11.0))
 ROOFS = Roofs(150.0, 150.0, LEVELS)
@@ -39,8 +40,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def line(label: str, micro: float, count: int, work: Work | None, roofs: Roofs | None = ROOFS, network="net") -> Line:
     use = Use(network, 1, "auto,auto", label, f"shape of {label} " + "x" * 60, count, 2e6)
-    row = Row("d", use.problem, f"way({label})", "s", "ok", median=micro * US, spread=US, count=5, score=micro * US)
-    return Line(use, row, work, roofs)
+    way = f"way({label},first_parameter=1000,second_parameter=1000,third_parameter=1000,fourth=2)"
+    row = Row("d", use.problem, way, "s", "ok", median=micro * US, spread=US, count=5, score=micro * US)
+    return Line(use, row, work, roofs, summary=ABOUT)
 
 
 LINES = [
@@ -84,7 +86,10 @@ def test_each_point_leads_to_its_line():
     links, rows = re.findall(r'<a href="#(\w+)"', text), re.findall(r'<tr id="(\w+)"', text)
     assert sorted(links) == sorted(set(rows) - {"d0n0r3"})  # whose work is not known
     assert links[0] == "d0n0r1"  # what takes the most time, under the others
-    assert "slow: 2.0 GFLOP/s (100.0 GFLOP/s executed, 100 FLOP/byte); 67% of the FMA roof, bound by compute" in text
+    assert (
+        f"slow · {ABOUT}: 2.0 GFLOP/s (100.0 GFLOP/s executed, 100 FLOP/byte); 67% of the FMA roof, bound by compute"
+        in text
+    )
 
 
 def test_without_roofs_there_is_no_plot():
@@ -155,7 +160,7 @@ def test_clicks_sort_by_a_column(shown):
         assert found[-1] == ""
     assert found[:-1] == sorted(found[:-1], key=lambda text: -int(text[:-1]))
     window.click(f"{head.format(problem + 1)} button")
-    assert column(window, problem)[1:] == ["fast", "middle", "slow", "unknown"]
+    assert column(window, problem)[1:] == [f"{name} · {ABOUT}" for name in ("fast", "middle", "slow", "unknown")]
     assert window.evaluate("document.querySelector('tfoot td').textContent") == "total"
     assert not window.said
 
@@ -179,6 +184,13 @@ def test_it_is_readable_on_every_screen(shown, size, dark):
     inner = "(box => [box.scrollWidth, box.clientWidth])(document.querySelector('.scroll'))"
     wide, visible = window.evaluate(inner)
     assert wide > visible  # the table scrolls in its own box
+    # A long name of an algorithm takes several lines, and its column no more than part of the screen.
+    place = [each.title for each in COLUMNS].index("algorithm")
+    cell = f"document.querySelector('tbody td:nth-child({place + 1})')"
+    box = window.evaluate(f"{cell}.getBoundingClientRect().toJSON()")
+    assert box["width"] < size[0] and (size == PHONE or box["right"] <= size[0])
+    assert window.evaluate(f"{cell}.scrollWidth <= {cell}.clientWidth")
+    assert window.evaluate(f"{cell}.textContent") == LINES[0].row.candidate
     # Letters of the plot in pixels of the screen, and nothing of it outside.
     plot = window.evaluate("document.querySelector('.plot').getBoundingClientRect().toJSON()")
     texts = "document.querySelector('.plot').querySelectorAll('text')"
@@ -194,7 +206,7 @@ def test_a_point_shows_its_line(shown):
     window, address = shown
     window.open(address, *DESKTOP)
     window.evaluate("document.querySelector('.plot a[href=\"#d0n0r1\"]').dispatchEvent(new MouseEvent('click'))")
-    assert window.evaluate("document.querySelector('tr:target td').textContent") == "slow"
+    assert window.evaluate("document.querySelector('tr:target td').textContent") == f"slow · {ABOUT}"
     assert (
         window.evaluate("getComputedStyle(document.querySelector('tr:target td')).backgroundColor")
         != "rgb(255, 255, 255)"

@@ -14,6 +14,7 @@ import conftest
 import pytest
 
 from autotune.interpreter import python
+from cpuconv.runtime import ownership
 from cpuconv.solvers import TABLE
 
 HERE = Path(__file__).parent
@@ -122,6 +123,63 @@ def test_kernels_of_a_read_only_folder_are_used(environ, tmp_path):
     assert run(ONE_CALL, environ, **variables)["compiled"] >= 2
     told = run(READ_ONLY + ONE_CALL, environ, **variables)
     assert told["right"] and not told["writable"] and told["compiled"] == 0
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
+
+
+@posix
+@pytest.mark.parametrize("place", [".", "kernels/*"])
+def test_kernels_that_others_may_write_are_not_used(environ, own_store, tmp_path, place):
+    """They are compiled for the process alone, and one warning says how to mend it."""
+    kernels = own_store / "kernels"
+    kernels.unlink()
+    (tmp_path / "elsewhere").mkdir()
+    kernels.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    variables = {"CPUCONV_CACHE_DIR": str(own_store)}
+    assert run(ONE_CALL, environ, **variables)["writable"]
+    before = {each: each.stat().st_mtime_ns for each in objects(own_store)}
+    (folder,) = own_store.glob(place) if place != "." else [own_store]
+    folder.chmod(0o775)
+    told = run(ONE_CALL, environ, **variables)
+    assert told["right"] and (told["folder"], told["writable"], told["loaded"]) == ("None", False, 0)
+    assert told["compiled"] >= 2
+    assert told["stderr"].count("CpuconvWarning") == 1 and f"'chmod go-w {folder}' mends it" in told["stderr"]
+    assert {each: each.stat().st_mtime_ns for each in objects(own_store)} == before
+    # Mended, but a file may be a stranger's still: that one is replaced.
+    folder.chmod(0o755)
+    first = objects(own_store)[0]
+    first.chmod(0o666)
+    told = run(ONE_CALL, environ, **variables)
+    assert told["compiled"] == 1 and told["loaded"] >= 1 and "CpuconvWarning" not in told["stderr"]
+    assert not first.stat().st_mode & 0o022
+
+
+@posix
+def test_new_folders_are_kept_from_others(environ, tmp_path):
+    code = "import os; os.umask(0o002)\n" + ONE_CALL
+    told = run(code, environ, CPUCONV_CACHE_DIR=str(tmp_path / "cache"))
+    assert told["writable"]
+    made = [tmp_path / "cache", *(each for each in (tmp_path / "cache").glob("kernels/**") if each.is_dir())]
+    assert len(made) >= 3 and not any(each.stat().st_mode & 0o022 for each in made)
+
+
+@posix
+def test_whose_a_folder_is(tmp_path, monkeypatch):
+    me = 1234
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+
+    def fault(owner: int, mode: int) -> str | None:
+        status = os.stat_result((mode, 1, 1, 1, owner, 1, 0, 0, 0, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(tmp_path), "stat", lambda self, **_: status)
+            return ownership.fault(tmp_path)
+
+    assert fault(me, 0o700) is fault(me, 0o755) is fault(0, 0o755) is None  # root can do anything anyway
+    assert "chmod go-w" in fault(me, 0o775) and "chmod go-w" in fault(0, 0o777)
+    assert "uid 999" in fault(999, 0o755) and "CPUCONV_CACHE_DIR" in fault(999, 0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert "uid 1234" in fault(me, 0o755)
 
 
 FORK = (

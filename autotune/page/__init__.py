@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -110,12 +111,14 @@ def _table(parent: Element, title: str, lines: Sequence[Line], name: str) -> Non
         for column in COLUMNS:
             value = record[column.name]
             cell = _text(row, "td", column.cell(record), **_kind(column.is_number))
+            if column.is_long:
+                _let_break(cell)
             cell.set("data-value", "" if value is None else str(value))
             if column.name == "bound_by" and line.verdict is not None:
                 cell.set("class", line.verdict.kind)
     total = totals(lines)
     shown = {
-        "problem": "total",
+        "title": "total",
         "count": str(total["layers"]),
         "total_ms": number(total["time_ms"], ".3f"),
         "gflops": number(total["gflops"], ".1f"),
@@ -124,6 +127,15 @@ def _table(parent: Element, title: str, lines: Sequence[Line], name: str) -> Non
     foot = SubElement(SubElement(table, "tfoot"), "tr")
     for column in COLUMNS:
         _text(foot, "td", shown.get(column.name, ""), **_kind(column.is_number))
+
+
+def _let_break(cell: Element) -> None:
+    """Let a long text go on in another line, after a comma if it can."""
+    cell.set("class", "long")
+    first, *rest = re.split(r"(?<=,)(?=\S)", cell.text or "")
+    cell.text = first
+    for part in rest:
+        SubElement(cell, "wbr").tail = part
 
 
 def _kind(is_number: bool) -> dict[str, str]:

@@ -88,7 +88,7 @@ def _words(line: Line) -> str:
     verdict, own = line.verdict, number(line.gflops, ".1f")
     executed = f"{line.executed_gflops:.1f} GFLOP/s executed, {line.work.intensity:.3g} FLOP/byte"
     reached = f"{verdict.share:.0%} of the {verdict.roof} roof, bound by {verdict}"
-    return f"{line.use.label}: {own} GFLOP/s ({executed}); {reached}; {line.row.candidate}"
+    return f"{line.title}: {own} GFLOP/s ({executed}); {reached}; {line.row.candidate}"
 
 
 def _axes(drawing: Element, x: Axis, y: Axis) -> None:

@@ -1,6 +1,7 @@
 """The device tables: what this folder keeps of a machine, made by `python -m bench.tables`.
 
-A device has a `.json` with everything measured and a `.md` to read. The page of the documentation shows the tables of
+A device has a `.json` with everything measured and a `.md` to read, named by vendor, microarchitecture and cores, as
+virtual machines of different CPUs may tell the same model. The page of the documentation shows the tables of
 every device here between its markers; the notes beside them are written by hand.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from autotune.device import Device, fingerprint
 from autotune.interpreter import python
 from bench import report
 from bench.peers import OURS
@@ -26,6 +28,9 @@ from bench.shapes import Line
 
 FOLDER = Path(__file__).parent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
+# What features tell of the microarchitecture where a virtual machine gives the numbers of an older CPU, newest first.
+TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
 NOTED_BELOW = 1.05  # a line of a smaller ratio to the best peer is to have a note
 Data = dict[str, Any]
 
@@ -73,14 +78,14 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
 def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path) -> dict[Path, str]:
     """The texts of a device's two files and of the page that shows them, by path."""
     tables, texts = zip(*made, strict=True)
-    name = tables[0]["cpu"]
-    data = {"cpu": name, "tables": list(tables)}
+    name = device_name(fingerprint())
+    data = {"cpu": tables[0]["cpu"], "tables": list(tables)}
     parts = (f"## {table['title']}\n\n{text}" for table, text in zip(tables, texts, strict=True))
-    base = folder / slug(name)
-    known = kept(folder) | {base.name: data}
+    base = folder / name
+    known = kept(folder) | {name: data}
     return {
         base.with_name(f"{base.name}.json"): json.dumps(data, indent=1) + "\n",
-        base.with_name(f"{base.name}.md"): "\n".join((f"# {name}\n", *parts)),
+        base.with_name(f"{base.name}.md"): "\n".join((f"# {heading(name, data)}\n", *parts)),
         page: report.replaced(page, block(known)),
     }
 
@@ -93,8 +98,8 @@ def kept(folder: Path) -> dict[str, Data]:
 def block(devices: Mapping[str, Data]) -> str:
     """What stands between the page's markers."""
     parts = []
-    for _, device in sorted(devices.items()):
-        parts.append(f"### {device['cpu']}")
+    for name, device in sorted(devices.items()):
+        parts.append(f"### {heading(name, device)}")
         for table in device["tables"]:
             low = ", ".join(_low(table)) or "none"
             parts += [f"#### {table['title']}", report.roofs_text(table), report.roofs_table(table)]
@@ -109,9 +114,18 @@ def unexplained(devices: Mapping[str, Data], page: str) -> list[str]:
     return sorted({label for table in tables for label in _low(table) if label not in notes})
 
 
-def slug(name: str) -> str:
-    """A device's name as a file name: words of letters and digits, joined by hyphens."""
-    return "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", "", name.lower()))) or "device"
+def heading(name: str, device: Data) -> str:
+    """A device as a reader knows it, and by the name of its files."""
+    return f"{device['cpu']} ({name})"
+
+
+def device_name(device: Device) -> str:
+    """A name for files: vendor, microarchitecture as LLVM calls it, and cores, such as "amd-znver5-2c"."""
+    vendor = VENDORS.get(device.vendor, device.vendor) or device.machine
+    features = {feature[1:] for feature in device.features.split(",") if feature.startswith("+")}
+    told = (name for feature, name in TOLD_BY if feature in features and "rapids" not in device.cpu_name)
+    words = re.findall(r"[a-z0-9]+", f"{vendor} {next(told, device.cpu_name)}".lower())
+    return "-".join([*words, f"{device.cores}c"])
 
 
 def _low(table: Data) -> list[str]:

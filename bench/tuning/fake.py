@@ -9,12 +9,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autotune import measure, pace, progress, search, warmup
+from autotune.layers import OLDER
 from autotune.roofline import Work
 from autotune.workload import AS_IT_IS, Candidate, Problem, Reading, Rejected, SourceError
 
@@ -159,6 +160,7 @@ class Fake:
     log = os.environ.get("FAKE_LOG")
 
     tables = None
+    disliked: frozenset[str] = frozenset()  # by the model
 
     def sources_of(self, name: str) -> str:
         return os.environ.get("FAKE_SOURCES", "sources-1")
@@ -193,8 +195,10 @@ class Fake:
         ]
         return found, [Rejected("other", "does not apply")]
 
-    def untuned(self, key: str) -> tuple[str, str]:
-        return next(iter(WAYS[key.partition(":")[0]])), "model"
+    def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
+        ways = WAYS[key.partition(":")[0]]
+        agreed = [(name, OLDER) for name in older if name in ways and name not in self.disliked]
+        return (*agreed, (next(iter(ways)), "model"))[0]
 
     def compile(self, key: str, name: str) -> None:
         self._write(f"compile {key} {name}")
@@ -222,6 +226,9 @@ class Fake:
     def probe(self, threads: int) -> Iterator[tuple[str, float]]:
         yield "float32_gflops", 15.0 * threads
         yield from {"l1_gbs": 50.0, "l2_gbs": 40.0, "l3_gbs": 30.0, "dram_gbs": 2.0, "store_gbs": 40.0}.items()
+
+    def summary(self, key: str) -> str:
+        return ""
 
     def describe(self) -> dict[str, object]:
         return {"threading_layer": "none"}

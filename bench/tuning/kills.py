@@ -15,6 +15,7 @@ from pathlib import Path
 
 from autotune.device import fingerprint
 from autotune.interpreter import python
+from autotune.rows import PROVISIONAL
 from autotune.store import Store
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
@@ -29,14 +30,17 @@ LIFE = 3.0  # a warmup lives at most so many times as long as one of a single pr
 @dataclass
 class Toll:
     """kills: warmups that were ended by SIGKILL.  under_fire: problems that were finished while there were such.
-    finished: problems in the store.  lost: those that once were there.  twice: those tuned again after they were
-    finished, or by both of two warmups that nobody killed.  troubles: what else was wrong."""
+    finished: problems in the store.  raced: those that were provisional when a warmup was killed.  lost: those of
+    either that once were there.  twice: those tuned again after they were finished, or by both of two warmups that
+    nobody killed.  open: those still provisional at the end.  troubles: what else was wrong."""
 
     kills: int = 0
     under_fire: int = 0
     finished: set[str] = field(default_factory=set)
+    raced: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     twice: set[str] = field(default_factory=set)
+    open: set[str] = field(default_factory=set)
     troubles: list[str] = field(default_factory=list)
 
 
@@ -52,7 +56,9 @@ def kills(session: Session) -> Iterator[Figure]:
     yield Figure("kills", "problems finished by warmups that were killed", toll.under_fire)
     yield Figure("kills", "problems finished at the end", len(toll.finished), "", wanted, most=False)
     yield Figure("kills", "stores that did not open, or warmups that failed", len(toll.troubles), "", 0)
-    yield Figure("kills", "finished problems lost", len(toll.lost), "", 0)
+    yield Figure("kills", "problems raced and not finished when a warmup was killed", len(toll.raced))
+    yield Figure("kills", "finished or raced problems lost", len(toll.lost), "", 0)
+    yield Figure("kills", "problems still provisional at the end", len(toll.open), "", 0)
     yield Figure("kills", "problems tuned twice", len(toll.twice), "", 0)
 
 
@@ -107,8 +113,11 @@ def _look(toll: Toll, path: Path, log: Path, undisturbed: bool) -> None:
         if store.health() != "ok":
             toll.troubles.append(store.health())
         finished = {each.problem for each in store.finished(fingerprint().key)}
-        timed = {key for key in finished if store.rows(fingerprint().key, key)}
-    toll.lost |= toll.finished - timed
+        rows = {key: store.rows(fingerprint().key, key) for key, _ in store.tuned(fingerprint().key)}
+    timed = finished & rows.keys()
+    toll.open = {key for key, found in rows.items() if any(row.state == PROVISIONAL for row in found)}
+    toll.lost |= (toll.finished - timed) | (toll.raced - rows.keys())
+    toll.raced |= toll.open
     prepared = Counter(line for line in log.read_text().splitlines() if line.startswith("prepare"))
     toll.twice |= {key for key in timed if prepared[f"prepare {key} {NEVER_BEST}"] > _allowed(key, toll, undisturbed)}
     toll.finished |= timed

@@ -3,6 +3,7 @@
 A kernel's name covers the sources that it is made from (`runtime.stamp`), its folder the versions of Numba and
 llvmlite and the target CPU with its features, so a change of any of them compiles anew instead of running stale code.
 Files are written whole and renamed into place, carry a checksum, and hold machine code only: nothing is unpickled.
+What others could have written is not loaded (`runtime.ownership`).
 
 In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
 not grow for ever: programs hold theirs, and the latest are kept for the next program.
@@ -30,6 +31,7 @@ import numba
 
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
+from cpuconv.runtime import ownership
 from cpuconv.runtime.stamp import stamp
 from cpuconv.runtime.target import target, target_machine
 
@@ -75,17 +77,25 @@ class Statistics:
 
 
 @functools.lru_cache(maxsize=1)
-def folder() -> tuple[Path, bool]:
-    """Where kernels of this target are kept, and whether new ones can be written there (one warning if not)."""
+def folder() -> tuple[Path | None, bool]:
+    """Where kernels of this target are kept, and whether new ones can be written there (one warning if not).
+
+    None if others may write to the folder, or to one of those around it that are made here: it is not used at all.
+    """
     versions = "\n".join((repr(target()), numba.__version__, llvmlite.__version__))
-    place = cache_folder() / "kernels" / hashlib.sha256(versions.encode()).hexdigest()[:16]
+    kernels = cache_folder() / "kernels"
+    place = kernels / hashlib.sha256(versions.encode()).hexdigest()[:16]
+    usable: Path | None = place
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):
-            return place, True
+        trouble = ownership.claim(kernels.parent, kernels, place)
+        if trouble is None:
+            with tempfile.TemporaryFile(dir=place):
+                return place, True
+        usable = None
     except OSError as error:
-        warnings.warn(f"kernels are not cached on disk: {error}", CpuconvWarning, stacklevel=2)
-        return place, False
+        trouble = str(error)
+    warnings.warn(f"kernels are not cached on disk: {trouble}", CpuconvWarning, stacklevel=2)
+    return usable, False
 
 
 def load_object(code: bytes, symbol: str) -> Code:
@@ -104,8 +114,11 @@ def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[]
     """
     place, writable = folder()
     digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
-    path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
     with _lock:
+        if place is None:
+            Statistics.compiled += 1
+            return compile_()[2]
+        path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
         loaded = _load(path)
         if loaded is not None:
             return loaded
@@ -133,7 +146,10 @@ def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[]
 
 def _load(path: Path) -> Code | None:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            if not ownership.is_ours(os.fstat(file.fileno())):
+                return None  # of the time when others could write here: compiled again and replaced
+            content = file.read()
     except OSError:
         return None
     digest, body = content[:_DIGEST], content[_DIGEST:]
