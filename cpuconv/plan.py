@@ -44,7 +44,7 @@ class _Context:
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {
             name: [] for name in ("x", "y", "residual", "w", "workspace")
         }
-        rows = [(step.compile(), self._block(step, fixed), step.parallel) for step in recipe.steps]
+        rows = [(step.compile(), self._block(step, fixed), step.parts) for step in recipe.steps]
         self._program = Program(rows, recipe.threads)
         self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
 

@@ -58,7 +58,7 @@ def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None
         name: addresses[value.name] + value.offset if isinstance(value, Ref) else int(value)
         for name, value in step.args.items()
     }
-    Program([(step.kernel.entry(step.tile), step.kernel.pack(words), step.parallel)], threads).run()
+    Program([(step.kernel.entry(step.tile), step.kernel.pack(words), step.parts)], threads).run()
     return y
 
 

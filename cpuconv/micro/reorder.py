@@ -1,6 +1,6 @@
 """Reorder: an activation from any view to any other.
 
-The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a worker takes a contiguous range
+The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a part is a contiguous range
 of them. The form in between is a blocked row: where the target (or the source) is one, rows are packed straight into
 it (or unpacked straight from it); else a chunk passes through a buffer of the worker that stays in L1.
 """
@@ -31,11 +31,11 @@ class ReorderTile:
     "x y buffer buffer_step units x_image y_image channels stored groups group_step rows row_step chunks chunk_step "
     "chunk width x_block x_cb x_c x_h x_w y_block y_cb y_c y_h y_w"
 )
-def reorder(tile, worker, workers, args):
+def reorder(tile, worker, before, part, parts, args):
     """y = x in another layout; channels from `channels` to `stored` (the end of y's last block) are zero."""
     lanes = tile.lanes
     buffer = args.buffer + worker * args.buffer_step
-    for unit in range(args.units * worker // workers, args.units * (worker + 1) // workers):
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         group = unit // args.group_step % args.groups
         row = unit // args.row_step % args.rows
         column = unit // args.chunk_step % args.chunks * args.chunk

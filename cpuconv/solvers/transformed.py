@@ -12,7 +12,7 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, parts_each
 from cpuconv.solvers.machine import Machine
 from cpuconv.solvers.tiling import Tile, cycles, segment, tiles
 
@@ -268,7 +268,7 @@ def step(
         "scratch": space.reserve(scratch * pixel * problem.threads) if scratch else 0,
         "scratch_step": scratch * pixel,
     }
-    return Step(tiled, TiledTile(lanes), args)
+    return Step(tiled, TiledTile(lanes), args, parts_each(problem, problem.groups * blocks * chunks))
 
 
 def cost(
