@@ -1,9 +1,8 @@
 """A call on a machine that others use, beside ONNX Runtime: `python -m bench.shared --help`.
 
-Two questions, for a few of the canonical lines. How much longer does a call on two threads take, in the median and at
-the 99th percentile, while one other process computes? And under a control group's quota of 1.5 cores: one thread or
-two? Each engine runs in a process of its own; the states alternate in rounds, and the other process is stopped while
-the machine is to be quiet.
+Two questions, for a few of the canonical lines. How much longer does a call on two threads take while one other process
+computes? And under a control group's quota of 1.5 cores: one thread or two? Each engine runs in a process of its own;
+the states alternate in rounds, and the other process is stopped while the machine is to be quiet.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/shared.py` works too
@@ -28,108 +27,110 @@ from autotune import cores
 from bench.engine import Engine
 from bench.peers import OURS
 from bench.shapes import load
+from cpuconv.problem import ConvProblem
 
 LINES = (
-    "mobilenetv2:dw144",
-    "resnet50:res4b_2b",
     "resnet50:res2a_2a",
     "resnet50:res2a_2b",
     "resnet50:res3a_2b",
     "vgg16:conv4_2",
+    "mobilenetv2:dw144",
     "yolov3:32_64s2",
 )
 ENGINES = (OURS, "onnxruntime")
-QUOTA, PERIOD = 1.5, 100_000  # cores; µs in which they are granted
+QUOTA, PERIOD = 1.5, 100_000  # cores; µs of the period in which they are granted
 _BUSY = "while True: pass"
-_FIELDS = ("line", "engine", "quiet ms", "p99", "busy", "p99 busy")
+_ENDING = 50  # looks, a tenth of a second apart, whether a group's processes have ended
+
+Figures = dict[str, float]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print both tables."""
     args = parser().parse_args(argv)
     lines = load(pattern=args.lines) if args.lines else [line for line in load() if line.label in LINES]
-    figures: dict[str, object] = {"threads": args.threads, "busy": {}, "quota": {}}
-    rows = []
-    for line in lines:
-        found = beside_a_process(line.problem, args.threads, args.rounds, args.seconds)
-        figures["busy"][line.label] = found
-        rows += [(line.label, key, *_row(found[key])) for key in found]
-    print(tabulate(rows, _FIELDS, floatfmt=("", "", ".3f", ".2f", ".2f", ".2f")))
-    print("quiet: median; p99, busy (median), p99 busy: over the quiet median")
+    timing = args.rounds, args.seconds
+    busy = {line.label: beside_a_process(line.problem, args.threads, *timing) for line in lines}
+    rows = [{"line": label, "engine": key} | found[key] for label, found in busy.items() for key in found]
+    print(tabulate(rows, headers="keys", floatfmt=".2f"))
+    print(f"{args.threads} threads; ms, and beside one other process over the quiet median\n")
+    quota: dict[str, Figures] = {}
     try:
         with quota_group(QUOTA) as group:
-            figures["quota"] = {
-                line.label: under_quota(line.problem, group, args.rounds, args.seconds) for line in lines
-            }
+            quota = {line.label: under_quota(line.problem, group, *timing) for line in lines}
     except OSError as error:
-        print(f"no quota: control groups cannot be made here ({error})")
+        print(f"Control groups cannot be made here: {error}")
     else:
-        rows = [(name, *found.values()) for name, found in figures["quota"].items()]
-        print(tabulate(rows, ("line", *next(iter(figures["quota"].values()))), floatfmt=".3f"))
+        print(tabulate([{"line": label} | found for label, found in quota.items()], headers="keys", floatfmt=".2f"))
+        print(f"ms, under a quota of {QUOTA:g} cores")
     if args.json:
-        Path(args.json).write_text(json.dumps(figures, indent=1) + "\n")
+        Path(args.json).write_text(json.dumps({"threads": args.threads, "busy": busy, "quota": quota}, indent=1) + "\n")
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="bench.shared", description=__doc__)
-    p.add_argument("--lines", default="", help="names of canonical lines, comma-separated (a handful)")
+    p.add_argument("--lines", default="", help="regular expression of canonical lines (six of them)")
     p.add_argument("--threads", type=int, default=2, help="threads of the calls beside another process (2)")
     p.add_argument("--rounds", type=int, default=4, help="rounds (4)")
-    p.add_argument("--seconds", type=float, default=0.2, help="of each state and engine in a round (0.2)")
+    p.add_argument("--seconds", type=float, default=0.25, help="of each state and engine in a round (0.25)")
     p.add_argument("--json", metavar="FILE", help="write the figures to a file")
     return p
 
 
-def beside_a_process(problem: object, threads: int, rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
-    """Seconds of single calls by engine and state: "quiet", and "busy" with one other process computing."""
-    found: dict[str, dict[str, list[float]]] = {}
+def beside_a_process(problem: ConvProblem, threads: int, rounds: int, seconds: float) -> dict[str, Figures]:
+    """By engine: the quiet median, and what calls take beside another process."""
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(busy_process())
         engines = {key: stack.enter_context(contextlib.closing(Engine(key, threads))) for key in ENGINES}
         forms = {key: engine.prepare(problem)[0].form for key, engine in engines.items()}
-        found = {key: {"quiet": [], "busy": []} for key in engines}
+        times: dict[str, dict[str, list[float]]] = {key: {"quiet": [], "busy": []} for key in engines}
         for _ in range(rounds):
             for state, event in (("quiet", signal.SIGSTOP), ("busy", signal.SIGCONT)):
                 os.kill(other.pid, event)
                 for key, engine in engines.items():
-                    found[key][state] += engine.time(forms[key], seconds)
-    return found
+                    times[key][state] += engine.time(forms[key], seconds)
+    return {key: compared(**found) for key, found in times.items()}
 
 
-def under_quota(problem: object, group: Path, rounds: int, seconds: float) -> dict[str, float]:
-    """Mean milliseconds of a call in a group with a quota, one thread and two, and without it."""
-    found: dict[str, list[float]] = {}
+def compared(quiet: Sequence[float], busy: Sequence[float]) -> Figures:
+    """Milliseconds and ratios of the seconds of calls on a quiet and on a busy machine."""
+    level = statistics.median(quiet)
+    return {
+        "quiet ms": 1e3 * level,
+        "quiet p99": percentile(quiet, 0.99) / level,
+        "median": statistics.median(busy) / level,
+        "mean": statistics.fmean(busy) / level,
+        "p99": percentile(busy, 0.99) / level,
+    }
+
+
+def under_quota(problem: ConvProblem, group: Path, rounds: int, seconds: float) -> Figures:
+    """Milliseconds of our calls on one thread and on two in a group with a quota."""
+    times: dict[int, list[float]] = {1: [], 2: []}
     with contextlib.ExitStack() as stack:
-        engines = {n: stack.enter_context(contextlib.closing(Engine(OURS, n))) for n in (1, 2)}
+        engines = {n: stack.enter_context(contextlib.closing(Engine(OURS, n))) for n in times}
         forms = {n: engine.prepare(problem)[0].form for n, engine in engines.items()}
-        for engine in engines.values():  # after they were prepared: a process is told its threads by the quota
-            (group / "cgroup.procs").write_text(str(engine._process.pid))
+        for engine in engines.values():  # only now: in the group, two threads would be refused
+            (group / "cgroup.procs").write_text(str(engine.pid))
         for _ in range(rounds):
             for n, engine in engines.items():
-                found.setdefault(n, []).extend(engine.time(forms[n], seconds))
-    result = {}
-    for n, times in found.items():
-        result |= {f"{n} median": 1e3 * statistics.median(times), f"{n} p99": 1e3 * percentile(times, 0.99)}
-        result |= {f"{n} mean": 1e3 * statistics.fmean(times), f"{n} worst": 1e3 * max(times)}
-    return result
+                times[n] += engine.time(forms[n], seconds)
+    return {
+        f"{n} thread{'s' * (n > 1)}, {name}": 1e3 * value
+        for n, found in times.items()
+        for name, value in _spread(found).items()
+    }
+
+
+def _spread(times: Sequence[float]) -> Mapping[str, float]:
+    return {"median": statistics.median(times), "p99": percentile(times, 0.99), "longest": max(times)}
 
 
 def percentile(times: Sequence[float], share: float) -> float:
-    """The least of `times` that is not under `share` of them."""
+    """The least of `times` that is not below `share` of them."""
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]
-
-
-def _row(times: dict[str, list[float]]) -> tuple[float, ...]:
-    level = statistics.median(times["quiet"])
-    busy = statistics.median(times["busy"])
-    return (
-        1e3 * level,
-        percentile(times["quiet"], 0.99) / level,
-        busy / level,
-        percentile(times["busy"], 0.99) / level,
-    )
 
 
 @contextlib.contextmanager
@@ -151,18 +152,18 @@ def quota_group(quota: float, root: Path = cores.CGROUP) -> Iterator[Path]:
     Raises:
         OSError: this process may not make one, or there are no control groups.
     """
-    parent = root / "cpu" if (root / "cpu" / "cgroup.procs").exists() else root
-    group = parent / f"cpuconv-bench-{os.getpid()}"
+    first = root / "cpu"
+    group = (first if first.is_dir() else root) / f"cpuconv-bench-{os.getpid()}"
     group.mkdir()
     try:
-        if (group / "cpu.cfs_quota_us").exists():
+        if first.is_dir():
             (group / "cpu.cfs_period_us").write_text(str(PERIOD))
             (group / "cpu.cfs_quota_us").write_text(str(int(quota * PERIOD)))
         else:
             (group / "cpu.max").write_text(f"{int(quota * PERIOD)} {PERIOD}")
         yield group
     finally:
-        for _ in range(50):  # until its processes have ended
+        for _ in range(_ENDING):
             with contextlib.suppress(OSError):
                 group.rmdir()
                 break

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import oracle
@@ -51,12 +53,6 @@ class Log:
         """The row is done, all of it, and nobody is at it."""
         assert not [me for me in self.working if me[0] == entry]
         assert sorted(self.done.get(entry, ())) == list(range(parts))
-
-
-@pytest.fixture
-def patch():
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
 
 
 def place(stage: Stage, row: int, workers: int) -> None:
@@ -162,14 +158,14 @@ class TestKernels:
     @pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
     def test_any_cut_and_any_order_give_the_same_bits(self, solver, monkeypatch):
         rng = random.Random(7)
-        for made, given in self.plans(solver, monkeypatch, 3):
-            expected = oracle.run(made, given)
+        for made, operands in self.plans(solver, monkeypatch, 3):
+            expected = oracle.run(made, operands)
             context = made._contexts[None, None][0]
             y = np.full_like(expected, np.nan)
             for parts in (1, 2, 3, 5, 8, 29):
                 context.workspace[:] = np.nan
                 y[...] = np.nan
-                made(given.x, residual=given.residual, out=y)  # tells the blocks where y is
+                made(operands.x, residual=operands.residual, out=y)  # tells the blocks where y is
                 context.workspace[:] = np.nan
                 y[...] = np.nan
                 for code, block, _ in context._program._rows:
@@ -181,23 +177,17 @@ class TestKernels:
                         before[worker] = part
                 np.testing.assert_array_equal(y, expected, err_msg=f"{made.algorithm} in {parts} parts")
 
+    @pytest.mark.skipif(not helpers.available(), reason="threads are those of Numba's layer here")
     def test_a_thread_that_never_comes_is_not_waited_for(self, monkeypatch):
         """Its mailbox is empty again after the call."""
-        lost = helpers.Helpers(0)
-        lost.board[helpers.THREADS] = 0
-        board = np.zeros(4 * share.LINE, np.int64)
-        board[:] = 0
-        start = -board.ctypes.data % share.LINE_BYTES // 8
-        board = board[start : start + 2 * share.LINE]
-        board[: share.LINE] = lost.board[: share.LINE]
-        board[helpers.THREADS] = 1
-        monkeypatch.setattr(lost, "address", board.ctypes.data)
-        problem = ConvProblem(1, 24, 18, 17, 40, 3, 3, pads=(1, 1, 1, 1))
-        given = oracle.operands(problem)
-        expected = oracle.plan(problem, given, "direct")(given.x)
-        monkeypatch.setattr(launch, "pool", lambda: lost)
+        board = helpers.new_board(1)
+        nobody = SimpleNamespace(address=board.ctypes.data, parallel_for=0, guard=contextlib.nullcontext())
+        monkeypatch.setattr(launch, "pool", lambda: nobody)
         monkeypatch.setattr(threads, "maximum_threads", lambda: 2)
-        made = oracle.plan(replace(problem, threads=2), given, "direct")
+        problem = ConvProblem(1, 24, 18, 17, 40, 3, 3, pads=(1, 1, 1, 1))
+        operands = oracle.operands(problem)
+        expected = oracle.plan(problem, operands, "direct")(operands.x)
+        made = oracle.plan(replace(problem, threads=2), operands, "direct")
         for _ in range(3):
-            np.testing.assert_array_equal(made(given.x), expected)
+            np.testing.assert_array_equal(made(operands.x), expected)
             assert board[share.LINE] == IDLE

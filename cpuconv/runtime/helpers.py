@@ -131,11 +131,8 @@ class Helpers:
     parallel_for = 0
 
     def __init__(self, threads: int) -> None:
-        raw = np.zeros((2 + threads) * LINE, np.int64)
-        self.board = raw[-raw.ctypes.data % LINE_BYTES // raw.itemsize :]
+        self.board = new_board(threads)
         self.address = self.board.ctypes.data
-        system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
-        self.board[[THREADS, PAUSES, SYSCALL, FUTEX]] = threads, _pauses_watched(), system_call, _number()
         help_ = _compiled(_help, 2)
         self._threads = [
             threading.Thread(
@@ -157,6 +154,15 @@ class Helpers:
                 self.board[mail] = IDLE
                 call(*(ctypes.c_long(int(word)) for word in (_number(), self.address + 8 * mail, _WAKE, _ALL)))
             thread.join(_PATIENCE)
+
+
+def new_board(threads: int) -> np.ndarray:
+    """A board with the mailboxes of so many threads, on cache lines of its own."""
+    raw = np.zeros((2 + threads) * LINE, np.int64)
+    board = raw[-raw.ctypes.data % LINE_BYTES // raw.itemsize :]
+    system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
+    board[[THREADS, PAUSES, SYSCALL, FUTEX]] = threads, _pauses_watched(), system_call, _number()
+    return board
 
 
 def available() -> bool:
