@@ -145,7 +145,7 @@ if child == 0:
         warnings.simplefilter("always")
         same = all((made(x) == before).all() for _ in range(3))
     count = sum(issubclass(each.category, CpuconvWarning) for each in caught)
-    helpers = sum(each.name.startswith("cpuconv-") and each.is_alive() for each in threading.enumerate())
+    helpers = len(os.listdir("/proc/self/task")) - 1 if os.path.exists("/proc/self/task") else -1
     os.write(writing, json.dumps([bool(same), count, helpers]).encode())
     os._exit(0)
 os.close(writing)
@@ -167,7 +167,7 @@ def test_fork(environ, layer):
     assert told["right"] and told["same"]
     serial = told["threads"] > 1 and told["layer"] == "workqueue"
     assert told["count"] == (1 if serial else 0)
-    assert told["layer"] != "own" or told["helpers"] == told["threads"] - 1
+    assert told["layer"] != "own" or told["helpers"] == told["threads"] - 1  # the threads of the child
 
 
 WORKQUEUE = (

@@ -112,7 +112,9 @@ def test_callers_and_helpers(seed, callers, threads_, workers, each, switch, pau
                 log.end(entry, each * workers)
 
         for index in range(threads_):
-            stage.start(helpers._help, BOARD, BOARD + (1 + index) * share.LINE_BYTES)
+            mail = BOARD + (1 + index) * share.LINE_BYTES
+            stage.memory[mail + 8 * helpers.BOARD] = BOARD
+            stage.start(helpers._help, mail)
         calling = []
         for caller in range(callers):
             row = ROWS + caller * MOST

@@ -11,16 +11,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
+import os
 import platform
 import sys
-import threading
 import time
 from collections.abc import Callable
 
 import numpy as np
 from numba import njit, types
 
-from cpuconv.runtime.cache import load_or_compile
+from cpuconv.runtime.cache import Code, load_or_compile
 from cpuconv.runtime.kernel import OPTIONS, compile_entry, inline
 from cpuconv.runtime.share import FIRST_WORKER, LINE, LINE_BYTES, MAIL, WORKERS, work
 from cpuconv.runtime.words import call_4, load, pause, put, store, swap_if, word
@@ -29,14 +30,15 @@ IDLE, ASLEEP = 0, 2
 """What a mailbox says without a request. With one, it holds the address of the worker's line, plus a state:"""
 _TAKEN, _AWAITED = 1, 3
 
-THREADS, PAUSES, SYSCALL, FUTEX, CLOSED = range(5)  # words of the board; a line each for mailboxes follows
+THREADS, PAUSES, SYSCALL, FUTEX, CLOSED = range(5)  # words of the board; a line for each thread follows,
+BOARD = 1  # whose words are the mailbox and the board's address
 _WAIT, _WAKE = 128, 129  # operations of futex(2), within a process
 _ALL = 1 << 30
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # numbers of the system call
 
 WATCHED = 100e-6  # seconds that a thread looks at a word before it sleeps
-_CALIBRATED = 1000  # pauses of a trial
-_PATIENCE = 0.2  # seconds, for a thread to end with the process
+_CALIBRATED, _TRIALS = 1000, 5  # pauses of a trial
+_PATIENCE, _GLANCE = 0.5, 1e-4  # seconds: for the threads to end with the process; between looks whether they have
 
 
 @inline
@@ -92,7 +94,8 @@ def collect(board, row, workers):
             _sleep_while(board, mail, line + _AWAITED)
 
 
-def _help(board, mail):  # compiled below
+def _help(mail):  # compiled below: a thread's life
+    board = word(mail, BOARD)
     while True:
         _watch(mail, IDLE, word(board, PAUSES))
         if load(board + 8 * CLOSED) != 0:
@@ -113,18 +116,19 @@ def _pauses(count):  # compiled below
         pause()
 
 
-def _compiled(function: Callable[..., None], words: int) -> Callable[..., None]:
-    """The function of so many words, called without the interpreter's lock."""
-    signature = (types.int64,) * words
-    name = function.__name__
-    code = load_or_compile(name, __name__, "", lambda: compile_entry(njit(**OPTIONS)(function), signature))
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * words)(code.address)
-    call.code = code  # lives as long
-    return call
+@functools.cache
+def _compiled(function: Callable[..., None]) -> Code:
+    """The C function of a word."""
+    compiled = functools.partial(compile_entry, njit(**OPTIONS)(function), (types.int64,))
+    return load_or_compile(function.__name__, __name__, "", compiled)
 
 
 class Helpers:
-    """So many threads that wait for requests; `address` is that of their board."""
+    """So many threads that wait for requests; `address` is that of their board.
+
+    They are the system's, not Python's: they run compiled code only, and need neither the interpreter's lock nor a
+    `threading` that nobody has replaced.
+    """
 
     layer = "own"
     guard = contextlib.nullcontext()
@@ -133,35 +137,41 @@ class Helpers:
     def __init__(self, threads: int) -> None:
         self.board = new_board(threads)
         self.address = self.board.ctypes.data
-        help_ = _compiled(_help, 2)
-        self._threads = [
-            threading.Thread(
-                target=help_, args=(self.address, self.address + (1 + i) * LINE_BYTES), name=f"cpuconv-{i}", daemon=True
-            )
-            for i in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-        atexit.register(self.close)
+        self._threads: list[tuple[int, ctypes.c_void_p]] = []  # place of the mailbox, and handle
+        for place in range(LINE, (1 + threads) * LINE, LINE):
+            handle, mail = ctypes.c_void_p(), ctypes.c_void_p(self.address + 8 * place)
+            begin = ctypes.c_void_p(_compiled(_help).address)
+            if ctypes.CDLL(None).pthread_create(ctypes.byref(handle), None, begin, mail) != 0:
+                break  # nobody waits for a thread that is not there
+            self._threads.append((place, handle))
+        atexit.register(self.close, os.getpid())
 
-    def close(self) -> None:
-        """End the threads that have nothing to do: none may run compiled code when that is freed with the process."""
+    def close(self, process: int) -> None:
+        """End the threads of the process: none may run compiled code when that is freed."""
+        if os.getpid() != process:  # a child of fork, which has none of them
+            return
+        libc = ctypes.CDLL(None)
         self.board[CLOSED] = 1
-        call = ctypes.CDLL(None).syscall
-        for i, thread in enumerate(self._threads):
-            mail = (1 + i) * LINE
-            if self.board[mail] == ASLEEP:
-                self.board[mail] = IDLE
-                call(*(ctypes.c_long(int(word)) for word in (_number(), self.address + 8 * mail, _WAKE, _ALL)))
-            thread.join(_PATIENCE)
+        end = time.monotonic() + _PATIENCE
+        while self._threads and time.monotonic() < end:
+            place, handle = self._threads[-1]
+            if self.board[place] == ASLEEP:
+                self.board[place] = IDLE
+                libc.syscall(*map(ctypes.c_long, (_number(), self.address + 8 * place, _WAKE, _ALL)))
+            if libc.pthread_tryjoin_np(handle, None) == 0:
+                self._threads.pop()
+            else:
+                time.sleep(_GLANCE)
 
 
 def new_board(threads: int) -> np.ndarray:
     """A board with the mailboxes of so many threads, on cache lines of its own."""
     raw = np.zeros((2 + threads) * LINE, np.int64)
-    board = raw[-raw.ctypes.data % LINE_BYTES // raw.itemsize :]
+    start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
+    board = raw[start : start + (1 + threads) * LINE]
     system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
     board[[THREADS, PAUSES, SYSCALL, FUTEX]] = threads, _pauses_watched(), system_call, _number()
+    board.reshape(-1, LINE)[1:, BOARD] = board.ctypes.data
     return board
 
 
@@ -174,11 +184,13 @@ def _number() -> int | None:
     return _FUTEX.get(platform.machine()) if sys.maxsize > 1 << 32 else None
 
 
+@functools.cache
 def _pauses_watched() -> int:
     """Pauses that take `WATCHED` seconds."""
-    pauses = _compiled(_pauses, 1)
+    code = _compiled(_pauses)
+    pauses = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.address)
     times = []
-    for _ in range(5):
+    for _ in range(_TRIALS):
         start = time.perf_counter()
         pauses(_CALIBRATED)
         times.append(time.perf_counter() - start)
