@@ -44,6 +44,8 @@ def get_num_threads() -> int | str:
 def set_num_threads(n: int | str) -> None:
     """Set the default number of threads: 1 to the number of cores this process may use, or "auto".
 
+    Those are the cores of its affinity, and no more than a control group's quota grants whole (1.5 cores: one).
+
     Raises
     ------
     ArgumentTypeError
