@@ -74,7 +74,7 @@ def peak_loop(isa: Isa) -> Loop:
     tile = fma_tile(isa)
     seeds, sums = _data(tile.chains + 2, isa.lanes), _data(isa.lanes)
     words = {"turns": _TURNS, "seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": 0}
-    program = Program([(fma_peak.entry(tile), fma_peak.pack(words), False)], 1)
+    program = Program([(fma_peak.entry(tile), fma_peak.pack(words), 0)], 1)
 
     def run(times: int, keep: object = (seeds, sums)) -> None:
         for _ in range(times):

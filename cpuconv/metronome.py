@@ -55,8 +55,8 @@ class _Part:
     arrays: tuple[np.ndarray, ...]  # whose addresses are among the words
     turns: int = 0
 
-    def row(self, turns: int) -> tuple[Code, np.ndarray, bool]:
-        return self.kernel.entry(self.tile), self.kernel.pack(self.words | {"turns": turns}), True
+    def row(self, turns: int) -> tuple[Code, np.ndarray, int]:
+        return self.kernel.entry(self.tile), self.kernel.pack(self.words | {"turns": turns}), 1
 
 
 def _fma(threads: int) -> _Part:

@@ -40,7 +40,7 @@ class _Context:
         self.workspace_bytes = recipe.workspace
         self._kept: list[Any] = []  # whose addresses the blocks hold
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {name: [] for name in _GIVEN}
-        rows = [(step.compile(), self._block(step), step.parallel) for step in recipe.steps]
+        rows = [(step.compile(), self._block(step), step.parts) for step in recipe.steps]
         self._program = Program(rows, recipe.threads)
         self._addresses = dict.fromkeys(("w", "workspace"), 0)  # seldom others than in the call before
         self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))

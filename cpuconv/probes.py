@@ -118,7 +118,7 @@ def _seconds_a_turn(kernel: Kernel, tile: ProbeTile, words: dict[str, int], thre
 
 
 def _program(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: int) -> Program:
-    return Program([(kernel.entry(tile), kernel.pack(words), True)], threads)
+    return Program([(kernel.entry(tile), kernel.pack(words), 1)], threads)
 
 
 def _least_seconds(program: Program, seconds: float) -> float:

@@ -133,7 +133,7 @@ class _Move:
         words = {k: at[v.name] + v.offset if isinstance(v, Ref) else int(v) for k, v in step.args.items()}
         assert step.kernel.fields[:2] == ("x", "y")
         block = step.kernel.pack(words)
-        return Program([(step.compile(), block, step.parallel)], self._threads), memoryview(block), workspace
+        return Program([(step.compile(), block, step.parts)], self._threads), memoryview(block), workspace
 
 
 _moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here

@@ -147,7 +147,9 @@ def test_a_thread_moves_to_each_core_and_may_still_use_all(monkeypatch: pytest.M
     cores.move_thread(0)  # not allowed, and no error
 
 
-@pytest.mark.parametrize(("affinity", "quota", "allowed"), [(8, None, 8), (8, 1.5, 2), (2, 6.0, 2), (4, 0.2, 1)])
+@pytest.mark.parametrize(
+    ("affinity", "quota", "allowed"), [(8, None, 8), (8, 1.5, 1), (8, 3.0, 3), (2, 6.0, 2), (4, 0.2, 1)]
+)
 def test_allowed_cores(monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, allowed: int) -> None:
     monkeypatch.setattr(cores, "affinity_cores", lambda: affinity)
     monkeypatch.setattr(cores, "quota_cores", lambda: quota)

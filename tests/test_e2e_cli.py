@@ -89,7 +89,12 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
     for figures in doctor["roofs"].values():
         assert figures["float32_gflops"] > 0 and figures["dram_gbs"] > 0
     assert json.loads(autotune(environ, "doctor", "--json").stdout)["roofs"] == doctor["roofs"]
-    assert doctor["workload"]["lanes"] >= 4 and doctor["workload"]["threading_layer"] in ("omp", "tbb", "workqueue")
+    assert doctor["workload"]["lanes"] >= 4 and doctor["workload"]["threading_layer"] in (
+        "own",
+        "omp",
+        "tbb",
+        "workqueue",
+    )
     assert doctor["cache_folder"] == str(own_store)
     (device,) = json.loads(autotune(environ, "table", "--format", "json").stdout)["devices"]
     for line in device["networks"][0]["problems"]:

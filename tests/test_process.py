@@ -195,22 +195,29 @@ if child == 0:
         warnings.simplefilter("always")
         same = all((made(x) == before).all() for _ in range(3))
     count = sum(issubclass(each.category, CpuconvWarning) for each in caught)
-    os.write(writing, json.dumps([bool(same), count]).encode())
+    helpers = len(os.listdir("/proc/self/task")) - 1 if os.path.exists("/proc/self/task") else -1
+    os.write(writing, json.dumps([bool(same), count, helpers]).encode())
     os._exit(0)
 os.close(writing)
-same, count = json.loads(os.read(reading, 100))
+same, count, helpers = json.loads(os.read(reading, 100))
 os.waitpid(child, 0)
-say(right=right(before) and bool((made(x) == before).all()), same=same, count=count, threads=threads)
+from cpuconv.runtime.threads import pool
+after = bool((made(x) == before).all())
+say(right=right(before) and after, same=same, count=count, helpers=helpers, threads=threads, layer=pool().layer)
 """
 )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_fork(environ):
-    """A child of fork has no pool: it runs serially and says so once; its parent goes on."""
-    told = run(FORK, environ)
+@pytest.mark.parametrize("layer", ["default", "workqueue"])
+def test_fork(environ, layer):
+    """A child of fork starts threads of its own; a layer's pool is dead there: it runs serially and says so once. Its
+    parent goes on."""
+    told = run(FORK, environ, NUMBA_THREADING_LAYER=layer)
     assert told["right"] and told["same"]
-    assert told["count"] == (1 if told["threads"] > 1 else 0)
+    serial = told["threads"] > 1 and told["layer"] == "workqueue"
+    assert told["count"] == (1 if serial else 0)
+    assert told["layer"] != "own" or told["helpers"] == told["threads"] - 1  # the threads of the child
 
 
 WORKQUEUE = (
@@ -236,6 +243,42 @@ def test_workqueue(environ):
     told = run(WORKQUEUE, environ, NUMBA_THREADING_LAYER="workqueue")
     assert told["layer"] == "workqueue"
     assert told["right"] and told["same"] and told["count"] == 200
+
+
+ONE_CORE = (
+    PRELUDE
+    + """
+most = cpuconv.get_num_threads()
+made = cpuconv.plan(x.shape, w, padding=1, strategy="heuristic")
+first = made(x)
+core = min(os.sched_getaffinity(0))
+for thread in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(thread), {core})
+results = []
+def caller():
+    for _ in range(100):
+        results.append(bool((made(x) == first).all()))
+callers = [threading.Thread(target=caller) for _ in range(3)]
+for each in callers: each.start()
+for each in callers: each.join()
+say(right=right(first), same=all(results), count=len(results))
+"""
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="affinity is set for each thread")
+def test_a_process_that_loses_its_cores(environ):
+    """A plan for several threads goes on when all of them are put on one core."""
+    told = run(ONE_CORE, environ)
+    assert told["right"] and told["same"] and told["count"] == 300
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are those of Numba's layer")
+def test_a_process_may_end_while_its_threads_wait(environ):
+    """Whether they look at their mailboxes still, or sleep."""
+    for pause in (0, 0.01):
+        told = run(f"{ONE_CALL}\ntime.sleep({pause})", environ)
+        assert told["right"]
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="AVX2 is x86")

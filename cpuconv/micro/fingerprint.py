@@ -109,10 +109,10 @@ _call_sum_blocks = sum_blocks.caller()
 
 
 @kernel("sum_blocks x vectors chunks key sums sums_step")
-def fingerprint(tile, worker, workers, args):
+def fingerprint(tile, worker, before, part, parts, args):
     """The sums of each of `chunks` equal parts of `vectors` vectors at x, side by side at `sums`."""
     size = 4 * tile.lanes
-    for chunk in range(args.chunks * worker // workers, args.chunks * (worker + 1) // workers):
+    for chunk in range(args.chunks * part // parts, args.chunks * (part + 1) // parts):
         first = args.vectors * chunk // args.chunks
         count = args.vectors * (chunk + 1) // args.chunks - first
         _call_sum_blocks(args.sum_blocks, args.x + first * size, count, args.key, args.sums + chunk * args.sums_step)

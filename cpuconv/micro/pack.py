@@ -118,12 +118,12 @@ def _pack_span(tile, source, filters, side_by_side, present, count, step, target
     "x y units v vectors pieces pieces_count spans targets step side_by_side transform channels buffer buffer_step "
     "plane row scratch scratch_step"
 )
-def pack_weights(tile, worker, workers, args):
+def pack_weights(tile, worker, before, part, parts, args):
     """The packed form at y of the weights at x, by the tables of this module."""
     buffer = args.buffer + worker * args.buffer_step
     scratch = args.scratch + worker * args.scratch_step
     panel = args.v * args.pieces_count
-    for unit in range(args.units * worker // workers, args.units * (worker + 1) // workers):
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         vector = args.vectors + 8 * VECTOR_WORDS * (unit // panel * args.v + unit % args.v)
         piece = args.pieces + 8 * PIECE_WORDS * (unit % panel // args.v)
         source = args.x + word(tile, vector, 0) + word(tile, piece, 0)

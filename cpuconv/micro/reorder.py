@@ -1,6 +1,6 @@
 """Reorder: an activation from any view to any other.
 
-The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a worker takes a contiguous range
+The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a part is a contiguous range
 of them. The form in between is a row of vectors, one a pixel: where the target (or the source) has its channels side
 by side, rows are packed straight into it (or unpacked straight from it); else, and where a vector would reach beyond
 the last channels, pixels pass through a buffer of the worker that stays in L1.
@@ -54,7 +54,7 @@ def _unpack(tile, args, source, step, first, valid, y, width):
     "x y buffer buffer_step units x_image y_image channels stored groups rows chunks by_pixel chunk spare width "
     "x_block x_cb x_c x_h x_w y_block y_cb y_c y_h y_w"
 )
-def reorder(tile, worker, workers, args):
+def reorder(tile, worker, before, part, parts, args):
     """y = x in another layout; channels from `channels` to `stored` (the end of y's last block) are zero.
 
     Units are counted by chunk, row, group, image, the first turning fastest; with `by_pixel`, by group, chunk, row.
@@ -62,8 +62,8 @@ def reorder(tile, worker, workers, args):
     """
     lanes = tile.lanes
     buffer = args.buffer + worker * args.buffer_step
-    unit = args.units * worker // workers
-    end = args.units * (worker + 1) // workers
+    unit = args.units * part // parts
+    end = args.units * (part + 1) // parts
     group_step, chunk_step, row_step = args.chunks * args.rows, 1, args.chunks
     if args.by_pixel:
         group_step, chunk_step, row_step = 1, args.groups, args.groups * args.chunks

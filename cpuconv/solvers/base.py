@@ -38,6 +38,7 @@ import numpy as np
 
 import layouts
 from cpuconv.arrays import address
+from cpuconv.problem import ConvProblem
 from cpuconv.runtime.cache import Code
 from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -45,6 +46,8 @@ from layouts import Strides
 
 ALIGNMENT = 64
 FLOAT = 4
+_MOST_PARTS = 8  # for each worker
+_PART_FLOPS = 1e6  # some 10 µs: taking a part costs a hundredth of that
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Step:
     kernel: Kernel
     tile: Any
     args: Args
-    parallel: bool = True
+    parts: int = 1  # for each worker, of which others may take over some; 0: it is run by one
     clears_tail: bool = False  # writes zeros to the output's lanes that are no channels
 
     @property
@@ -138,6 +141,12 @@ def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
 def view_args(prefix: str, strides: Strides) -> dict[str, int]:
     """The stride arguments `<prefix>_block … <prefix>_w` of a kernel that takes any view."""
     return {f"{prefix}_{name}": getattr(strides, name) for name in ("block", "cb", "c", "h", "w")}
+
+
+def parts_each(problem: ConvProblem, units: int) -> int:
+    """Parts for each worker of work in so many units: enough for others to take over, and worth it."""
+    workers = max(1, problem.threads)
+    return max(1, min(_MOST_PARTS, units // workers, int(problem.flops / _PART_FLOPS / workers)))
 
 
 def divide(a: int, b: int) -> int:

@@ -24,6 +24,7 @@ from cpuconv.solvers.base import (
     Space,
     Step,
     divide,
+    parts_each,
     view_args,
 )
 from cpuconv.solvers.machine import Machine, machine
@@ -217,7 +218,8 @@ def convolve_step(
         **view_args("x", x.strides),
     }
     args |= _in_place(problem, shape, isa, x, band_width, band)
-    return Step(convolve, tile, args, clears_tail=True)
+    units = problem.n * row_blocks * column_blocks * chunks
+    return Step(convolve, tile, args, parts_each(problem, units), clears_tail=True)
 
 
 def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_width: int, band: int) -> Args:

@@ -18,7 +18,19 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, view_args
+from cpuconv.solvers.base import (
+    FLOAT,
+    Args,
+    Cost,
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    Step,
+    divide,
+    parts_each,
+    view_args,
+)
 from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.reordering import plane, row_tile
@@ -220,9 +232,9 @@ def bind(
         "r_image": added.n,
         **view_args("r", added),
     }
-    return [
-        Step(im2col, Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows), args, clears_tail=True)
-    ]
+    tile = Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows)
+    each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
+    return [Step(im2col, tile, args, each, clears_tail=True)]
 
 
 def _is_plain(problem: ConvProblem) -> bool:

@@ -15,7 +15,20 @@ from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.micro.lanewise import LanewiseTile, lanewise
 from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.base import (
+    FLOAT,
+    Args,
+    Cost,
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    Step,
+    aligned,
+    divide,
+    parts_each,
+    view_args,
+)
 from cpuconv.solvers.blocked import layout, reach
 from cpuconv.solvers.machine import Machine, machine
 
@@ -332,7 +345,7 @@ def step(
         **view_args("x", x.strides),
     }
     pack = RowTile(lanes, BLOCKED if in_place else kind)
-    return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args)
+    return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args, parts_each(problem, planes * row_blocks))
 
 
 def _row_blocks(problem: ConvProblem, row_tiles: int, block: int, planes: int) -> int:

@@ -12,7 +12,7 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, parts_each
 from cpuconv.solvers.machine import Machine
 from cpuconv.solvers.packing import Filters, Packing, Transformed
 from cpuconv.solvers.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
@@ -250,7 +250,7 @@ def step(
         "scratch": space.reserve(scratch * pixel * problem.threads) if scratch else 0,
         "scratch_step": scratch * pixel,
     }
-    return Step(tiled, TiledTile(lanes), args)
+    return Step(tiled, TiledTile(lanes), args, parts_each(problem, problem.groups * blocks * chunks))
 
 
 def _activations(problem: ConvProblem, machine: Machine) -> float:
