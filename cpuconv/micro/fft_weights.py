@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.isa.vector import I64
+from cpuconv.isa.vector import I64, L2
 from cpuconv.micro.double import ZERO, Double
 from cpuconv.micro.fft import GAUSS, PLANES, REAL, REGULAR, Complex, Scratch, fourier, fourier_of_reals
 from cpuconv.micro.loop import loop
@@ -80,13 +80,17 @@ def fft_weights(
             values[i * tile.row_step] = space(channel).get(i, column)
         return fourier(vec, values)
 
+    def put_vector(value: Any, place: Any, following: Any) -> None:
+        vec.prefetch(vec.offset(place, following), L2, write=True)  # the next channel's
+        vec.narrow(value, place)
+
     def put(channel: Any, number: Any, re: Any, im: Any) -> None:
         """Complex number `number` of a channel, conjugated."""
         if regular:
             offset = builder.add(builder.mul(pair_plane, number), builder.mul(pair_row, channel))
             place = vec.offset(pairs, offset)
-            vec.narrow(re, place)
-            vec.narrow(vec.negative(im), vec.offset(place, row))
+            put_vector(re, place, pair_row)
+            put_vector(vec.negative(im), vec.offset(place, row), pair_row)
         else:
             first = builder.add(builder.mul(number, I64(PLANES[GAUSS])), I64(REAL))
             for i, value in enumerate((re, vec.negative(vec.add(re, im)), vec.sub(re, im))):
@@ -94,7 +98,7 @@ def fft_weights(
 
     def put_real(channel: Any, number: Any, value: Any) -> None:
         offset = builder.add(builder.mul(plane, number), builder.mul(row, channel))
-        vec.narrow(value, vec.offset(target, offset))
+        put_vector(value, vec.offset(target, offset), row)
 
     def transform_column(channel: Any, column: Any) -> None:
         first = builder.add(builder.mul(builder.sub(column, I64(1)), I64(rows)), I64(rows - 2))

@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.isa.vector import I64, Vector
+from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.micro.double import Double
 from cpuconv.micro.epilogue import finish
 from cpuconv.micro.linear import Matrix, apply
@@ -127,7 +127,9 @@ def winograd_weights(
             return vec.widen(vec.offset(first, vec.floats.size * (i * s + j)))
 
         def store(i: int, j: int, value: Any) -> None:
-            vec.narrow(value, vec.offset(there, builder.mul(plane, I64(i * a + j))))
+            place = vec.offset(there, builder.mul(plane, I64(i * a + j)))
+            vec.prefetch(vec.offset(place, row), L2, write=True)  # the next channel's
+            vec.narrow(value, place)
 
         _two_sided(tile, vec, load, store)
 
