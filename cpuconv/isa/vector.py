@@ -69,6 +69,30 @@ class Vector:
         """Float at address + 4·i = lanes[i]."""
         self.builder.store(value, self.builder.bitcast(address, self.type.as_pointer())).align = align
 
+    def load_first(self, address: Any, count: int) -> Any:
+        """The first `count` lanes as `load`, zero in the others, whose memory is not read."""
+        if count == self.lanes:
+            return self.load(address)
+        pointer = self.builder.bitcast(address, self.type.as_pointer())
+        return self._masked("load", self.type, [pointer, I32(4), self.mask(count), self.constant(0.0)])
+
+    def store_first(self, value: Any, address: Any, count: int) -> None:
+        """`store` of the first `count` lanes."""
+        if count == self.lanes:
+            self.store(value, address)
+        else:
+            pointer = self.builder.bitcast(address, self.type.as_pointer())
+            self._masked("store", ir.VoidType(), [value, pointer, I32(4), self.mask(count)])
+
+    def mask(self, count: int) -> Any:
+        """True in the first `count` lanes."""
+        return ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])
+
+    def _masked(self, name: str, result: Any, arguments: Sequence[Any]) -> Any:
+        kind = ir.FunctionType(result, [a.type for a in arguments])
+        full, module = f"llvm.masked.{name}.v{self.lanes}f32.p0", self.builder.module
+        return self.builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+
     def prefetch(self, address: Any, level: int = L1, write: bool = False) -> None:
         """Ask for the cache line at `address` in L1 or L2, for reading or writing; any address is harmless."""
         kind = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
@@ -95,8 +119,7 @@ class Vector:
 
     def keep(self, a: Any, count: int) -> Any:
         """The first `count` lanes of a, zero in the others."""
-        mask = ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])
-        return self.builder.select(mask, a, self.constant(0.0))
+        return self.builder.select(self.mask(count), a, self.constant(0.0))
 
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:

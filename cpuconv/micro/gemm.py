@@ -7,6 +7,9 @@ and direct convolution in blocked layouts (a segment is a channel block at one k
 is a kernel row) and the products of Winograd and FFT. In a tile of complex numbers the two rows are the real and the
 imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` of imaginary parts.
 
+The two operands may change places (`planar`): lanes are then pixels of an output plane, scalars are weights and columns
+are output channels, whose sums go to planes as they are.
+
 Where a panel of weights does not stay in L1, the reduction can be cut into parts: a part's segments are summed for all
 tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
 
@@ -52,6 +55,7 @@ class GemmTile:
     resume: bool = False  # sums start from those of the part before
     suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
+    planar: bool = False  # lanes are pixels, and columns output channels; of the last vector only `valid` are stored
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
@@ -89,6 +93,9 @@ def emit_tile(
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
+    Of a planar tile, which has one row: `x` are weights and `w` vectors of pixels, those of a scalar `kstep` after those
+    of the one before; `xrow` is from a tile to the next one's first scalar, `yrow` from an output channel to the next.
+
     Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
     `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual;
     `parked`: the tile's sums between parts; `upcoming`: what to fetch.
@@ -100,7 +107,8 @@ def emit_tile(
     initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
 
     row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
-    walk = _Walk(x, row_offsets, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
+    tile_step = xrow if tile.planar else I64(4 * tile.cols * tile.xs)
+    walk = _Walk(x, row_offsets, tile_step, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
     whole = builder.sub(segments, I64(tile.tails))
     state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
     if tile.tails:
@@ -114,10 +122,11 @@ def emit_tile(
 
 @dataclass(frozen=True)
 class _Walk:
-    """What a tile reads: pixel 0, the tile rows after the first, and the segments."""
+    """What a tile reads: pixel 0, the tile rows after the first, the tile to the right, and the segments."""
 
     x: Any
     row_offsets: list[Any]
+    tile_step: Any
     table: Any
     segments: Any
     kstep: Any
@@ -157,6 +166,7 @@ def _sum_segments(
     ahead = _lines_ahead(tile, vec, walk, unroll, following)
     far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
     sums = list(now.sums)
+    w_now = now.w
     for k in range(unroll):
         wanted = [(line, L1) for line in ahead[k::unroll]]
         if tile.ks == 0:
@@ -166,7 +176,12 @@ def _sum_segments(
         wanted += [(vec.offset(now.fetch, (k * tile.fetch + j) * size), L2) for j in range(tile.fetch)]
         for address, level in wanted:
             vec.prefetch(address, level)
-        weights = [vec.load(vec.offset(now.w, (k * tile.vectors + j) * size), align=size) for j in range(tile.vectors)]
+        if tile.planar:
+            weights = [_load_pixels(tile, vec, w_now, j) for j in range(tile.v)]
+            w_now = vec.offset(w_now, walk.kstep)
+        else:
+            places = [vec.offset(now.w, (k * tile.vectors + j) * size) for j in range(tile.vectors)]
+            weights = [vec.load(place, align=size) for place in places]
         for row, col in tile.pixels:
             scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
             for target, part, negative in _COMPLEX[row] if tile.complex else ((row, 0, False),):
@@ -178,15 +193,20 @@ def _sum_segments(
             starts = [vec.offset(start, walk.kstep) for start in starts]
         elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
-    end = _State(
-        vec.offset(now.w, unroll * tile.vectors * size), vec.offset(now.fetch, unroll * tile.fetch * size), sums
-    )
+    w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
+    end = _State(w_end, vec.offset(now.fetch, unroll * tile.fetch * size), sums)
     pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
     for phi, value in pairs:
         phi.add_incoming(value, loop)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
     builder.position_at_end(done)
     return end
+
+
+def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int) -> Any:
+    """Vector j of a row of pixels, of which no more is read than will be stored."""
+    count = tile.valid if tile.valid and j == tile.v - 1 else vec.lanes
+    return vec.load_first(vec.offset(row, 4 * vec.lanes * j), count)
 
 
 def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, following: Any) -> list[Any]:
@@ -196,7 +216,7 @@ def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, followin
     builder = vec.builder
     inside = builder.icmp_signed("<", following, walk.segments)
     entry = builder.load(builder.gep(walk.table, [builder.select(inside, following, I64(0))]))
-    step = builder.select(inside, I64(0), I64(4 * tile.cols * tile.xs))
+    step = builder.select(inside, I64(0), walk.tile_step)
     start = vec.offset(walk.x, builder.add(entry, step))
     last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
     offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
@@ -208,6 +228,9 @@ def _store_tile(
     tile: GemmTile, vec: Vector, sums: list[Any], y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
 ) -> None:
     builder = vec.builder
+    if tile.planar:
+        _store_planes(tile, vec, sums, y, yrow, yvec, bias, residual)
+        return
     if tile.epilogue:
         bias = vec.pointer(bias)
         biases = [vec.load(vec.offset(bias, 4 * vec.lanes * j)) for j in range(tile.v)]
@@ -225,6 +248,23 @@ def _store_tile(
                 if tile.valid and j == tile.v - 1:
                     value = vec.keep(value, tile.valid)
                 vec.store(value, target)
+
+
+def _store_planes(
+    tile: GemmTile, vec: Vector, sums: list[Any], y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
+) -> None:
+    builder = vec.builder
+    bias = vec.pointer(bias)
+    for col in range(tile.cols):
+        line = vec.offset(y, builder.mul(yrow, I64(col)))
+        for j in range(tile.v):
+            target = vec.offset(line, builder.mul(yvec, I64(j)))
+            value = sums[col * tile.v + j]
+            count = tile.valid if tile.valid and j == tile.v - 1 else vec.lanes
+            if tile.epilogue:
+                extra = vec.load_first(vec.offset(target, residual), count) if tile.residual else None
+                value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)
+            vec.store_first(value, target, count)
 
 
 @MicroKernel
@@ -251,6 +291,8 @@ def gemm_strip(
 ) -> None:
     """`emit_tile` for tiles first … last-1 of a row `width` pixels wide; the last of the row overlaps its predecessor.
 
+    Of a planar tile, the row is one of `width` output channels, and the last tile's weights are packed as those of the
+    others: only its outputs overlap.
     `x` and `y` are the addresses of pixel 0, `parked` that of the sums of tile 0; first < last, and width is at least
     a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
     """
@@ -267,8 +309,10 @@ def gemm_strip(
     index.add_incoming(first, entry)
     start = builder.mul(index, I64(tile.cols))
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
-    x_now = builder.add(x, builder.mul(start, I64(4 * tile.xs)))
-    y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
+    x_now = builder.add(x, builder.mul(index, xrow) if tile.planar else builder.mul(start, I64(4 * tile.xs)))
+    y_now = builder.add(y, builder.mul(start, yrow if tile.planar else I64(4 * tile.ys)))
+    if tile.planar:
+        bias = builder.add(bias, builder.mul(start, I64(4)))
     parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.v * tile.rows * tile.cols)))
     mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
     fetch = builder.add(upcoming, builder.mul(mine, share))
