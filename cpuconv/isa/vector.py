@@ -84,6 +84,20 @@ class Vector:
             pointer = self.builder.bitcast(address, self.type.as_pointer())
             self._masked("store", ir.VoidType(), [value, pointer, I32(4), self.mask(count)])
 
+    def gather(self, addresses: Sequence[Any]) -> Any:
+        """lanes[i] = float at addresses[i], zero in lanes without one."""
+        value = self.constant(0.0)
+        for lane, address in enumerate(addresses):
+            scalar = self.builder.load(self.builder.bitcast(address, F32.as_pointer()))
+            value = self.builder.insert_element(value, scalar, I32(lane))
+        return value
+
+    def scatter(self, value: Any, addresses: Sequence[Any]) -> None:
+        """Float at addresses[i] = lanes[i], for as many lanes as there are addresses."""
+        for lane, address in enumerate(addresses):
+            scalar = self.builder.extract_element(value, I32(lane))
+            self.builder.store(scalar, self.builder.bitcast(address, F32.as_pointer()))
+
     def mask(self, count: int) -> Any:
         """True in the first `count` lanes."""
         return ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])

@@ -8,7 +8,8 @@ is a kernel row) and the products of Winograd and FFT. In a tile of complex numb
 imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` of imaginary parts.
 
 The two operands may change places (`planar`): lanes are then pixels of an output plane, scalars are weights and columns
-are output channels, whose sums go to planes as they are.
+are output channels, whose sums go to planes as they are. A few pixels after the last vector (`loose`) need no vector
+of their own: their sums are a vector of output channels each, from the same weights read as a vector.
 
 Where a panel of weights does not stay in L1, the reduction can be cut into parts: a part's segments are summed for all
 tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
@@ -56,6 +57,7 @@ class GemmTile:
     suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
     planar: bool = False  # lanes are pixels, and columns output channels; of the last vector only `valid` are stored
+    loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
@@ -67,6 +69,11 @@ class GemmTile:
     def vectors(self) -> int:
         """Weight vectors read for a scalar of the reduction."""
         return self.v * (2 if self.complex else 1)
+
+    @property
+    def sums(self) -> int:
+        """Vectors of sums: column by column, then the loose pixels."""
+        return self.v * len(self.pixels) + self.loose
 
     @property
     def pixels(self) -> list[tuple[int, int]]:
@@ -103,7 +110,7 @@ def emit_tile(
     builder = vec.builder
     size = 4 * vec.lanes
     x, w, y, parked, upcoming = (vec.pointer(address) for address in (x, w, y, parked, upcoming))
-    places = [vec.offset(parked, size * i) for i in range(tile.v * len(tile.pixels))]
+    places = [vec.offset(parked, size * i) for i in range(tile.sums)]
     initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
 
     row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
@@ -168,7 +175,7 @@ def _sum_segments(
     sums = list(now.sums)
     w_now = now.w
     for k in range(unroll):
-        wanted = [(line, L1) for line in ahead[k::unroll]]
+        wanted = [(address, L1) for address in ahead[k::unroll]]
         if tile.ks == 0:
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
@@ -177,8 +184,8 @@ def _sum_segments(
         for address, level in wanted:
             vec.prefetch(address, level)
         if tile.planar:
-            weights = [_load_pixels(tile, vec, w_now, j) for j in range(tile.v)]
-            w_now = vec.offset(w_now, walk.kstep)
+            line, w_now = w_now, vec.offset(w_now, walk.kstep)
+            weights = [_load_pixels(tile, vec, line, j) for j in range(tile.v)]
         else:
             places = [vec.offset(now.w, (k * tile.vectors + j) * size) for j in range(tile.vectors)]
             weights = [vec.load(place, align=size) for place in places]
@@ -189,6 +196,11 @@ def _sum_segments(
                     place = (target * tile.cols + col) * tile.v + j
                     weight = weights[part * tile.v + j]
                     sums[place] = vec.fma(scalar, vec.negative(weight) if negative else weight, sums[place])
+        if tile.loose:
+            channels = vec.load_first(vec.offset(starts[0], 4 * k * tile.ks), tile.cols)
+            for i in range(tile.loose):
+                pixel = vec.broadcast(vec.offset(line, size * tile.v + 4 * i))
+                sums[tile.v * tile.cols + i] = vec.fma(pixel, channels, sums[tile.v * tile.cols + i])
         if tile.ks == 0:
             starts = [vec.offset(start, walk.kstep) for start in starts]
         elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
@@ -265,6 +277,14 @@ def _store_planes(
                 extra = vec.load_first(vec.offset(target, residual), count) if tile.residual else None
                 value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)
             vec.store_first(value, target, count)
+    for i in range(tile.loose):
+        first = vec.offset(y, builder.add(builder.mul(yvec, I64(tile.v)), I64(4 * i)))
+        places = [vec.offset(first, builder.mul(yrow, I64(col))) for col in range(tile.cols)]
+        value = sums[tile.v * tile.cols + i]
+        if tile.epilogue:
+            extra = vec.gather([vec.offset(place, residual) for place in places]) if tile.residual else None
+            value = finish(vec, value, vec.load_first(bias, tile.cols), extra, tile.activation)
+        vec.scatter(value, places)
 
 
 @MicroKernel
@@ -313,7 +333,7 @@ def gemm_strip(
     y_now = builder.add(y, builder.mul(start, yrow if tile.planar else I64(4 * tile.ys)))
     if tile.planar:
         bias = builder.add(bias, builder.mul(start, I64(4)))
-    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.v * tile.rows * tile.cols)))
+    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.sums)))
     mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
     fetch = builder.add(upcoming, builder.mul(mine, share))
     emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual, parked_now, fetch)

@@ -72,8 +72,8 @@ def planar(tile, worker, workers, args):
         group = place // args.panels % args.groups
         image = place // (args.panels * args.groups)
         first = panel * args.panel_pixels
-        count = min(args.panel_pixels, args.pixels - first)
         last = panel == args.panels - 1
+        count = args.pixels - first if last else args.panel_pixels
         x = args.x + image * args.x_image
         channel = group * args.group_kernels
         if tile.pack == 0:

@@ -37,6 +37,7 @@ class Params:
     n: int
     parts: int
     packed: int
+    loose: int
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -66,7 +67,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         most = max(1, depth // _UNROLL)
         for parts in sorted({1, min(most, max(1, round(depth / kc))), min(most, max(1, round(depth / kc * .5)))}):
             for packed in (0, 1) if is_plain(problem) and problem.in_layout == "NCHW" else (1,):
-                yield Params(v, n, parts, packed)
+                yield Params(v, n, parts, packed, 0)
+                m = n
+                l=pixels%isa.lanes
+                if 1<=l<=4:
+                    while m*v+v+l+1>32 or m>16: m-=1
+                    yield Params(v, m, parts, packed, l)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -106,8 +112,9 @@ def bind(
         if in_height == 1 and row_tile(isa, source).kind == ROWS:
             pack = PLANES if params.packed else IN_PLACE
     panel_pixels = params.v * lanes
-    panels = divide(pixels, panel_pixels)
-    rest = pixels - (panels - 1) * panel_pixels
+    loose = pixels % lanes if pixels > lanes and pixels % lanes <= params.loose else 0
+    panels = divide(pixels - loose, panel_pixels)
+    rest = pixels - loose - (panels - 1) * panel_pixels
     tiles = divide(problem.kg, params.n)
     unroll = min(_UNROLL, depth)
     tail = depth % unroll
@@ -117,16 +124,16 @@ def bind(
         lanes=lanes, v=params.v, rows=1, cols=params.n, unroll=unroll, xs=1, ys=0, ks=params.n, resume=parts > 1,
         residual=residual is not None, activation=problem.activation, planar=True, tail=tail, tails=int(tail > 0),
     )
-    last = replace(gemm, v=divide(rest, lanes), valid=rest % lanes)
+    last = replace(gemm, v=divide(rest, lanes), valid=rest % lanes, loose=loose)
 
     def before(tile: GemmTile, part: int) -> MicroRef | int:
         """The kernel of a part before the last, which neither is last nor ends in a tail."""
         tile = replace(tile, suspend=True, resume=part > 0, tail=0, tails=0)
         return MicroRef(gemm_strip, tile) if parts > part + 1 else 0
 
-    pitch = source.cb if pack == IN_PLACE else params.v * vector
+    pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0)) * vector
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
-    parked_step = tiles * params.n * params.v * vector if parts > 1 else 0
+    parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
