@@ -52,7 +52,7 @@ class GemmTile:
     ys: int  # the same in y
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
     stream: bool = False  # prefetch weights into L1, just ahead of their use
-    fetch: int = 0  # prefetch into L2 the weights that are used next: vectors a scalar, each tile a share
+    fetch: int = 0  # prefetch into L2 what takes the vectors' place next: vectors a scalar, each tile a share
     resume: bool = False  # sums start from those of the part before
     suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
@@ -97,6 +97,7 @@ def emit_tile(
     residual: Any,
     parked: Any,
     upcoming: Any,
+    fetch_step: Any,
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
@@ -115,7 +116,7 @@ def emit_tile(
 
     row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
     tile_step = xrow if tile.planar else I64(4 * tile.cols * tile.xs)
-    walk = _Walk(x, row_offsets, tile_step, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
+    walk = _Walk(x, row_offsets, tile_step, fetch_step, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
     whole = builder.sub(segments, I64(tile.tails))
     state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
     if tile.tails:
@@ -129,11 +130,12 @@ def emit_tile(
 
 @dataclass(frozen=True)
 class _Walk:
-    """What a tile reads: pixel 0, the tile rows after the first, the tile to the right, and the segments."""
+    """What a tile reads: pixel 0, the tile rows after the first, the tile to the right, the segments."""
 
     x: Any
     row_offsets: list[Any]
     tile_step: Any
+    fetch_step: Any  # bytes, between what is fetched beside two scalars
     table: Any
     segments: Any
     kstep: Any
@@ -173,14 +175,15 @@ def _sum_segments(
     ahead = _lines_ahead(tile, vec, walk, unroll, following)
     far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
     sums = list(now.sums)
-    w_now = now.w
+    w_now, fetch_now = now.w, now.fetch
     for k in range(unroll):
         wanted = [(address, L1) for address in ahead[k::unroll]]
         if tile.ks == 0:
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
             wanted += [(vec.offset(now.w, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
-        wanted += [(vec.offset(now.fetch, (k * tile.fetch + j) * size), L2) for j in range(tile.fetch)]
+        wanted += [(vec.offset(fetch_now, j * size), L2) for j in range(tile.fetch)]
+        fetch_now = vec.offset(fetch_now, walk.fetch_step)
         for address, level in wanted:
             vec.prefetch(address, level)
         if tile.planar:
@@ -206,7 +209,7 @@ def _sum_segments(
         elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
     w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
-    end = _State(w_end, vec.offset(now.fetch, unroll * tile.fetch * size), sums)
+    end = _State(w_end, fetch_now, sums)
     pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
     for phi, value in pairs:
         phi.add_incoming(value, loop)
@@ -311,10 +314,12 @@ def gemm_strip(
 ) -> None:
     """`emit_tile` for tiles first … last-1 of a row `width` pixels wide; the last of the row overlaps its predecessor.
 
-    Of a planar tile, the row is one of `width` output channels, and the last tile's weights are packed as those of the
-    others: only its outputs overlap.
+    Of a planar tile, what comes next is as many rows of pixels, `turn` bytes apart, and each tile fetches one line of
+    all of them. The row of tiles is one of `width` output channels, and the last tile's weights are packed as those of
+    the others: only its outputs overlap.
     `x` and `y` are the addresses of pixel 0, `parked` that of the sums of tile 0; first < last, and width is at least
     a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
+
     """
     vec = Vector(builder, tile.lanes)
     scalars = builder.sub(builder.mul(segments, I64(tile.unroll)), I64(tile.tails * (tile.unroll - tile.tail)))
@@ -334,9 +339,14 @@ def gemm_strip(
     if tile.planar:
         bias = builder.add(bias, builder.mul(start, I64(4)))
     parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.sums)))
-    mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
+    if tile.planar:
+        mine, share, fetch_step = builder.urem(index, I64(tile.v + 1)), I64(_LINE), turn
+    else:
+        mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
+        fetch_step = I64(4 * tile.lanes * tile.fetch)
     fetch = builder.add(upcoming, builder.mul(mine, share))
-    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual, parked_now, fetch)
+    ends = (y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step)
+    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, *ends)
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)

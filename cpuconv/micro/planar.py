@@ -75,6 +75,7 @@ def planar(tile, worker, workers, args):
         last = panel == args.panels - 1
         count = args.pixels - first if last else args.panel_pixels
         x = args.x + image * args.x_image
+        next_panel = 4 * args.panel_pixels
         channel = group * args.group_kernels
         if tile.pack == 0:
             columns = x + group * args.group_channels * args.x_cb + first * 4
@@ -103,8 +104,8 @@ def planar(tile, worker, workers, args):
                 args.bias + channel * 4,
                 args.residual - args.y,
                 parked,
-                0,
-                0,
+                x + (group * args.group_channels + segment * args.segment_rows) * args.x_cb + 4 * first + next_panel,
+                args.x_cb,
                 args.tiles * chunk // args.chunks,
                 args.tiles * (chunk + 1) // args.chunks,
                 args.group_kernels,

@@ -122,7 +122,7 @@ def bind(
     parts = min(params.parts, max(1, segments - bool(tail)))
     gemm = GemmTile(
         lanes=lanes, v=params.v, rows=1, cols=params.n, unroll=unroll, xs=1, ys=0, ks=params.n, resume=parts > 1,
-        residual=residual is not None, activation=problem.activation, planar=True, tail=tail, tails=int(tail > 0),
+        residual=residual is not None, activation=problem.activation, planar=True, fetch=int(pack != COLUMNS and panels > 1 and tiles > params.v), tail=tail, tails=int(tail > 0),
     )
     last = replace(gemm, v=divide(rest, lanes), valid=rest % lanes, loose=loose)
 
