@@ -280,6 +280,7 @@ def _store_planes(
                 extra = vec.load_first(vec.offset(target, residual), count) if tile.residual else None
                 value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)
             vec.store_first(value, target, count)
+            vec.prefetch(vec.offset(target, 4 * vec.lanes * tile.v), L2, write=True)  # for the next panel
     for i in range(tile.loose):
         first = vec.offset(y, builder.add(builder.mul(yvec, I64(tile.v)), I64(4 * i)))
         places = [vec.offset(first, builder.mul(yrow, I64(col))) for col in range(tile.cols)]

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from cpuconv.micro.choice import choose
 from cpuconv.micro.gemm import call_gemm_strip
 from cpuconv.micro.im2col import LINES, pack_columns
-from cpuconv.micro.intrinsics import copy_float, copy_vector
-from cpuconv.runtime.kernel import kernel
+from cpuconv.micro.intrinsics import copy_float, copy_vector, zero_vector
+from cpuconv.micro.moves import copy_every
+from cpuconv.runtime.kernel import inline, kernel
 
-IN_PLACE, COLUMNS, PLANES = range(3)
-"""How a panel comes about: the input's planes are read in place; any columns; planes that are the columns."""
+IN_PLACE, PLANES, ROWS, ANY = range(4)
+"""How a panel comes about: the input's planes, in place or copied; rows of pixels, `step` floats apart; any view."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class PlanarTile:
 
     lanes: int
     pack: int
+    step: int = 1  # floats from one pixel of a column to the next
     load: int = LINES
 
 
@@ -47,9 +49,56 @@ def _copy(tile, args, x, group, target, first, count):
         target += args.pitch
 
 
-@choose(lambda tile: {IN_PLACE: _nothing, COLUMNS: pack_columns, PLANES: _copy}[tile.pack])
+@inline
+def _zero(tile, target, width):
+    for i in range(0, width, tile.lanes):
+        zero_vector(tile, target + 4 * i)
+
+
+@inline
+def _move(tile, source, target, width, end):
+    """`width` pixels of a column; nothing from `end` on is read. Vectors spill to the right."""
+    done = 0
+    while done < width and source + (done + tile.lanes) * tile.step * 4 <= end:
+        copy_every(tile, source + done * tile.step * 4, target + done * 4)
+        done += tile.lanes
+    for i in range(done, width):
+        copy_float(tile, source + i * tile.step * 4, target + i * 4)
+
+
+def _rows(tile, args, x, group, target, first, count):
+    end = args.x + args.x_span
+    taps = args.kernel_h * args.kernel_w
+    x += group * args.group_channels * args.x_cb
+    row = first // args.out_width
+    begin = first - row * args.out_width
+    while count > 0:  # a run of pixels in one row of the output
+        stop = min(args.out_width, begin + count)
+        for tap in range(taps):
+            r = tap // args.kernel_w
+            shift = (tap - r * args.kernel_w) * args.dilation_w - args.pad_left
+            in_row = row * args.stride_h + r * args.dilation_h - args.pad_top
+            left = right = stop  # pixels left … right-1 read inside the image
+            if 0 <= in_row < args.in_height:
+                left = min(max(begin, -(shift // args.stride_w)), stop)
+                right = max(left, min(stop, -((shift - args.in_width) // args.stride_w)))
+            source = x + in_row * args.x_h + (left * args.stride_w + shift) * 4
+            line = target + tap * args.pitch
+            for _ in range(args.group_channels):
+                _zero(tile, line, left - begin)
+                _move(tile, source, line + (left - begin) * 4, right - left, end)
+                _zero(tile, line + (right - begin) * 4, stop - right)
+                source += args.x_cb
+                line += taps * args.pitch
+        target += (stop - begin) * 4
+        count -= stop - begin
+        begin = 0
+        row += 1
+
+
+@choose(lambda tile: {IN_PLACE: _nothing, PLANES: _copy, ROWS: _rows, ANY: pack_columns}[tile.pack])
 def _pack_panel(tile, args, x, group, target, first, count):
-    """The columns of pixels first … first+count-1 of a group, rows `args.pitch` bytes apart."""
+    """The columns of pixels first … first+count-1 of a group, rows `args.pitch` bytes apart, with a vector to spare."""
 
 
 @kernel(

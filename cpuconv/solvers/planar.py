@@ -14,8 +14,8 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.micro.planar import COLUMNS, IN_PLACE, PLANES, PlanarTile, planar
-from cpuconv.micro.rows import ROWS
+from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
+from cpuconv.micro import rows
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
 from cpuconv.solvers.im2col import span
@@ -27,6 +27,7 @@ ACCURACY = "exact"
 ROUNDING = ()
 
 _UNROLL = 8  # scalars of a segment
+_MOST_STRIDE = 8  # of rows that are packed by vectors
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,12 @@ def bind(
     depth, pixels = reduction(problem), problem.oh * problem.ow
     in_height, in_width, source = problem.h, problem.w, x.strides
     out_width = problem.ow
-    pack = COLUMNS
+    in_rows = row_tile(isa, x.strides).kind == rows.ROWS
+    pack = ROWS if in_rows and problem.stride[1] <= _MOST_STRIDE else ANY
     if is_plain(problem):
         in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
         out_width = in_width
-        if in_height == 1 and row_tile(isa, source).kind == ROWS:
+        if in_height == 1 and in_rows:
             pack = PLANES if params.packed else IN_PLACE
     panel_pixels = params.v * lanes
     loose = pixels % lanes if pixels > lanes and pixels % lanes <= params.loose else 0
@@ -122,7 +124,7 @@ def bind(
     parts = min(params.parts, max(1, segments - bool(tail)))
     gemm = GemmTile(
         lanes=lanes, v=params.v, rows=1, cols=params.n, unroll=unroll, xs=1, ys=0, ks=params.n, resume=parts > 1,
-        residual=residual is not None, activation=problem.activation, planar=True, fetch=int(pack != COLUMNS and panels > 1 and tiles > params.v), tail=tail, tails=int(tail > 0),
+        residual=residual is not None, activation=problem.activation, planar=True, fetch=int(pack in (IN_PLACE, PLANES) and panels > 1), tail=tail, tails=int(tail > 0),
     )
     last = replace(gemm, v=divide(rest, lanes), valid=rest % lanes, loose=loose)
 
@@ -131,7 +133,7 @@ def bind(
         tile = replace(tile, suspend=True, resume=part > 0, tail=0, tails=0)
         return MicroRef(gemm_strip, tile) if parts > part + 1 else 0
 
-    pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0)) * vector
+    pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0 or pack > PLANES)) * vector
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
     parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
@@ -186,7 +188,7 @@ def bind(
         "y_image": y.strides.n,
         "y_plane": y.strides.cb,
     }
-    return [Step(planar, PlanarTile(lanes, pack), args, clears_tail=True)]  # planes have none
+    return [Step(planar, PlanarTile(lanes, pack, problem.stride[1] if pack == ROWS else 1), args, clears_tail=True)]  # planes have none
 
 
 def chunks(threads: int, units: int, tiles: int) -> int:
