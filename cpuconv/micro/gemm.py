@@ -101,12 +101,13 @@ def emit_tile(
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
-    Of a planar tile, which has one row: `x` are weights and `w` vectors of pixels, those of a scalar `kstep` after those
-    of the one before; `xrow` is from a tile to the next one's first scalar, `yrow` from an output channel to the next.
+    Of a planar tile, which has one row, `x` are weights and `w` vectors of pixels, those of each scalar `kstep` after
+    those of the one before; `xrow` is from a tile to the first scalar of the next, `yrow` from an output channel to the
+    next.
 
     Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
     `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual;
-    `parked`: the tile's sums between parts; `upcoming`: what to fetch.
+    `parked`: the tile's sums between parts; `upcoming`: what to fetch, `fetch_step` on for each scalar.
     """
     builder = vec.builder
     size = 4 * vec.lanes
@@ -315,12 +316,11 @@ def gemm_strip(
 ) -> None:
     """`emit_tile` for tiles first … last-1 of a row `width` pixels wide; the last of the row overlaps its predecessor.
 
-    Of a planar tile, what comes next is as many rows of pixels, `turn` bytes apart, and each tile fetches one line of
-    all of them. The row of tiles is one of `width` output channels, and the last tile's weights are packed as those of
-    the others: only its outputs overlap.
     `x` and `y` are the addresses of pixel 0, `parked` that of the sums of tile 0; first < last, and width is at least
     a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
 
+    Of planar tiles the row is one of `width` output channels, and the weights of the last tile are packed like those of
+    any other: only its outputs overlap. `upcoming` are the pixels of the next panel, rows that are `turn` bytes apart.
     """
     vec = Vector(builder, tile.lanes)
     scalars = builder.sub(builder.mul(segments, I64(tile.unroll)), I64(tile.tails * (tile.unroll - tile.tail)))

@@ -1,22 +1,24 @@
-"""GEMM whose vectors run along the pixels of a plane, weights broadcast: NCHW in and out without any transposition.
+"""GEMM whose vectors run along the pixels of a plane, weights broadcast: planes in and out without a transposition.
 
-Source: the convolution of MLAS (ONNX Runtime, `snchwc`'s plain sibling `convolve.cpp`), which packs pixels as the
-wide operand of its SGEMM; Goto and van de Geijn (TOMS 2008) for the parts of the reduction.
+Sources: the SGEMM convolution of MLAS (ONNX Runtime), which packs pixels as the wide operand; Goto and van de Geijn,
+"Anatomy of High-Performance Matrix Multiplication" (TOMS 2008), for panels and for parts of the reduction. What it is
+worth, and where, is told in docs/decisions/0020-pixel-vectors.md.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cpuconv.isa import Isa
+from cpuconv.micro import rows
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
-from cpuconv.micro import rows
 from cpuconv.problem import ConvProblem
+from cpuconv.solvers import tiling
 from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
 from cpuconv.solvers.im2col import span
 from cpuconv.solvers.machine import Machine, machine
@@ -26,19 +28,24 @@ NAME = "planar"
 ACCURACY = "exact"
 ROUNDING = ()
 
+_SHAPES = 3  # tiles worth trying
 _UNROLL = 8  # scalars of a segment
 _MOST_STRIDE = 8  # of rows that are packed by vectors
+_MOST_LOOSE = 4  # pixels after the last vector that take no vector of their own
+_L1_SHARE = 0.6  # for the part of a panel under all weight tiles
+_ROW_CYCLES, _RUN_CYCLES = 6.0, 14.0  # around a row of a panel that is copied, and a run of pixels that is packed
+_VECTOR_CYCLES, _FLOAT_CYCLES = 2.5, 1.5  # to copy a vector, and a float that has no neighbours to move with
+_STORE_CYCLES = 2.0  # of a vector of sums, beside the store: rows of planes begin anywhere in a cache line
 
 
 @dataclass(frozen=True)
 class Params:
-    """v pixel vectors × n output channels a tile; `parts` of the reduction; whether pixels are packed."""
+    """v pixel vectors × n output channels a tile; parts of the reduction; whether planes in the input are packed."""
 
     v: int
     n: int
     parts: int
     packed: int
-    loose: int
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -56,30 +63,79 @@ def is_plain(problem: ConvProblem) -> bool:
     return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
 
 
+def most_channels(isa: Isa, v: int, loose: int) -> int:
+    """Output channels of a tile of v pixel vectors and `loose` pixels that stay in registers; 0: none do."""
+    if not loose:
+        return isa.pixels[v - 1]
+    beside = v + loose + (1 if isa.broadcast_operand else 3)  # pixels, sums of the loose, a scalar (and what it meets)
+    return min((isa.registers - beside) // v, isa.pixels[v - 1], isa.lanes)
+
+
+def loose_pixels(isa: Isa, v: int, n: int, pixels: int) -> int:
+    """Pixels of a plane after its last whole vector that a tile of n channels takes without a vector; 0: none."""
+    rest = pixels % isa.lanes
+    return rest if pixels > isa.lanes and rest <= _MOST_LOOSE and n <= most_channels(isa, v, rest) else 0
+
+
+def split(isa: Isa, v: int, n: int, pixels: int) -> tuple[int, int, int]:
+    """Panels of a plane, pixels of the last one that are in vectors, and those that are loose."""
+    loose = loose_pixels(isa, v, n, pixels)
+    panels = divide(pixels - loose, v * isa.lanes)
+    return panels, pixels - loose - (panels - 1) * v * isa.lanes, loose
+
+
+def plane_cycles(isa: Isa, v: int, n: int, kernels: int, pixels: int, depth: int) -> float:
+    """Modelled cycles of the tiles of a plane of `kernels` output channels."""
+    panels, rest, loose = split(isa, v, n, pixels)
+    whole = tiling.cycles(isa, tiling.Tile(v, 1, n), depth)
+    last = tiling.cycles(isa, tiling.Tile(divide(rest, isa.lanes), 1, n), depth) + loose * depth / isa.fma_rate
+    return divide(kernels, n) * ((panels - 1) * whole + last)
+
+
+@functools.lru_cache(maxsize=1024)
+def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, int], ...]:
+    """The best (v, n) for a plane, best first: of each v, as many channels as registers hold, in equal tiles."""
+    found = []
+    for v in range(1, min(len(isa.pixels), divide(pixels, isa.lanes)) + 1):
+        options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, _MOST_LOOSE))}
+        sizes = {divide(kernels, divide(kernels, most)) for most in options if most > 0}
+        found.append(min((plane_cycles(isa, v, n, kernels, pixels, depth), v, n) for n in sizes))
+    return tuple((v, n) for _, v, n in sorted(found)[:_SHAPES])
+
+
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    pixels = problem.oh * problem.ow
+    """The best tiles by the model, panels whole or in parts that stay in L1, planes packed or read in place."""
     depth = reduction(problem)
-    for v in range(1, len(isa.pixels) + 1):
-        if v > divide(pixels, isa.lanes): continue
-        n = min(problem.kg, isa.pixels[v - 1])
-        tiles = divide(problem.kg, n)
-        n = divide(problem.kg, tiles)
-        kc = machine().l1 * 0.7 / (v * isa.lanes * FLOAT)
-        most = max(1, depth // _UNROLL)
-        for parts in sorted({1, min(most, max(1, round(depth / kc))), min(most, max(1, round(depth / kc * .5)))}):
-            for packed in (0, 1) if is_plain(problem) and problem.in_layout == "NCHW" else (1,):
-                yield Params(v, n, parts, packed, 0)
-                m = n
-                l=pixels%isa.lanes
-                if 1<=l<=4:
-                    while m*v+v+l+1>32 or m>16: m-=1
-                    yield Params(v, m, parts, packed, l)
+    planes = problem.in_layout == problem.out_layout == "NCHW"
+    for v, n in shapes(isa, problem.kg, problem.oh * problem.ow, depth)[: None if planes else 1]:
+        fitting = round(depth * v * isa.lanes * FLOAT / (_L1_SHARE * machine().l1))
+        for parts in sorted({1, min(max(1, fitting), _most_parts(depth))}):
+            for packed in (1, 0) if planes and is_plain(problem) else (1,):
+                yield Params(v, n, parts, packed)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """FMA slots of the tiles, packing, stores, and the traffic of weights and activations."""
     isa = machine.isa
+    depth, pixels = reduction(problem), problem.oh * problem.ow
+    panels, _, _ = split(isa, params.v, params.n, pixels)
+    planes = problem.n * problem.groups
+    cycles = planes * plane_cycles(isa, params.v, params.n, problem.kg, pixels, depth)
+    vectors = divide(pixels, isa.lanes)
+    packing = 0.0
+    if problem.in_layout != "NCHW" or problem.stride[1] > _MOST_STRIDE:
+        packing = _FLOAT_CYCLES * pixels + _RUN_CYCLES * (panels + problem.oh)
+    elif not is_plain(problem):
+        packing = _VECTOR_CYCLES * problem.stride[1] * vectors + _RUN_CYCLES * (panels + problem.oh)
+    elif params.packed:
+        packing = _VECTOR_CYCLES * vectors + _ROW_CYCLES * panels
+    cycles += planes * depth * packing + problem.n * problem.k * vectors * _STORE_CYCLES
+    waiting = (params.parts - 1) * problem.n * problem.k * vectors * 2 * isa.store_cost
+    bytes_ = problem.in_bytes + problem.out_bytes + problem.weight_bytes
+    cycles += waiting + bytes_ / machine.rate(bytes_)
+    cycles += problem.weight_bytes * (panels * problem.n - 1) / machine.rate(problem.weight_bytes)
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return machine.cost(floor, floor * 1.2, problem.threads)
+    return machine.cost(floor, cycles, problem.threads)
 
 
 def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
@@ -106,44 +162,55 @@ def bind(
     depth, pixels = reduction(problem), problem.oh * problem.ow
     in_height, in_width, source = problem.h, problem.w, x.strides
     out_width = problem.ow
-    in_rows = row_tile(isa, x.strides).kind == rows.ROWS
-    pack = ROWS if in_rows and problem.stride[1] <= _MOST_STRIDE else ANY
     if is_plain(problem):
         in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
         out_width = in_width
-        if in_height == 1 and in_rows:
+    pack = ANY
+    if row_tile(isa, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
+        pack = ROWS
+        if is_plain(problem) and in_height == 1:
             pack = PLANES if params.packed else IN_PLACE
-    panel_pixels = params.v * lanes
-    loose = pixels % lanes if pixels > lanes and pixels % lanes <= params.loose else 0
-    panels = divide(pixels - loose, panel_pixels)
-    rest = pixels - loose - (panels - 1) * panel_pixels
+    panels, rest, loose = split(isa, params.v, params.n, pixels)
     tiles = divide(problem.kg, params.n)
     unroll = min(_UNROLL, depth)
     tail = depth % unroll
     segments = divide(depth, unroll)
-    parts = min(params.parts, max(1, segments - bool(tail)))
+    parts = min(params.parts, _most_parts(depth))
     gemm = GemmTile(
-        lanes=lanes, v=params.v, rows=1, cols=params.n, unroll=unroll, xs=1, ys=0, ks=params.n, resume=parts > 1,
-        residual=residual is not None, activation=problem.activation, planar=True, fetch=int(pack in (IN_PLACE, PLANES) and panels > 1), tail=tail, tails=int(tail > 0),
+        lanes=lanes,
+        v=params.v,
+        rows=1,
+        cols=params.n,
+        unroll=unroll,
+        xs=1,
+        ys=0,
+        ks=params.n,
+        resume=parts > 1,
+        residual=residual is not None,
+        activation=problem.activation,
+        planar=True,
+        fetch=int(pack in (IN_PLACE, PLANES) and panels > 1),
+        tail=tail,
+        tails=int(tail > 0),
     )
     last = replace(gemm, v=divide(rest, lanes), valid=rest % lanes, loose=loose)
 
-    def before(tile: GemmTile, part: int) -> MicroRef | int:
-        """The kernel of a part before the last, which neither is last nor ends in a tail."""
-        tile = replace(tile, suspend=True, resume=part > 0, tail=0, tails=0)
-        return MicroRef(gemm_strip, tile) if parts > part + 1 else 0
+    def kernels(name: str, tile: GemmTile, needed: bool) -> Args:
+        """The kernels of the last part, and of the first and others before it, which do not end in a tail."""
+        before = replace(tile, suspend=True, tail=0, tails=0)
+        return {
+            name: MicroRef(gemm_strip, tile) if needed else 0,
+            f"{name}_first": MicroRef(gemm_strip, replace(before, resume=False)) if needed and parts > 1 else 0,
+            f"{name}_middle": MicroRef(gemm_strip, before) if needed and parts > 2 else 0,
+        }
 
     pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0 or pack > PLANES)) * vector
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
     parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm),
-        "gemm_first": before(gemm, 0),
-        "gemm_middle": before(gemm, 1),
-        "gemm_last": MicroRef(gemm_strip, last),
-        "gemm_last_first": before(last, 0),
-        "gemm_last_middle": before(last, 1),
+        **kernels("gemm", gemm, panels > 1),
+        **kernels("gemm_last", last, True),
         "x": x.ref,
         "y": y.ref,
         "w": Ref("w"),
@@ -158,10 +225,10 @@ def bind(
         "group_bytes": tiles * depth * params.n * FLOAT,
         "tiles": tiles,
         "panels": panels,
-        "panel_pixels": panel_pixels,
+        "panel_pixels": params.v * lanes,
         "pixels": pixels,
         "groups": problem.groups,
-        "chunks": chunks(problem.threads, units, tiles),
+        "chunks": _chunks(problem.threads, units, tiles),
         "batch": problem.n,
         "columns": space.reserve(columns_step * problem.threads) if columns_step else 0,
         "columns_step": columns_step,
@@ -188,12 +255,17 @@ def bind(
         "y_image": y.strides.n,
         "y_plane": y.strides.cb,
     }
-    return [Step(planar, PlanarTile(lanes, pack, problem.stride[1] if pack == ROWS else 1), args, clears_tail=True)]  # planes have none
+    tile = PlanarTile(lanes, pack, problem.stride[1] if pack == ROWS else 1)
+    return [Step(planar, tile, args, clears_tail=True)]  # planes have no tails
 
 
-def chunks(threads: int, units: int, tiles: int) -> int:
-    """Chunks of weight tiles that let threads share evenly."""
-    for count in range(1, min(tiles, threads) + 1):
-        if units * count % threads == 0 or units * count >= 16 * threads:
-            return count
-    return min(tiles, threads)
+def _most_parts(depth: int) -> int:
+    """Parts of a reduction, at most: each has a whole segment, the last one the rest besides."""
+    return max(1, divide(depth, _UNROLL) - bool(depth % _UNROLL))
+
+
+def _chunks(threads: int, units: int, tiles: int) -> int:
+    """Chunks of weight tiles, for `units` panels, that let threads share evenly, or nearly so."""
+    most = min(tiles, threads)
+    even = (count for count in range(1, most) if units * count % threads == 0 or units * count >= 16 * threads)
+    return next(even, most)
