@@ -71,7 +71,7 @@ def planar_tiles() -> list[GemmTile]:
     """The tiles that the planar solver may choose, with and without loose pixels."""
     tiles = []
     for v in range(1, len(ISA.pixels) + 1):
-        for loose in range(planar._MOST_LOOSE + 1):
+        for loose in range(ISA.lanes // planar._LOOSE + 1):
             if (n := planar.most_channels(ISA, v, loose)) > 0:
                 tiles.append(GemmTile(ISA.lanes, v, 1, n, 8, xs=1, ys=0, ks=n, fetch=1, planar=True, loose=loose))
     return tiles

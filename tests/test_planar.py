@@ -31,7 +31,7 @@ def all_of(problem: ConvProblem) -> list[str]:
     return [str(ranked.candidate) for ranked in ranking(problem, planar.NAME)]
 
 
-@pytest.mark.parametrize("rest", sorted({0, 1, 2, planar._MOST_LOOSE, planar._MOST_LOOSE + 1, LANES - 1}))
+@pytest.mark.parametrize("rest", sorted({0, 1, 2, LANES // planar._LOOSE, LANES // planar._LOOSE + 1, LANES - 1}))
 @pytest.mark.parametrize("vectors", [0, 1, 3])
 def test_whatever_is_left_of_a_plane(vectors, rest):
     """Planes of whole vectors and a few pixels; channels that are no multiple of a tile."""

@@ -31,10 +31,11 @@ ROUNDING = ()
 _SHAPES = 3  # tiles worth trying
 _UNROLL = 8  # scalars of a segment
 _MOST_STRIDE = 8  # of rows that are packed by vectors
-_MOST_LOOSE = 4  # pixels after the last vector that take no vector of their own
+_LOOSE = 4  # pixels after the last vector take none of their own if they fill no more than a vector over this
 _L1_SHARE = 0.6  # for the part of a panel under all weight tiles
-_ROW_CYCLES, _RUN_CYCLES = 6.0, 14.0  # around a row of a panel that is copied, and a run of pixels that is packed
-_VECTOR_CYCLES, _FLOAT_CYCLES = 2.5, 1.5  # to copy a vector, and a float that has no neighbours to move with
+_RUN_CYCLES = 8.0  # around each run of pixels that is packed
+_VECTOR_CYCLES, _FLOAT_CYCLES = 2.0, 1.5  # to copy a vector, and a float that has no neighbours to move with
+_IN_PLACE = 1.04  # time of tiles over that on packed panels: vectors cross cache lines, and rows have a page each
 _STORE_CYCLES = 2.0  # of a vector of sums, beside the store: rows of planes begin anywhere in a cache line
 
 
@@ -74,7 +75,7 @@ def most_channels(isa: Isa, v: int, loose: int) -> int:
 def loose_pixels(isa: Isa, v: int, n: int, pixels: int) -> int:
     """Pixels of a plane after its last whole vector that a tile of n channels takes without a vector; 0: none."""
     rest = pixels % isa.lanes
-    return rest if pixels > isa.lanes and rest <= _MOST_LOOSE and n <= most_channels(isa, v, rest) else 0
+    return rest if pixels > isa.lanes and rest <= isa.lanes // _LOOSE and n <= most_channels(isa, v, rest) else 0
 
 
 def split(isa: Isa, v: int, n: int, pixels: int) -> tuple[int, int, int]:
@@ -97,7 +98,7 @@ def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, 
     """The best (v, n) for a plane, best first: of each v, as many channels as registers hold, in equal tiles."""
     found = []
     for v in range(1, min(len(isa.pixels), divide(pixels, isa.lanes)) + 1):
-        options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, _MOST_LOOSE))}
+        options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, isa.lanes // _LOOSE))}
         sizes = {divide(kernels, divide(kernels, most)) for most in options if most > 0}
         found.append(min((plane_cycles(isa, v, n, kernels, pixels, depth), v, n) for n in sizes))
     return tuple((v, n) for _, v, n in sorted(found)[:_SHAPES])
@@ -122,18 +123,21 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     planes = problem.n * problem.groups
     cycles = planes * plane_cycles(isa, params.v, params.n, problem.kg, pixels, depth)
     vectors = divide(pixels, isa.lanes)
-    packing = 0.0
+    runs = panels if is_plain(problem) else panels + problem.oh
     if problem.in_layout != "NCHW" or problem.stride[1] > _MOST_STRIDE:
-        packing = _FLOAT_CYCLES * pixels + _RUN_CYCLES * (panels + problem.oh)
-    elif not is_plain(problem):
-        packing = _VECTOR_CYCLES * problem.stride[1] * vectors + _RUN_CYCLES * (panels + problem.oh)
+        packing = _FLOAT_CYCLES * pixels + _RUN_CYCLES * runs
     elif params.packed:
-        packing = _VECTOR_CYCLES * vectors + _ROW_CYCLES * panels
+        packing = _VECTOR_CYCLES * problem.stride[1] * vectors + _RUN_CYCLES * runs
+    else:
+        packing = 0.0
+        cycles *= _IN_PLACE
     cycles += planes * depth * packing + problem.n * problem.k * vectors * _STORE_CYCLES
     waiting = (params.parts - 1) * problem.n * problem.k * vectors * 2 * isa.store_cost
     bytes_ = problem.in_bytes + problem.out_bytes + problem.weight_bytes
     cycles += waiting + bytes_ / machine.rate(bytes_)
-    cycles += problem.weight_bytes * (panels * problem.n - 1) / machine.rate(problem.weight_bytes)
+    rate = machine.rate(problem.weight_bytes)
+    if rate < isa.l2_rate:  # from L2, weights come beside the FMAs
+        cycles += problem.weight_bytes * (panels * problem.n - 1) / rate
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
     return machine.cost(floor, cycles, problem.threads)
 
