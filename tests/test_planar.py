@@ -42,6 +42,15 @@ def test_whatever_is_left_of_a_plane(vectors, rest):
         oracle.check(problem, name)
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("width", [LANES + LANES // planar._LOOSE, 3 * LANES + 1, 3 * LANES - 1])
+def test_packed_rows_stay_within_theirs(width, stride):
+    """Runs of pixels are moved by whole vectors that spill to the right, from loose pixels too."""
+    problem = ConvProblem(1, 4, 3, stride * width, 9, 3, 3, (3, stride), (0, 0, 1, 1), threads=oracle.THREADS)
+    for name in all_of(problem)[:2]:
+        oracle.check(problem, name)
+
+
 @pytest.mark.parametrize("threads", [1, oracle.THREADS])
 @pytest.mark.parametrize("depth", [1, 7, 8, 9, 16, 17, 65])
 def test_parts_of_the_reduction(depth, threads):

@@ -208,7 +208,7 @@ def bind(
             f"{name}_middle": MicroRef(gemm_strip, before) if needed and parts > 2 else 0,
         }
 
-    pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0 or pack > PLANES)) * vector
+    pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0) + (pack > PLANES)) * vector
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
     parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
