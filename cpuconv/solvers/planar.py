@@ -137,7 +137,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     cycles += waiting + bytes_ / machine.rate(bytes_)
     rate = machine.rate(problem.weight_bytes)
     if rate < isa.l2_rate:  # from L2, weights come beside the FMAs
-        cycles += problem.weight_bytes * (panels * problem.n - 1) / rate
+        cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / rate
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
     return machine.cost(floor, cycles, problem.threads)
 
