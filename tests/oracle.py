@@ -26,6 +26,7 @@ GROUP = max(2, current().lanes // 4)  # channels of a group that share a vector 
 HOME: dict[str, ConvProblem] = {
     "": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
     "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
+    "planar": ConvProblem(1, 20, 9, 11, 40, 1, 1),
     "first_layer": ConvProblem(1, 3, 17, 15, 40, 3, 3, (2, 2), (1, 1, 1, 1)),
     "fft": ConvProblem(1, 20, 13, 30, 40, 5, 7, pads=(2, 2, 3, 3)),
     "depthwise": ConvProblem(1, 37, 9, 11, 37, 3, 3, pads=(1, 1, 1, 1), groups=37),

@@ -98,6 +98,13 @@ def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int
     return np.stack(planes)
 
 
+def scalars(problem: ConvProblem, n: int, weight: np.ndarray) -> np.ndarray:
+    """[group][tile][C·R·S][n of K]; the last tile of a group overlaps the one before."""
+    full = weight.reshape(problem.groups, problem.kg, -1)
+    starts = [min(first, problem.kg - n) for first in range(0, problem.kg, n)]
+    return np.stack([full[:, first : first + n].swapaxes(1, 2) for first in starts], axis=1)
+
+
 def expected(problem: ConvProblem, candidate: Candidate, isa: Isa, weight: np.ndarray) -> np.ndarray:
     """The packed form of a candidate, flat; transforms in float64, rounded once."""
     weight, params, name = flushed(weight), candidate.params, candidate.solver.NAME
@@ -107,6 +114,8 @@ def expected(problem: ConvProblem, candidate: Candidate, isa: Isa, weight: np.nd
         packed = panels(problem, params.v, isa, weight, 1)
     elif name == "im2col":
         packed = matrix(problem, params.v, isa, weight)
+    elif name == "planar":
+        packed = scalars(problem, params.n, weight)
     elif name in ("depthwise", "grouped"):
         packed = lanewise(problem, isa, weight)
     elif name == "winograd":

@@ -14,7 +14,7 @@ from cpuconv.isa import current
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers import blocked, lanewise, tiling
+from cpuconv.solvers import blocked, lanewise, planar, tiling
 from cpuconv.solvers.base import Operand, Ref, Space, contiguous
 
 ISA = current()
@@ -70,6 +70,23 @@ def test_planar_gemm_loop(v, rows, cols, unroll, stride):
     body = hot_loop(gemm_strip.assembly(tile))
     assert count_fma(body) == v * cols * unroll
     assert len(vector_spills(body)) <= MOST_STREAM_SPILLS * count_fma(body)
+
+
+def planar_tiles() -> list[GemmTile]:
+    """The tiles that the planar solver may choose, with and without loose pixels."""
+    tiles = []
+    for v in range(1, len(ISA.pixels) + 1):
+        for loose in range(ISA.lanes // planar._LOOSE + 1):
+            if (n := planar.most_channels(ISA, v, loose)) > 0:
+                tiles.append(GemmTile(ISA.lanes, v, 1, n, 8, xs=1, ys=0, ks=n, fetch=1, planar=True, loose=loose))
+    return tiles
+
+
+@pytest.mark.parametrize("tile", planar_tiles(), ids=lambda tile: f"{tile.v}x{tile.cols}+{tile.loose}")
+def test_planar_loop(tile):
+    body = hot_loop(gemm_strip.assembly(tile))
+    assert count_fma(body) == (tile.v * tile.cols + tile.loose) * tile.unroll
+    assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
 
 
 def lane_tiles(line: str, mix: int) -> list[LaneTile]:

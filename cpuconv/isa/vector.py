@@ -80,6 +80,24 @@ class Vector:
         place = self.builder.bitcast(address, self.type.as_pointer())
         self._masked("store", [value, place, I32(4), mask], ir.VoidType())
 
+    def gather(self, addresses: Sequence[Any]) -> Any:
+        """lanes[i] = float at addresses[i], zero in lanes without one."""
+        value = self.constant(0.0)
+        for lane, address in enumerate(addresses):
+            scalar = self.builder.load(self.builder.bitcast(address, F32.as_pointer()))
+            value = self.builder.insert_element(value, scalar, I32(lane))
+        return value
+
+    def scatter(self, value: Any, addresses: Sequence[Any]) -> None:
+        """Float at addresses[i] = lanes[i], for as many lanes as there are addresses."""
+        for lane, address in enumerate(addresses):
+            scalar = self.builder.extract_element(value, I32(lane))
+            self.builder.store(scalar, self.builder.bitcast(address, F32.as_pointer()))
+
+    def first(self, count: int) -> Any:
+        """The mask of the first `count` lanes."""
+        return ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])
+
     def _masked(self, name: str, arguments: Sequence[Any], result: Any) -> Any:
         full = f"llvm.masked.{name}.v{self.lanes}f32.p0v{self.lanes}f32"
         module = self.builder.module
@@ -112,8 +130,7 @@ class Vector:
 
     def keep(self, a: Any, count: int) -> Any:
         """The first `count` lanes of a, zero in the others."""
-        mask = ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])
-        return self.builder.select(mask, a, self.constant(0.0))
+        return self.builder.select(self.mask(count), a, self.constant(0.0))
 
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:

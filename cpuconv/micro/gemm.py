@@ -7,6 +7,10 @@ and direct convolution in blocked layouts (a segment is a channel block at one k
 is a kernel row) and the products of Winograd and FFT. In a tile of complex numbers the two rows are the real and the
 imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` of imaginary parts.
 
+The two operands may change places (`planar`): lanes are then pixels of an output plane, scalars are weights and columns
+are output channels, whose sums go to planes as they are. A few pixels after the last vector (`loose`) need no vector
+of their own: their sums are a vector of output channels each, from the same weights read as a vector.
+
 Where a panel of weights does not stay in L1, the reduction can be cut into parts: a part's segments are summed for all
 tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
 
@@ -48,10 +52,12 @@ class GemmTile:
     ys: int  # the same in y
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
     stream: bool = False  # prefetch weights into L1, just ahead of their use
-    fetch: int = 0  # prefetch into L2 the weights that are used next: vectors a scalar, each tile a share
+    fetch: int = 0  # prefetch into L2 what takes the vectors' place next: vectors a scalar, each tile a share
     resume: bool = False  # sums start from those of the part before
     suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
+    planar: bool = False  # lanes are pixels, and columns output channels; of the last vector only `valid` are stored
+    loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
     epilogue: bool = True  # False: store the plain sums
     residual: bool = False
     activation: tuple[Any, ...] | None = None
@@ -63,6 +69,11 @@ class GemmTile:
     def vectors(self) -> int:
         """Weight vectors read for a scalar of the reduction."""
         return self.v * (2 if self.complex else 1)
+
+    @property
+    def sums(self) -> int:
+        """Vectors of sums: column by column, then the loose pixels."""
+        return self.v * len(self.pixels) + self.loose
 
     @property
     def pixels(self) -> list[tuple[int, int]]:
@@ -86,21 +97,27 @@ def emit_tile(
     residual: Any,
     parked: Any,
     upcoming: Any,
+    fetch_step: Any,
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
+    Of a planar tile, which has one row, `x` are weights and `w` vectors of pixels, those of each scalar `kstep` after
+    those of the one before; `xrow` is from a tile to the first scalar of the next, `yrow` from an output channel to the
+    next.
+
     Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
     `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual;
-    `parked`: the tile's sums between parts; `upcoming`: what to fetch.
+    `parked`: the tile's sums between parts; `upcoming`: what to fetch, `fetch_step` on for each scalar.
     """
     builder = vec.builder
     size = 4 * vec.lanes
     x, w, y, parked, upcoming = (vec.pointer(address) for address in (x, w, y, parked, upcoming))
-    places = [vec.offset(parked, size * i) for i in range(tile.v * len(tile.pixels))]
+    places = [vec.offset(parked, size * i) for i in range(tile.sums)]
     initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
 
     row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
-    walk = _Walk(x, row_offsets, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
+    tile_step = xrow if tile.planar else I64(4 * tile.cols * tile.xs)
+    walk = _Walk(x, row_offsets, tile_step, fetch_step, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
     whole = builder.sub(segments, I64(tile.tails))
     state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
     if tile.tails:
@@ -114,10 +131,12 @@ def emit_tile(
 
 @dataclass(frozen=True)
 class _Walk:
-    """What a tile reads: pixel 0, the tile rows after the first, and the segments."""
+    """What a tile reads: pixel 0, the tile rows after the first, the tile to the right, the segments."""
 
     x: Any
     row_offsets: list[Any]
+    tile_step: Any
+    fetch_step: Any  # bytes, between what is fetched beside two scalars
     table: Any
     segments: Any
     kstep: Any
@@ -157,16 +176,23 @@ def _sum_segments(
     ahead = _lines_ahead(tile, vec, walk, unroll, following)
     far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
     sums = list(now.sums)
+    w_now, fetch_now = now.w, now.fetch
     for k in range(unroll):
-        wanted = [(line, L1) for line in ahead[k::unroll]]
+        wanted = [(address, L1) for address in ahead[k::unroll]]
         if tile.ks == 0:
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
             wanted += [(vec.offset(now.w, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
-        wanted += [(vec.offset(now.fetch, (k * tile.fetch + j) * size), L2) for j in range(tile.fetch)]
+        wanted += [(vec.offset(fetch_now, j * size), L2) for j in range(tile.fetch)]
+        fetch_now = vec.offset(fetch_now, walk.fetch_step)
         for address, level in wanted:
             vec.prefetch(address, level)
-        weights = [vec.load(vec.offset(now.w, (k * tile.vectors + j) * size), align=size) for j in range(tile.vectors)]
+        if tile.planar:
+            line, w_now = w_now, vec.offset(w_now, walk.kstep)
+            weights = [_load_pixels(tile, vec, line, j) for j in range(tile.v)]
+        else:
+            places = [vec.offset(now.w, (k * tile.vectors + j) * size) for j in range(tile.vectors)]
+            weights = [vec.load(place, align=size) for place in places]
         for row, col in tile.pixels:
             scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
             for target, part, negative in _COMPLEX[row] if tile.complex else ((row, 0, False),):
@@ -174,19 +200,29 @@ def _sum_segments(
                     place = (target * tile.cols + col) * tile.v + j
                     weight = weights[part * tile.v + j]
                     sums[place] = vec.fma(scalar, vec.negative(weight) if negative else weight, sums[place])
+        if tile.loose:
+            channels = vec.load_first(vec.offset(starts[0], 4 * k * tile.ks), vec.first(tile.cols))
+            for i in range(tile.loose):
+                pixel = vec.broadcast(vec.offset(line, size * tile.v + 4 * i))
+                sums[tile.v * tile.cols + i] = vec.fma(pixel, channels, sums[tile.v * tile.cols + i])
         if tile.ks == 0:
             starts = [vec.offset(start, walk.kstep) for start in starts]
         elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
             starts = [vec.opaque(start) for start in starts]
-    end = _State(
-        vec.offset(now.w, unroll * tile.vectors * size), vec.offset(now.fetch, unroll * tile.fetch * size), sums
-    )
+    w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
+    end = _State(w_end, fetch_now, sums)
     pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
     for phi, value in pairs:
         phi.add_incoming(value, loop)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
     builder.position_at_end(done)
     return end
+
+
+def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int) -> Any:
+    """Vector j of a row of pixels, of which no more is read than will be stored."""
+    count = tile.valid if tile.valid and j == tile.v - 1 else vec.lanes
+    return vec.load_first(vec.offset(row, 4 * vec.lanes * j), vec.first(count))
 
 
 def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, following: Any) -> list[Any]:
@@ -196,7 +232,7 @@ def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, followin
     builder = vec.builder
     inside = builder.icmp_signed("<", following, walk.segments)
     entry = builder.load(builder.gep(walk.table, [builder.select(inside, following, I64(0))]))
-    step = builder.select(inside, I64(0), I64(4 * tile.cols * tile.xs))
+    step = builder.select(inside, I64(0), walk.tile_step)
     start = vec.offset(walk.x, builder.add(entry, step))
     last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
     offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
@@ -208,6 +244,9 @@ def _store_tile(
     tile: GemmTile, vec: Vector, sums: list[Any], y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
 ) -> None:
     builder = vec.builder
+    if tile.planar:
+        _store_planes(tile, vec, sums, y, yrow, yvec, bias, residual)
+        return
     if tile.epilogue:
         bias = vec.pointer(bias)
         biases = [vec.load(vec.offset(bias, 4 * vec.lanes * j)) for j in range(tile.v)]
@@ -225,6 +264,32 @@ def _store_tile(
                 if tile.valid and j == tile.v - 1:
                     value = vec.keep(value, tile.valid)
                 vec.store(value, target)
+
+
+def _store_planes(
+    tile: GemmTile, vec: Vector, sums: list[Any], y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
+) -> None:
+    builder = vec.builder
+    bias = vec.pointer(bias)
+    for col in range(tile.cols):
+        line = vec.offset(y, builder.mul(yrow, I64(col)))
+        for j in range(tile.v):
+            target = vec.offset(line, builder.mul(yvec, I64(j)))
+            value = sums[col * tile.v + j]
+            mask = vec.first(tile.valid if tile.valid and j == tile.v - 1 else vec.lanes)
+            if tile.epilogue:
+                extra = vec.load_first(vec.offset(target, residual), mask) if tile.residual else None
+                value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)
+            vec.store_first(value, target, mask)
+            vec.prefetch(vec.offset(target, 4 * vec.lanes * tile.v), L2, write=True)  # for the next panel
+    for i in range(tile.loose):
+        first = vec.offset(y, builder.add(builder.mul(yvec, I64(tile.v)), I64(4 * i)))
+        places = [vec.offset(first, builder.mul(yrow, I64(col))) for col in range(tile.cols)]
+        value = sums[tile.v * tile.cols + i]
+        if tile.epilogue:
+            extra = vec.gather([vec.offset(place, residual) for place in places]) if tile.residual else None
+            value = finish(vec, value, vec.load_first(bias, vec.first(tile.cols)), extra, tile.activation)
+        vec.scatter(value, places)
 
 
 @MicroKernel
@@ -253,6 +318,9 @@ def gemm_strip(
 
     `x` and `y` are the addresses of pixel 0, `parked` that of the sums of tile 0; first < last, and width is at least
     a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
+
+    Of planar tiles the row is one of `width` output channels, and the weights of the last tile are packed like those of
+    any other: only its outputs overlap. `upcoming` are the pixels of the next panel, rows that are `turn` bytes apart.
     """
     vec = Vector(builder, tile.lanes)
     scalars = builder.sub(builder.mul(segments, I64(tile.unroll)), I64(tile.tails * (tile.unroll - tile.tail)))
@@ -267,12 +335,19 @@ def gemm_strip(
     index.add_incoming(first, entry)
     start = builder.mul(index, I64(tile.cols))
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
-    x_now = builder.add(x, builder.mul(start, I64(4 * tile.xs)))
-    y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
-    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.v * tile.rows * tile.cols)))
-    mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
+    x_now = builder.add(x, builder.mul(index, xrow) if tile.planar else builder.mul(start, I64(4 * tile.xs)))
+    y_now = builder.add(y, builder.mul(start, yrow if tile.planar else I64(4 * tile.ys)))
+    if tile.planar:
+        bias = builder.add(bias, builder.mul(start, I64(4)))
+    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.sums)))
+    if tile.planar:
+        mine, share, fetch_step = builder.urem(index, I64(tile.v + 1)), I64(_LINE), turn
+    else:
+        mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
+        fetch_step = I64(4 * tile.lanes * tile.fetch)
     fetch = builder.add(upcoming, builder.mul(mine, share))
-    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, y_now, yrow, yvec, bias, residual, parked_now, fetch)
+    ends = (y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step)
+    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, *ends)
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)

@@ -113,7 +113,8 @@ def _nothing(tile, args, x, group, target, first, count):
     pass
 
 
-def _columns(tile, args, x, group, target, first, count):
+def pack_columns(tile, args, x, group, target, first, count):
+    """The columns of pixels first … first+count-1 of a group, rows `args.pitch` apart."""
     taps = args.kernel_h * args.kernel_w
     end = args.x + args.x_span
     channel = 0
@@ -129,7 +130,7 @@ def _columns(tile, args, x, group, target, first, count):
         channel += rows
 
 
-@choose(lambda tile: _nothing if tile.load == IN_PLACE else _columns)
+@choose(lambda tile: _nothing if tile.load == IN_PLACE else pack_columns)
 def _pack_columns(tile, args, x, group, target, first, count):
     """The columns of pixels first … first+count-1 of a group."""
 

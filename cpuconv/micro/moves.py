@@ -32,6 +32,19 @@ def copy_alternate(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 
 @emitter
+def copy_every(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy each `tile.step`-th float: `lanes` of step·`lanes`, all of which are read."""
+    source, size = vec.pointer(source), vec.lanes
+    value = vec.load(source)
+    places = [tile.step * lane for lane in range(size)]
+    for i in range(tile.step):
+        further = vec.load(vec.offset(source, 4 * size * i)) if i else value
+        mask = [place - size * i + size if place // size == i else lane for lane, place in enumerate(places)]
+        value = vec.shuffle(value, further, mask)
+    vec.store(value, vec.pointer(target))
+
+
+@emitter
 def gather_blocks(tile: Any, vec: Vector, source: Any, step: Any, valid: Any, target: Any) -> None:
     """Blocks of `tile.piece` floats, `step` bytes apart, side by side; lanes from `valid` (>= 1) on zero."""
     builder = vec.builder

@@ -25,7 +25,7 @@ import numpy as np
 
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.micro.intrinsics import emitter, word
-from cpuconv.micro.transpose import NARROW, four_columns, keep_first
+from cpuconv.micro.transpose import NARROW, first_lanes, four_columns, keep_first
 from cpuconv.micro.winograd import winograd_weights
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -36,9 +36,10 @@ _transform = winograd_weights.caller()  # every transform of weights takes the s
 
 @dataclass(frozen=True)
 class PackTile:
-    """Lanes of the instruction set."""
+    """Lanes of the instruction set; `partial`: of vectors with fewer filters, no lanes but theirs are written."""
 
     lanes: int
+    partial: bool = False
 
     @property
     def narrow(self) -> int:
@@ -52,13 +53,16 @@ def _table(vec: Vector, address: Any, count: int) -> list[Any]:
     return [vec.builder.load(vec.builder.gep(pointer, [I64(i)])) for i in range(count)]
 
 
-def _store(vec: Vector, lines: Sequence[Any], present: Any, target: Any, targets: Any) -> None:
-    """Lines to target + targets[i]; denormals and lanes from `present` on are zero."""
+def _store(tile: PackTile, vec: Vector, lines: Sequence[Any], present: Any, target: Any, targets: Any) -> None:
+    """Lines to target + targets[i]; denormals and lanes from `present` on are zero, or not written."""
     target, zero = vec.pointer(target), vec.constant(0.0)
     for line, place in zip(lines, _table(vec, targets, len(lines)), strict=True):
         normal = vec.builder.fcmp_unordered(">=", vec.absolute(line), vec.constant(_TINY))
-        kept = keep_first(vec, vec.builder.select(normal, line, zero), present)
-        vec.store(kept, vec.offset(target, place), align=4 * vec.lanes)
+        line = vec.builder.select(normal, line, zero)
+        if tile.partial:
+            vec.store_first(line, vec.offset(target, place), first_lanes(vec, present))
+        else:
+            vec.store(keep_first(vec, line, present), vec.offset(target, place), align=4 * vec.lanes)
 
 
 @emitter
@@ -68,20 +72,20 @@ def _pack_wide(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, 
     lines: list[Any] = []
     for first in range(0, vec.lanes, NARROW):
         lines += four_columns(vec, lambda i, at=4 * first: vec.offset(rows[i], at))
-    _store(vec, lines, present, target, targets)
+    _store(tile, vec, lines, present, target, targets)
 
 
 @emitter
 def _pack_narrow(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
     """NARROW elements side by side."""
     rows = [vec.offset(vec.pointer(source), row) for row in _table(vec, filters, vec.lanes)]
-    _store(vec, four_columns(vec, lambda i: rows[i]), present, target, targets)
+    _store(tile, vec, four_columns(vec, lambda i: rows[i]), present, target, targets)
 
 
 @emitter
 def _pack_vector(tile: Any, vec: Vector, source: Any, present: Any, target: Any, targets: Any) -> None:
     """One element of filters side by side."""
-    _store(vec, [vec.load(vec.pointer(source))], present, target, targets)
+    _store(tile, vec, [vec.load(vec.pointer(source))], present, target, targets)
 
 
 @emitter
@@ -92,7 +96,7 @@ def _pack_floats(tile: Any, vec: Vector, source: Any, filters: Any, present: Any
     for lane, row in enumerate(_table(vec, filters, vec.lanes)):
         value = builder.load(builder.bitcast(vec.offset(source, row), F32.as_pointer()))
         line = builder.insert_element(line, value, I32(lane))
-    _store(vec, [line], present, target, targets)
+    _store(tile, vec, [line], present, target, targets)
 
 
 @inline

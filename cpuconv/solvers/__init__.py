@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from cpuconv.solvers import depthwise, direct, fft, first_layer, grouped, im2col, pointwise, winograd
+from cpuconv.solvers import depthwise, direct, fft, first_layer, grouped, im2col, planar, pointwise, winograd
 
 TABLE: tuple[ModuleType, ...] = (
     pointwise,
@@ -14,6 +14,7 @@ TABLE: tuple[ModuleType, ...] = (
     grouped,
     winograd,
     fft,
+    planar,
     im2col,  # takes every problem
 )
 BY_NAME: dict[str, ModuleType] = {solver.NAME: solver for solver in TABLE}

@@ -223,7 +223,7 @@ def bind(
         "in_height": in_height,
         "in_width": in_width,
         "out_width": out_width,
-        "x_span": _span(problem, x.strides),
+        "x_span": span(problem, x.strides),
         "x_image": source.n,
         **view_args("x", source),
         "y_image": target.n,
@@ -273,7 +273,7 @@ def _share(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, int]:
     return min(options, key=slowest)
 
 
-def _span(problem: ConvProblem, strides: Strides) -> int:
+def span(problem: ConvProblem, strides: Strides) -> int:
     """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
     if min(strides) < 0:
         return 0

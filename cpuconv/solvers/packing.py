@@ -116,6 +116,7 @@ class Job:
     buffer: int = 0  # bytes a worker
     scratch: int = 0
     transform: MicroRef | None = None
+    partial: bool = False
 
 
 def _job(
@@ -181,7 +182,7 @@ class Packing(abc.ABC):
             "scratch": address(space) + threads * job.buffer,
             "scratch_step": job.scratch,
         }
-        row = pack_weights.entry(PackTile(job.lanes)), pack_weights.pack(words), True
+        row = pack_weights.entry(PackTile(job.lanes, job.partial)), pack_weights.pack(words), True
         Program([row], threads).run()
         return packed
 
@@ -244,6 +245,48 @@ class Panels(Packing):
         blocks = rows[: whole * area].reshape(-1, area, self.block).swapaxes(1, 2)
         last = rows[whole * area :].reshape(area, -1).T
         return np.concatenate([blocks.ravel(), last.ravel()]).reshape(self.c, self.r, self.s)
+
+
+@dataclass(frozen=True)
+class Scalars(Packing):
+    """[group][tile][C][R][S][n of K], for tiles that read weights one by one: `groups` of `k` output channels, of which
+    the last tile of `n` overlaps the one before."""
+
+    lanes: int
+    n: int
+    groups: int
+    k: int
+    c: int
+    r: int
+    s: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.groups * divide(self.k, self.n) * self._tile
+
+    @property
+    def _tile(self) -> int:
+        return self.c * self.r * self.s * self.n * FLOAT
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """As `Packing` says; the last vector of a tile overlaps the one before."""
+        places = np.arange(self.c * self.r * self.s).reshape(self.c, self.r, self.s) * (self.n * FLOAT)
+        elements = _elements(strides[1:], places, _SPAN)
+        present = min(self.lanes, self.n)
+        steps = np.arange(self.lanes) * strides[0]
+        distances = np.where(np.arange(self.lanes) < present, steps, 0)[None]
+        in_tile = np.minimum(np.arange(divide(self.n, self.lanes)) * self.lanes, self.n - present)
+        tile = np.arange(divide(self.k, self.n))[:, None]
+        group = np.arange(self.groups)[:, None, None]
+        first = np.minimum(tile * self.n, self.k - self.n) + in_tile
+        vectors = np.zeros((self.groups, *first.shape, VECTOR_WORDS), np.int64)
+        vectors[..., 0] = (group * self.k + first) * strides[0]
+        vectors[..., 1] = (group * len(tile) + tile) * self._tile + in_tile * FLOAT
+        vectors[..., 3], vectors[..., 4] = address(distances), present
+        filters = Filters(self.lanes, len(in_tile), self.groups, self.k)
+        table = vectors.reshape(-1, VECTOR_WORDS)
+        return _job(filters, table, _cut(elements), elements, distances, partial=True)
 
 
 @dataclass(frozen=True)

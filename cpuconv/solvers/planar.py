@@ -1,0 +1,286 @@
+"""GEMM whose vectors run along the pixels of a plane, weights broadcast: planes in and out without a transposition.
+
+Sources: the SGEMM convolution of MLAS (ONNX Runtime), which packs pixels as the wide operand; Goto and van de Geijn,
+"Anatomy of High-Performance Matrix Multiplication" (TOMS 2008), for panels and for parts of the reduction. What it is
+worth, and where, is told in docs/decisions/0020-pixel-vectors.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro import rows
+from cpuconv.micro.gemm import GemmTile, gemm_strip
+from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import tiling
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, parts_each, view_args
+from cpuconv.solvers.im2col import span
+from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing, Scalars
+from cpuconv.solvers.reordering import plane, row_tile
+
+NAME = "planar"
+ACCURACY = "exact"
+ROUNDING = ()
+
+_SHAPES = 3  # tiles worth trying
+_UNROLL = 8  # scalars of a segment
+_MOST_STRIDE = 8  # of rows that are packed by vectors
+_LOOSE = 4  # pixels after the last vector take none of their own if they fill no more than a vector over this
+_L1_SHARE = 0.6  # for the part of a panel under all weight tiles
+_RUN_CYCLES = 8.0  # around each run of pixels that is packed
+_VECTOR_CYCLES, _FLOAT_CYCLES = 2.0, 1.5  # to copy a vector, and a float that has no neighbours to move with
+_IN_PLACE = 1.04  # time of tiles over that on packed panels: vectors cross cache lines, and rows have a page each
+_STORE_CYCLES = 2.0  # of a vector of sums, beside the store: rows of planes begin anywhere in a cache line
+
+
+@dataclass(frozen=True)
+class Params:
+    """v pixel vectors × n output channels a tile; parts of the reduction; whether planes in the input are packed."""
+
+    v: int
+    n: int
+    parts: int
+    packed: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Always."""
+    return None
+
+
+def reduction(problem: ConvProblem) -> int:
+    """Scalars of one sum."""
+    return problem.cg * problem.r * problem.s
+
+
+def is_plain(problem: ConvProblem) -> bool:
+    """Whether the columns are the input's planes."""
+    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
+
+
+def most_channels(isa: Isa, v: int, loose: int) -> int:
+    """Output channels of a tile of v pixel vectors and `loose` pixels that stay in registers; 0: none do."""
+    if not loose:
+        return isa.pixels[v - 1]
+    beside = v + loose + (1 if isa.broadcast_operand else 3)  # pixels, sums of the loose, a scalar (and what it meets)
+    return min((isa.registers - beside) // v, isa.pixels[v - 1], isa.lanes)
+
+
+def loose_pixels(isa: Isa, v: int, n: int, pixels: int) -> int:
+    """Pixels of a plane after its last whole vector that a tile of n channels takes without a vector; 0: none."""
+    rest = pixels % isa.lanes
+    return rest if pixels > isa.lanes and rest <= isa.lanes // _LOOSE and n <= most_channels(isa, v, rest) else 0
+
+
+def split(isa: Isa, v: int, n: int, pixels: int) -> tuple[int, int, int]:
+    """Panels of a plane, pixels of the last one that are in vectors, and those that are loose."""
+    loose = loose_pixels(isa, v, n, pixels)
+    panels = divide(pixels - loose, v * isa.lanes)
+    return panels, pixels - loose - (panels - 1) * v * isa.lanes, loose
+
+
+def plane_cycles(isa: Isa, v: int, n: int, kernels: int, pixels: int, depth: int) -> float:
+    """Modelled cycles of the tiles of a plane of `kernels` output channels."""
+    panels, rest, loose = split(isa, v, n, pixels)
+    whole = tiling.cycles(isa, v, n, depth)
+    last = tiling.cycles(isa, divide(rest, isa.lanes), n, depth) + loose * depth / isa.fma_rate
+    return divide(kernels, n) * ((panels - 1) * whole + last)
+
+
+@functools.lru_cache(maxsize=1024)
+def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, int], ...]:
+    """The best (v, n) for a plane, best first: of each v, as many channels as registers hold, in equal tiles."""
+    found = []
+    for v in range(1, min(len(isa.pixels), divide(pixels, isa.lanes)) + 1):
+        options = {most_channels(isa, v, 0), most_channels(isa, v, min(pixels % isa.lanes, isa.lanes // _LOOSE))}
+        sizes = {divide(kernels, divide(kernels, most)) for most in options if most > 0}
+        found.append(min((plane_cycles(isa, v, n, kernels, pixels, depth), v, n) for n in sizes))
+    return tuple((v, n) for _, v, n in sorted(found)[:_SHAPES])
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model, panels whole or in parts that stay in L1, planes packed or read in place."""
+    depth = reduction(problem)
+    planes = problem.in_layout == problem.out_layout == "NCHW"
+    for v, n in shapes(isa, problem.kg, problem.oh * problem.ow, depth)[: None if planes else 1]:
+        fitting = round(depth * v * isa.lanes * FLOAT / (_L1_SHARE * machine().l1))
+        for parts in sorted({1, min(max(1, fitting), _most_parts(depth))}):
+            for packed in (1, 0) if planes and is_plain(problem) else (1,):
+                yield Params(v, n, parts, packed)
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots, stores, and activations and weights once."""
+    isa = machine.isa
+    pixels = problem.oh * problem.ow
+    sums = problem.n * problem.k * pixels / isa.lanes
+    cycles = sums * reduction(problem) / (isa.fma_rate * max(isa.efficiency))
+    cycles += problem.n * problem.k * divide(pixels, isa.lanes) * _STORE_CYCLES
+    return machine.seconds(cycles + _traffic(problem, machine), problem.threads)
+
+
+def _traffic(problem: ConvProblem, machine: Machine) -> float:
+    moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
+    return moved / machine.rate(moved)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """FMA slots of the tiles, packing, stores, and the traffic of weights and activations."""
+    isa = machine.isa
+    depth, pixels = reduction(problem), problem.oh * problem.ow
+    panels, _, _ = split(isa, params.v, params.n, pixels)
+    planes = problem.n * problem.groups
+    cycles = planes * plane_cycles(isa, params.v, params.n, problem.kg, pixels, depth)
+    vectors = divide(pixels, isa.lanes)
+    runs = panels if is_plain(problem) else panels + problem.oh
+    if problem.in_layout != "NCHW" or problem.stride[1] > _MOST_STRIDE:
+        packing = _FLOAT_CYCLES * pixels + _RUN_CYCLES * runs
+    elif params.packed:
+        packing = _VECTOR_CYCLES * problem.stride[1] * vectors + _RUN_CYCLES * runs
+    else:
+        packing = 0.0
+        cycles *= _IN_PLACE
+    cycles += planes * depth * packing + problem.n * problem.k * vectors * _STORE_CYCLES
+    waiting = (params.parts - 1) * problem.n * problem.k * vectors * 2 * isa.store_cost
+    cycles += waiting + _traffic(problem, machine)
+    rate = machine.rate(problem.weight_bytes)
+    if rate < isa.l2_rate:  # from L2, weights come beside the FMAs
+        cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / rate
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
+    return machine.cost(floor, cycles, problem.threads)
+
+
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
+    """Any strides in, planes out."""
+    return None, "NCHW"
+
+
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[group][tile][C·R·S][n of K]; the last tile of a group overlaps the one before."""
+    return Scalars(isa.lanes, params.n, problem.groups, problem.kg, problem.cg, problem.r, problem.s)
+
+
+def bind(
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> list[Step]:
+    """One parallel call of the planar kernel."""
+    lanes, vector = isa.lanes, isa.lanes * FLOAT
+    depth, pixels = reduction(problem), problem.oh * problem.ow
+    in_height, in_width, source = problem.h, problem.w, x.strides
+    out_width = problem.ow
+    if is_plain(problem):
+        in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
+        out_width = in_width
+    pack = ANY
+    if row_tile(isa, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
+        pack = ROWS
+        if is_plain(problem) and in_height == 1:
+            pack = PLANES if params.packed else IN_PLACE
+    panels, rest, loose = split(isa, params.v, params.n, pixels)
+    tiles = divide(problem.kg, params.n)
+    unroll = min(_UNROLL, depth)
+    tail = depth % unroll
+    segments = divide(depth, unroll)
+    parts = min(params.parts, _most_parts(depth))
+    gemm = GemmTile(
+        lanes=lanes,
+        v=params.v,
+        rows=1,
+        cols=params.n,
+        unroll=unroll,
+        xs=1,
+        ys=0,
+        ks=params.n,
+        resume=parts > 1,
+        residual=residual is not None,
+        activation=problem.activation,
+        planar=True,
+        fetch=int(pack in (IN_PLACE, PLANES) and panels > 1),
+        tail=tail,
+        tails=int(tail > 0),
+    )
+    last = replace(gemm, v=divide(rest, lanes), valid=rest % lanes, loose=loose)
+
+    def kernels(name: str, tile: GemmTile, needed: bool) -> Args:
+        """The kernels of the last part, and of the first and others before it, which do not end in a tail."""
+        before = replace(tile, suspend=True, tail=0, tails=0)
+        return {
+            name: MicroRef(gemm_strip, tile) if needed else 0,
+            f"{name}_first": MicroRef(gemm_strip, replace(before, resume=False)) if needed and parts > 1 else 0,
+            f"{name}_middle": MicroRef(gemm_strip, before) if needed and parts > 2 else 0,
+        }
+
+    pitch = source.cb if pack == IN_PLACE else (params.v + (loose > 0) + (pack > PLANES)) * vector
+    columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
+    parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
+    units = problem.n * problem.groups * panels
+    chunks = _chunks(problem.threads, units, tiles)
+    args: Args = {
+        **kernels("gemm", gemm, panels > 1),
+        **kernels("gemm_last", last, True),
+        "x": x.ref,
+        "y": y.ref,
+        "w": Ref("w"),
+        "bias": Ref("bias"),
+        "residual": (residual or y).ref,
+        "table": np.arange(segments, dtype=np.int64) * unroll * params.n * FLOAT,
+        "segments": segments,
+        "parts": parts,
+        "segment_rows": unroll,
+        "segment_bytes": unroll * params.n * FLOAT,
+        "tile_bytes": depth * params.n * FLOAT,
+        "group_bytes": tiles * depth * params.n * FLOAT,
+        "tiles": tiles,
+        "panels": panels,
+        "panel_pixels": params.v * lanes,
+        "pixels": pixels,
+        "groups": problem.groups,
+        "chunks": chunks,
+        "batch": problem.n,
+        "columns": space.reserve(columns_step * problem.threads) if columns_step else 0,
+        "columns_step": columns_step,
+        "pitch": pitch,
+        "parked": space.reserve(parked_step * problem.threads) if parked_step else 0,
+        "parked_step": parked_step,
+        "vector_bytes": vector,
+        "group_kernels": problem.kg,
+        "group_channels": problem.cg,
+        "kernel_h": problem.r,
+        "kernel_w": problem.s,
+        "stride_h": problem.stride[0],
+        "stride_w": problem.stride[1],
+        "dilation_h": problem.dilation[0],
+        "dilation_w": problem.dilation[1],
+        "pad_top": problem.pads[0],
+        "pad_left": problem.pads[2],
+        "in_height": in_height,
+        "in_width": in_width,
+        "out_width": out_width,
+        "x_span": span(problem, x.strides),
+        "x_image": source.n,
+        **view_args("x", source),
+        "y_image": y.strides.n,
+        "y_plane": y.strides.cb,
+    }
+    tile = PlanarTile(lanes, pack, problem.stride[1] if pack == ROWS else 1)
+    each = parts_each(problem, units * chunks)
+    return [Step(planar, tile, args, each, clears_tail=True)]  # planes have no tails
+
+
+def _most_parts(depth: int) -> int:
+    """Parts of a reduction, at most: each has a whole segment, the last one the rest besides."""
+    return max(1, divide(depth, _UNROLL) - bool(depth % _UNROLL))
+
+
+def _chunks(threads: int, units: int, tiles: int) -> int:
+    """Chunks of weight tiles, for `units` panels, that let threads share evenly, or nearly so."""
+    most = min(tiles, threads)
+    even = (count for count in range(1, most) if units * count % threads == 0 or units * count >= 16 * threads)
+    return next(even, most)
