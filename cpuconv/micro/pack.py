@@ -26,12 +26,21 @@ import numpy as np
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.micro.intrinsics import emitter, word
 from cpuconv.micro.transpose import NARROW, first_lanes, four_columns, keep_first
-from cpuconv.micro.winograd import winograd_weights
 from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.runtime.microkernel import MicroKernel
 
 VECTOR_WORDS, SPAN_WORDS, PIECE_WORDS = 5, 3, 4
 _TINY = float(np.finfo(np.float32).tiny)
-_transform = winograd_weights.caller()  # every transform of weights takes the same words
+
+
+def transform(
+    tile: Any, builder: Any, taps: Any, channels: Any, target: Any, plane: Any, pairs: Any, row: Any, scratch: Any
+) -> None:
+    """Of each of `channels` (>= 1) channels, whose vectors of taps lie side by side: component i of the transform to
+    target + i·plane, those of pairs to `pairs`; targets of a channel are `row` bytes after those of the one before."""
+
+
+_transform = MicroKernel(transform).caller()
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,15 @@ def parts_each(problem: ConvProblem, units: int) -> int:
     return max(1, min(_MOST_PARTS, units // workers, int(problem.flops / _PART_FLOPS / workers)))
 
 
+def span(problem: ConvProblem, strides: Strides) -> int:
+    """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
+    if min(strides) < 0:
+        return 0
+    steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
+    counts = (problem.n, divide(problem.c, strides.block), strides.block, problem.h, problem.w)
+    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + FLOAT
+
+
 def divide(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)

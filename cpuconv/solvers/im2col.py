@@ -29,6 +29,7 @@ from cpuconv.solvers.base import (
     Step,
     divide,
     parts_each,
+    span,
     view_args,
 )
 from cpuconv.solvers.machine import Machine, machine
@@ -271,12 +272,3 @@ def _share(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, int]:
         return divide(planes * parts * chunks, threads) * divide(total, parts) * divide(panels, chunks)
 
     return min(options, key=slowest)
-
-
-def span(problem: ConvProblem, strides: Strides) -> int:
-    """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
-    if min(strides) < 0:
-        return 0
-    steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
-    counts = (problem.n, divide(problem.c, strides.block), strides.block, problem.h, problem.w)
-    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + FLOAT

@@ -19,8 +19,20 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import tiling
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, parts_each, view_args
-from cpuconv.solvers.im2col import span
+from cpuconv.solvers.base import (
+    FLOAT,
+    Args,
+    Cost,
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    Step,
+    divide,
+    parts_each,
+    span,
+    view_args,
+)
 from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.packing import Packing, Scalars
 from cpuconv.solvers.reordering import plane, row_tile
