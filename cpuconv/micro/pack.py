@@ -27,12 +27,22 @@ from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.micro.intrinsics import emitter, word
 from cpuconv.micro.moves import keep
 from cpuconv.micro.transpose import NARROW, join, transpose
-from cpuconv.micro.winograd import winograd_weights
 from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.runtime.microkernel import MicroKernel
 
 VECTOR_WORDS, SPAN_WORDS, PIECE_WORDS = 5, 3, 4
 _TINY = float(np.finfo(np.float32).tiny)
-_transform = winograd_weights.caller()  # every transform of weights takes the same words
+
+
+def transform(tile, builder, taps, channels, target, plane, pairs, row, scratch):
+    """The planes of `channels` (>= 1) input channels, whose vectors of taps lie side by side from `taps` on.
+
+    target + i·plane is the first channel's vector of plane i, pairs + 2·i·plane that of pair i of planes, whose second
+    lies `row` bytes behind; the next channel's are `row` bytes further, and of pairs 2·row. `scratch` is the worker's.
+    """
+
+
+_call_transform = MicroKernel(transform).caller()
 
 
 @dataclass(frozen=True)
@@ -139,4 +149,4 @@ def pack_weights(tile, worker, workers, args):
             _pack_span(tile, first, filters, args.side_by_side, present, count, args.step, into, targets)
         if args.transform:
             pairs = args.y + word(tile, vector, 2) + 2 * start
-            _transform(args.transform, buffer, args.channels, target, args.plane, pairs, args.row, scratch)
+            _call_transform(args.transform, buffer, args.channels, target, args.plane, pairs, args.row, scratch)
