@@ -311,7 +311,8 @@ class Transformed(Packing):
         filters, scratch = self.filters, self.transform.tile.scratch
         vector = filters.lanes * FLOAT
         taps = self.r * self.s * vector
-        channels = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
+        most = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
+        channels = divide(self.c, divide(self.c, most))  # of pieces about equal: the last overlaps the one before
         places = np.arange(channels * self.r * self.s).reshape(channels, self.r, self.s) * vector
         elements = _elements(strides[1:], places, places.size)
         first = np.minimum(np.arange(divide(self.c, channels)) * channels, self.c - channels)
