@@ -23,7 +23,7 @@ from cpuconv.runtime import Program
 from cpuconv.solvers.base import FLOAT, MicroRef, aligned, divide
 
 _SPAN = 512  # elements of a unit of work
-_BUFFER = 16 << 10  # bytes of the taps of a unit's channels
+_BUFFER = 8 << 10  # bytes of the taps of a unit's channels
 _SCRATCH = 256 << 10  # bytes of their transforms under way
 _JOBS = 64  # jobs remembered
 _PARALLEL_BYTES = 1 << 18  # packed; below this, one thread is done before others have started
