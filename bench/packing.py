@@ -65,12 +65,16 @@ class Plans:
     packing: float
 
 
-@kernel("x y vectors")
-def copy_all(tile, worker, workers, args):
-    """y = x."""
-    size = 4 * tile.lanes
+@kernel("x y vectors times rest")
+def spread(tile, worker, workers, args):
+    """Each of the `vectors` vectors at x `times` times to y, one after another; then the first `rest` of them again."""
+    size, times = 4 * tile.lanes, args.times
     for i in range(args.vectors * worker // workers, args.vectors * (worker + 1) // workers):
-        copy_vector(tile, args.x + i * size, args.y + i * size)
+        for j in range(i * times, (i + 1) * times):
+            copy_vector(tile, args.x + i * size, args.y + j * size)
+    y = args.y + args.vectors * times * size
+    for i in range(args.rest * worker // workers, args.rest * (worker + 1) // workers):
+        copy_vector(tile, args.x + i * size, y + i * size)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,17 +145,17 @@ def random_weight(problem: ConvProblem) -> np.ndarray:
 
 
 def copier(weight: np.ndarray, form: Packing, threads: int) -> Callable[[], object]:
-    """A call that reads and writes as many bytes as packing does, into fresh memory."""
+    """A call that reads the weights and writes as many bytes as packing does, in order and into fresh memory."""
     lanes = current().lanes
-    vectors = -(-(weight.nbytes + form.size) // (8 * lanes))
+    vectors, written = (-(-size // (4 * lanes)) for size in (weight.nbytes, form.size))
     x = aligned(vectors * lanes)
     x[:] = 1
-    entry = copy_all.entry(PackTile(lanes))
+    words = {"vectors": vectors, "times": written // vectors, "rest": written % vectors}
+    entry = spread.entry(PackTile(lanes))
 
     def copy() -> np.ndarray:
-        y = aligned(vectors * lanes)
-        block = copy_all.pack({"x": x.ctypes.data, "y": y.ctypes.data, "vectors": vectors})
-        Program([(entry, block, True)], threads).run()
+        y = aligned(written * lanes)
+        Program([(entry, spread.pack({**words, "x": x.ctypes.data, "y": y.ctypes.data}), True)], threads).run()
         return y
 
     return copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -35,12 +36,11 @@ def test_the_copy_moves_as_many_bytes():
     problem = ConvProblem(1, 5, 8, 8, 7, 3, 3)
     weight = packing.random_weight(problem)
 
-    class Form:
-        size = 3 * weight.nbytes
-
-    copied = packing.copier(weight, Form(), 1)()
-    assert 0 <= 2 * copied.nbytes - 4 * weight.nbytes < 256
-    np.testing.assert_array_equal(copied, 1)
+    for size in (weight.nbytes, 7 * weight.nbytes // 2):
+        for threads in (1, 2):
+            copied = packing.copier(weight, SimpleNamespace(size=size), threads)()
+            assert 0 <= copied.nbytes - size < 64
+            np.testing.assert_array_equal(copied, 1)
 
 
 def test_a_plan_of_a_problem():

@@ -33,14 +33,15 @@ VECTOR_WORDS, SPAN_WORDS, PIECE_WORDS = 5, 3, 4
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def transform(
-    tile: Any, builder: Any, taps: Any, channels: Any, target: Any, plane: Any, pairs: Any, row: Any, scratch: Any
-) -> None:
-    """Of each of `channels` (>= 1) channels, whose vectors of taps lie side by side: component i of the transform to
-    target + i·plane, those of pairs to `pairs`; targets of a channel are `row` bytes after those of the one before."""
+def transform(tile, builder, taps, channels, target, plane, pairs, row, scratch):
+    """The planes of `channels` (>= 1) input channels, whose vectors of taps lie side by side from `taps` on.
+
+    target + i·plane is the first channel's vector of plane i, pairs + 2·i·plane that of pair i of planes, whose second
+    lies `row` bytes behind; the next channel's are `row` bytes further, and of pairs 2·row. `scratch` is the worker's.
+    """
 
 
-_transform = MicroKernel(transform).caller()
+_call_transform = MicroKernel(transform).caller()
 
 
 @dataclass(frozen=True)
@@ -151,4 +152,4 @@ def pack_weights(tile, worker, before, part, parts, args):
             _pack_span(tile, first, filters, args.side_by_side, present, count, args.step, into, targets)
         if args.transform:
             pairs = args.y + word(tile, vector, 2) + 2 * start
-            _transform(args.transform, buffer, args.channels, target, args.plane, pairs, args.row, scratch)
+            _call_transform(args.transform, buffer, args.channels, target, args.plane, pairs, args.row, scratch)

@@ -23,7 +23,7 @@ from cpuconv.runtime import Program
 from cpuconv.solvers.base import FLOAT, MicroRef, aligned, divide
 
 _SPAN = 512  # elements of a unit of work
-_BUFFER = 16 << 10  # bytes of the taps of a unit's channels
+_BUFFER = 8 << 10  # bytes of the taps of a unit's channels
 _SCRATCH = 256 << 10  # bytes of their transforms under way
 _JOBS = 64  # jobs remembered
 _PARALLEL_BYTES = 1 << 18  # packed; below this, one thread is done before others have started
@@ -354,7 +354,8 @@ class Transformed(Packing):
         filters, scratch = self.filters, self.transform.tile.scratch
         vector = filters.lanes * FLOAT
         taps = self.r * self.s * vector
-        channels = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
+        most = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
+        channels = divide(self.c, divide(self.c, most))  # of pieces about equal: the last overlaps the one before
         places = np.arange(channels * self.r * self.s).reshape(channels, self.r, self.s) * vector
         elements = _elements(strides[1:], places, places.size)
         first = np.minimum(np.arange(divide(self.c, channels)) * channels, self.c - channels)
