@@ -69,7 +69,8 @@ for solver in ("direct", "winograd", "im2col"):
         store.put([Row(fingerprint().key, problem.key, name, sources, "ok", median=1e-3, score=1e-3)])
     x, w = np.ones(problem.in_shape, np.float32), np.ones(problem.weight_shape, np.float32)
     cpuconv.plan(x.shape, w, padding=1, threads=1, algorithm=name)(x)
-found = {Candidate.parse(name).solver.NAME for name in (each.row.candidate for each in tuned.rows(problem) if each.current)}
+current = [each.row.candidate for each in tuned.rows(problem) if each.current]
+found = {Candidate.parse(name).solver.NAME for name in current}
 print(json.dumps({"found": sorted(found), "compiled": Statistics.compiled}))
 """
 

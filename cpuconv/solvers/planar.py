@@ -118,13 +118,17 @@ def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, 
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, panels whole or in parts that stay in L1, planes packed or read in place."""
-    depth = reduction(problem)
+    """The best tiles by the model, panels whole or in parts that stay in L1, planes packed or read in place.
+
+    Planes of a single panel are a panel as they are.
+    """
+    depth, pixels = reduction(problem), problem.oh * problem.ow
     planes = problem.in_layout == problem.out_layout == "NCHW"
-    for v, n in shapes(isa, problem.kg, problem.oh * problem.ow, depth)[: None if planes else 1]:
+    for v, n in shapes(isa, problem.kg, pixels, depth)[: None if planes else 1]:
         fitting = round(depth * v * isa.lanes * FLOAT / (_L1_SHARE * machine().l1))
+        ways = (1, 0) if split(isa, v, n, pixels)[0] > 1 else (0,)
         for parts in sorted({1, min(max(1, fitting), _most_parts(depth))}):
-            for packed in (1, 0) if planes and is_plain(problem) else (1,):
+            for packed in ways if planes and is_plain(problem) else (1,):
                 yield Params(v, n, parts, packed)
 
 
@@ -158,13 +162,12 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
         packing = _VECTOR_CYCLES * problem.stride[1] * vectors + _RUN_CYCLES * runs
     else:
         packing = 0.0
-        cycles *= _IN_PLACE
+        cycles *= _IN_PLACE if panels > 1 else 1.0
     cycles += planes * depth * packing + problem.n * problem.k * vectors * _STORE_CYCLES
     waiting = (params.parts - 1) * problem.n * problem.k * vectors * 2 * isa.store_cost
     cycles += waiting + _traffic(problem, machine)
-    rate = machine.rate(problem.weight_bytes)
-    if rate < isa.l2_rate:  # from L2, weights come beside the FMAs
-        cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / rate
+    if machine.rate(problem.weight_bytes) <= isa.dram_rate:  # from caches, weights come beside the FMAs
+        cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / isa.dram_rate
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
     return machine.cost(floor, cycles, problem.threads)
 
