@@ -33,7 +33,7 @@ _TAKEN, _AWAITED = 1, 3
 
 THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(
     6
-)  # words of the board; a line for each thread follows,
+)  # words of the board; lines of threads follow,
 BOARD = 1  # whose words are the mailbox and the board's address
 _WAIT, _WAKE = 128, 129  # operations of futex(2), within a process
 _ALL = 1 << 30
