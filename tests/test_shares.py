@@ -99,7 +99,7 @@ def test_callers_and_helpers(seed, callers, threads_, workers, each, switch, pau
     with pytest.MonkeyPatch.context() as patch:
         stage = Stage(patch, rng, switch, log)
         stage.memory[BOARD + 8 * helpers.THREADS] = threads_
-        stage.memory[BOARD + 8 * helpers.PAUSES] = pauses
+        stage.memory[BOARD + 8 * helpers.IDLE_PAUSES] = stage.memory[BOARD + 8 * helpers.END_PAUSES] = pauses
 
         def call(row: int, caller: int) -> None:
             for turn in range(TURNS):

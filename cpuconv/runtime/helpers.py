@@ -3,7 +3,8 @@
 A caller does not wait for a thread that has not begun when its row is done: it takes the request back. So a core that
 is busy with another process costs nothing but its help, where a barrier, as at the end of OpenMP's parallel regions,
 costs the rest of that process's time slice. Callers at once need no lock: a thread helps one of them, and who finds
-none idle works alone. A thread looks at its mailbox for a moment, and then sleeps on it (futex(2)).
+none idle works alone. A thread looks at its mailbox for a moment, and then sleeps on it (futex(2)); so does a
+caller at the end, and the system can move the thread that it waits for to the caller's core.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ IDLE, ASLEEP = 0, 2
 """What a mailbox says without a request. With one, it holds the address of the worker's line, plus a state:"""
 _TAKEN, _AWAITED = 1, 3
 
-THREADS, PAUSES, SYSCALL, FUTEX, CLOSED = range(5)  # words of the board; a line for each thread follows,
+THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(
+    6
+)  # words of the board; lines of threads follow,
 BOARD = 1  # whose words are the mailbox and the board's address
 _WAIT, _WAKE = 128, 129  # operations of futex(2), within a process
 _ALL = 1 << 30
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # numbers of the system call
 
-WATCHED = 100e-6  # seconds that a thread looks at a word before it sleeps
+IDLE_SECONDS = 100e-6  # that a thread looks at its mailbox before it sleeps
+END_SECONDS = 10e-6  # that a caller looks at that of a thread which is still at it: the core is then free for that
 _CALIBRATED, _TRIALS = 1000, 5  # pauses of a trial
 _PATIENCE, _GLANCE = 0.5, 1e-4  # seconds: for the threads to end with the process; between looks whether they have
 
@@ -88,7 +92,7 @@ def collect(board, row, workers):
         line = row + (FIRST_WORKER + worker) * LINE_BYTES
         mail = word(line, MAIL)
         taken = line + _TAKEN
-        if swap_if(mail, line, IDLE) or _watch(mail, taken, word(board, PAUSES)):
+        if swap_if(mail, line, IDLE) or _watch(mail, taken, word(board, END_PAUSES)):
             continue
         if swap_if(mail, taken, line + _AWAITED):
             _sleep_while(board, mail, line + _AWAITED)
@@ -97,7 +101,7 @@ def collect(board, row, workers):
 def _help(mail):  # compiled below: a thread's life
     board = word(mail, BOARD)
     while True:
-        _watch(mail, IDLE, word(board, PAUSES))
+        _watch(mail, IDLE, word(board, IDLE_PAUSES))
         if load(board + 8 * CLOSED) != 0:
             return
         line = load(mail)
@@ -170,7 +174,8 @@ def new_board(threads: int) -> np.ndarray:
     start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
     board = raw[start : start + (1 + threads) * LINE]
     system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
-    board[[THREADS, PAUSES, SYSCALL, FUTEX]] = threads, _pauses_watched(), system_call, _number()
+    pauses = [max(1, round(seconds / _pause_seconds())) for seconds in (IDLE_SECONDS, END_SECONDS)]
+    board[[THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX]] = threads, *pauses, system_call, _number()
     board.reshape(-1, LINE)[1:, BOARD] = board.ctypes.data
     return board
 
@@ -185,8 +190,8 @@ def _number() -> int | None:
 
 
 @functools.cache
-def _pauses_watched() -> int:
-    """Pauses that take `WATCHED` seconds."""
+def _pause_seconds() -> float:
+    """Of one look at a word."""
     code = _compiled(_pauses)
     pauses = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.address)
     times = []
@@ -194,4 +199,4 @@ def _pauses_watched() -> int:
         start = time.perf_counter()
         pauses(_CALIBRATED)
         times.append(time.perf_counter() - start)
-    return max(1, round(WATCHED * _CALIBRATED / min(times)))
+    return min(times) / _CALIBRATED

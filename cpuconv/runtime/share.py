@@ -22,7 +22,7 @@ START, COUNT, STEP = range(LINE, LINE + 3)  # what parallel_for is told: items 0
 FIRST_WORKER = 2  # line of the first
 LEFT, NUMBER, ROW, MAIL = range(4)  # words of a worker; MAIL is that of the thread that is asked for it
 
-_LOW = 0xFFFFFFFF
+_LOW = 0xFFFFFFFF  # the half of a word that holds the first part
 
 
 @inline
@@ -34,13 +34,13 @@ def run(parts, worker, workers):
 @inline
 def is_empty(left):
     """Whether no part is left of a run."""
-    return (left & 0xFFFFFFFF) >= (left >> 32)
+    return (left & _LOW) >= (left >> 32)
 
 
 @inline
 def front(left):
     """The first part of a run, and the rest."""
-    return left & 0xFFFFFFFF, left + 1
+    return left & _LOW, left + 1
 
 
 @inline
