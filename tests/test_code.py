@@ -31,8 +31,9 @@ def alive() -> list[Code]:
 
 
 def plan_of(width: int, weight: np.ndarray) -> cpuconv.Plan:
-    """Of a width that makes tiles that no other width has."""
-    return cpuconv.plan((1, CHANNELS, width, width), weight, padding=1, algorithm="direct", threads=1)
+    """Of a width that makes tiles that no other width has, and an activation that no other test has."""
+    shape = (1, CHANNELS, width, width)
+    return cpuconv.plan(shape, weight, padding=1, algorithm="direct", threads=1, activation=("clip", -1e6, 1e6))
 
 
 def test_a_plan_keeps_its_kernels() -> None:
