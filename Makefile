@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
 	print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light/light_resnet50.onnx')")
 
-.PHONY: warmup test bench clean
+.PHONY: warmup test test-cpus test-arm bench clean
 
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
 	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
@@ -14,6 +14,12 @@ test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
+
+test-cpus: $(VENV)/.has-dev  ## the tests with code for other CPUs, those that this one can execute
+	$(BIN)/python tests/cpus.py
+
+test-arm: $(VENV)/.has-dev  ## the tests on an emulated ARM; says so, with code 77, where that cannot be had
+	$(BIN)/python tests/cpus.py --arm
 
 bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the other engines
 	$(BIN)/autotune warmup bench/shapes/canonical.txt --layouts auto,auto

@@ -19,6 +19,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.measure import EFFORTS
 from autotune.options import MISSED
 from autotune.store import Store
@@ -48,7 +49,7 @@ class Background:
         """
         if effort not in EFFORTS:
             raise ValueError(f"Argument 'effort' must be one of {', '.join(EFFORTS)}, not {effort!r}.")
-        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), spec, str(store), effort]
+        command = python("-c", BOOT, json.dumps(sys.path), spec, str(store), effort)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

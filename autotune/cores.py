@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from pathlib import Path
 
@@ -36,9 +35,13 @@ def move_thread(turn: int) -> None:
 
 
 def allowed_cores() -> int:
-    """Logical cores worth using: never more than affinity or quota grant, never less than one."""
+    """Logical cores worth using: as many as affinity and quota grant whole, never less than one.
+
+    With more threads than a quota grants cores, all are stopped together until its period ends: under 1.5 cores, two
+    busy threads run for 75 ms and stand still for 25.
+    """
     affinity, quota = affinity_cores(), quota_cores()
-    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+    return affinity if quota is None else max(1, min(affinity, int(quota)))
 
 
 def thread_counts(most: int) -> list[int]:

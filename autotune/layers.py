@@ -125,6 +125,7 @@ class _Look:
     until: float
     writes: int
     answers: dict[tuple[str, Limits], Found | None] = field(default_factory=dict)
+    winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
 
 
 class Layers:
@@ -162,8 +163,7 @@ class Layers:
         try:
             return look.answers[request]
         except KeyError:
-            if len(look.answers) >= REMEMBERED:
-                look.answers.clear()
+            _make_room(look.answers)
             found = look.answers[request] = _search(look.layers, device, *request)
             return found
 
@@ -214,11 +214,15 @@ class Layers:
 
     def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
         """As `Store.winners`, of each problem from the first layer that knows it."""
-        found: dict[str, str] = {}
-        for _, layer in self._look(device).layers:
-            for problem, candidate in layer.winners(device, like, sources=sources, regime=regime):
-                found.setdefault(problem, candidate)
-        return sorted(found.items())
+        look, request = self._look(device), (like, frozenset(sources), regime)
+        if request not in look.winners:
+            found: dict[str, str] = {}
+            for _, layer in look.layers:
+                for problem, candidate in layer.winners(device, like, sources=sources, regime=regime):
+                    found.setdefault(problem, candidate)
+            _make_room(look.winners)
+            look.winners[request] = sorted(found.items())
+        return look.winners[request]
 
     def forget(self) -> None:
         """Look at the layers again when next asked."""
@@ -232,7 +236,7 @@ class Layers:
         layers = list(self._make(device, read_only))
         look = _Look(layers, [(layer, layer.version()) for _, layer in layers], now + RECHECK_SECONDS, written)
         if seen is not None and seen.state == look.state:
-            look.answers = seen.answers
+            look.answers, look.winners = seen.answers, seen.winners
         self._looks[device, read_only] = look
         return look
 
@@ -245,6 +249,11 @@ class Layers:
 
     def _book(self, path: Path) -> Book:
         return self._books.setdefault(path, Book(path))
+
+
+def _make_room(answers: dict[Any, Any]) -> None:
+    if len(answers) >= REMEMBERED:
+        answers.clear()
 
 
 def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list[Row]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
+from autotune.interpreter import python
 from autotune.workload import Verdict, Workload, check, discover
 
 Task = tuple[str, str]  # key of the problem, name of the candidate
@@ -146,7 +147,7 @@ class _Worker:
     """One process, started when first needed and again after it died."""
 
     def __init__(self, spec: str) -> None:
-        self._command = [sys.executable, "-c", BOOT, json.dumps(sys.path), spec]
+        self._command = python("-c", BOOT, json.dumps(sys.path), spec)
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[bytes] | None = None
         self._tasks = 0

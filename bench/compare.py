@@ -16,9 +16,11 @@ from rich.console import Console
 from bench import report, shapes
 from bench.files import write_whole
 from bench.peers import OURS, PEERS
+from bench.peers.cpuconv_peer import CALLS
 from bench.race import Race
 from bench.results import LineResult
 from bench.settings import ALL, GROUPS, Run, Settings, layout_names, words
+from cpuconv.select import AUTO
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 INTERRUPTED = 130
@@ -28,12 +30,15 @@ STRATEGIES = ("cached", "heuristic", "profile")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the comparison; 0 on success, 1 without an engine or a line, 130 when interrupted."""
     args = parser().parse_args(argv)
+    if args.call == "conv2d" and AUTO in layout_names(args.layouts):
+        raise SystemExit("Argument '--layouts' must be of layout names with --call conv2d, as in nchw, not auto.")
     console = Console(stderr=True)
     asked = settings(
         args,
         threads=args.threads,
         layouts=layout_names(args.layouts),
         strategy=args.strategy,
+        call=args.call,
         groups=words(args.groups, GROUPS, "--groups"),
         batch=args.batch,
     )
@@ -54,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
     p.add_argument("--batch", type=positive, metavar="N", help="images of every line, in place of its own")
     p.add_argument("--layouts", default="auto", help="layouts of cpuconv, comma-separated: auto, nchw, ... (auto)")
+    p.add_argument("--call", default=CALLS[0], choices=CALLS, help="a plan, or conv2d with writable weights (plan)")
     p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="of cpuconv")
     groups = "; ".join(f"{name}: {', '.join(group)}" for name, group in GROUPS.items())
     p.add_argument("--groups", default="", help=f"columns of the best of a group, comma-separated ({groups})")

@@ -105,6 +105,11 @@ class Engine:
         self._pause()
         return answer
 
+    @property
+    def pid(self) -> int:
+        """Of the engine's process."""
+        return self._process.pid
+
     def revive(self) -> None:
         """Start again if the process has ended."""
         if not self._process.is_alive():

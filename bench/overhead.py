@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import sys
@@ -15,11 +16,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 import numpy as np
 from tabulate import tabulate
 
+from bench import oracle, shapes
+from bench.engine import sample
+
 SHAPE = (1, 1, 8, 8)
+SECONDS = 0.03  # at each asking
+TIMED = ("conv2d(x, w)", "plan(x, out=y)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print µs a call, fastest and median round."""
+    """Print µs a call, fastest and median round; then `conv2d` against the plan on the lines of a file."""
     args = parser().parse_args(argv)
     calls = subjects(args.threads)
     rounds: dict[str, list[float]] = {name: [] for name in calls}
@@ -29,11 +35,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, call in calls.items():
             rounds[name].append(microseconds(call, args.calls))
     figures = {name: {"best": min(times), "median": statistics.median(times)} for name, times in rounds.items()}
+    lines = [] if args.no_lines else [against_plan(line, args) for line in shapes.load(args.shapes, args.lines)]
     if args.json:
-        print(json.dumps({"unit": "us", "shape": SHAPE, "threads": args.threads, "calls": figures}, indent=1))
-    else:
-        rows = [(name, f"{figure['best']:.2f}", f"{figure['median']:.2f}") for name, figure in figures.items()]
-        print(tabulate(rows, ("call", "best µs", "median µs"), disable_numparse=True, stralign="right"))
+        data = {"unit": "us", "shape": SHAPE, "threads": args.threads, "calls": figures, "lines": lines}
+        print(json.dumps(data, indent=1))
+        return 0
+    rows = [(name, f"{figure['best']:.2f}", f"{figure['median']:.2f}") for name, figure in figures.items()]
+    print(tabulate(rows, ("call", "best µs", "median µs"), disable_numparse=True, stralign="right"))
+    if lines:
+        rows = [(line["name"], *(f"{line[key]:.1f}" for key in TIMED), f"{line['ratio']:.2f}") for line in lines]
+        print("", tabulate(rows, ("layer", *(f"{key} µs" for key in TIMED), "ratio"), disable_numparse=True), sep="\n")
+        ratios = [line["ratio"] for line in lines]
+        print(f"\nconv2d over plan: geomean {statistics.geometric_mean(ratios):.3f}, worst {max(ratios):.2f}")
     return 0
 
 
@@ -43,6 +56,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--calls", type=int, default=20_000, help="calls a round (20000)")
     p.add_argument("--rounds", type=int, default=7, help="rounds (7)")
     p.add_argument("--threads", type=int, default=1, help="threads of the plan (1)")
+    p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
+    p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
+    p.add_argument("--no-lines", action="store_true", help="only the smallest call")
     p.add_argument("--json", action="store_true", help="print JSON")
     return p
 
@@ -54,18 +70,50 @@ def subjects(threads: int) -> dict[str, Callable[[], object]]:
     rng = np.random.default_rng(0)
     x = rng.standard_normal(SHAPE, dtype=np.float32)
     w = rng.standard_normal((1, 1, 3, 3), dtype=np.float32)
-    w.setflags(write=False)  # packed once, then remembered
+    constant = w.copy()
+    constant.setflags(write=False)  # read once, then known by identity
     out = np.empty(SHAPE, np.float32)
     plan = cpuconv.plan(SHAPE, w, padding=1, threads=threads)
 
     def empty(x: np.ndarray, *, out: np.ndarray) -> None:
         return None
 
-    return {
+    found = {
         "empty Python call": lambda: empty(x, out=out),
         "plan(x, out=out)": lambda: plan(x, out=out),
-        "conv2d(x, w), read-only w": lambda: cpuconv.conv2d(x, w, padding=1, threads=threads),
+        "conv2d(x, w), read-only w": lambda: cpuconv.conv2d(x, constant, padding=1, threads=threads),
+        "conv2d(x, w), writable w": lambda: cpuconv.conv2d(x, w, padding=1, threads=threads),
     }
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        tensors = torch.from_numpy(x), torch.nn.Parameter(torch.from_numpy(w))
+        found["conv2d(x, w), torch"] = lambda: cpuconv.conv2d(*tensors, padding=1, threads=threads)
+    return found
+
+
+def against_plan(line: shapes.Line, args: argparse.Namespace) -> dict[str, object]:
+    """Median µs of `conv2d(x, w)` with writable weights and of `plan(x, out=y)` on a line, NCHW, asked in turn."""
+    import cpuconv
+
+    problem = line.problem
+    x, w, _ = oracle.arrays(problem)
+    top, bottom, left, right = problem.pads
+    arguments = (None, problem.stride, ((top, bottom), (left, right)), problem.dilation, problem.groups)
+    plan = cpuconv.plan(x.shape, w, *arguments, threads=args.threads)
+    out = plan(x)
+    calls = (
+        lambda: cpuconv.conv2d(x, w, *arguments, threads=args.threads),
+        lambda: plan(x, out=out),
+    )
+    times: list[list[float]] = []
+    for turn in range(args.rounds + 1):
+        found = [1e6 * statistics.median(sample(call, SECONDS)) for call in calls]
+        if turn:  # the first warms
+            times.append(found)
+    one, other = (statistics.median(column) for column in zip(*times, strict=True))
+    ratio = statistics.median(a / b for a, b in times)
+    return {"name": line.label, TIMED[0]: one, TIMED[1]: other, "ratio": ratio}
 
 
 def microseconds(call: Callable[[], object], times: int) -> float:

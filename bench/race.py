@@ -83,7 +83,7 @@ _TOLD = ("name", "version")
 @contextlib.contextmanager
 def _started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engine]]:
     """The engines that are installed, ours first; a missing one gets a word."""
-    options = {OURS: {"layouts": settings.layouts, "strategy": settings.strategy}}
+    options = {OURS: {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call}}
     engines: list[Engine] = []
     try:
         for key in (OURS, *(key for key in settings.peers if key != OURS)):

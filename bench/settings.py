@@ -23,8 +23,8 @@ _NAMES = {"nchw": PLAIN, "nhwc": "NHWC"}
 class Settings:
     """How the figures come about.
 
-    `layouts` are those of cpuconv; `groups` are keys of `GROUPS` (none: the usual ones); `batch` replaces that of
-    every line. Times are in seconds: `seconds` is spent at each asking.
+    `layouts` are those of cpuconv, `call` is what it is asked by; `groups` are keys of `GROUPS` (none: the usual ones);
+    `batch` replaces that of every line. Times are in seconds: `seconds` is spent at each asking.
     """
 
     threads: int = 1
@@ -33,6 +33,7 @@ class Settings:
     runs: int = 1
     layouts: tuple[str, ...] = ("auto",)
     strategy: str = "cached"
+    call: str = "plan"
     peers: tuple[str, ...] = GROUPS[ALL]
     groups: tuple[str, ...] = ()
     batch: int | None = None
@@ -52,6 +53,7 @@ class Settings:
     def title(self) -> str:
         """ "2 threads, layouts auto, batch 8": what tells one table from another."""
         parts = [f"{self.threads} thread{'s' * (self.threads > 1)}", f"layouts {','.join(self.layouts)}"]
+        parts += [] if self.call == "plan" else [f"call {self.call}"]
         return ", ".join(parts if self.batch is None else [*parts, f"batch {self.batch}"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cpuconv.api import conv2d, explain, plan, tune_in_background
+from cpuconv.api import clear_cache, conv2d, explain, plan, set_cache_limit, tune_in_background
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
 from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
@@ -20,11 +20,13 @@ __all__ = [
     "Plan",
     "SourceError",
     "WorkspaceError",
+    "clear_cache",
     "conv2d",
     "explain",
     "get_num_threads",
     "plan",
     "reorder",
+    "set_cache_limit",
     "set_num_threads",
     "tune_in_background",
 ]

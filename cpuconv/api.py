@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpuconv import explain as explaining
-from cpuconv import missed, select
+from cpuconv import missed, select, session
 from cpuconv.arguments import problem_from_arguments
-from cpuconv.arrays import as_float32_view, logical_shape
+from cpuconv.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
 from cpuconv.errors import ArgumentError, must
+from cpuconv.fingerprint import Fingerprint
+from cpuconv.integers import integer
+from cpuconv.layer import Layer
 from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
@@ -89,7 +91,15 @@ def plan(
         threads,
         (strategy, accuracy, workspace_limit, reproducible),
     )
-    return _make(problem, limits, strategy, algorithm, weight, _bias_view(bias, problem))
+    bias = _bias_view(bias, problem)
+    here = session.current
+    name = here.fingerprint(weight, problem.threads)
+    choice = _choose(problem, limits, strategy, algorithm, name)
+    form = choice.candidate.packing(problem)
+    packed = here.weights.find(name, form)
+    if packed is None:
+        packed = here.weights.pack(name, form, weight, problem.threads)
+    return Plan(problem, choice, limits, packed, bias)
 
 
 def explain(
@@ -142,62 +152,78 @@ def conv2d(
     residual: Any = None,
     in_layout: str = "NCHW",
     out_layout: str = "NCHW",
-    out: np.ndarray | None = None,
+    out: Any = None,
     threads: int | str | None = None,
     strategy: str = "cached",
     accuracy: str = "standard",
     workspace_limit: int | None = None,
     reproducible: bool = False,
-) -> np.ndarray:
+) -> Any:
     """activation(convolution of `x` and `w` + bias + residual), as one call.
 
-    Weights that are a read-only NumPy array are packed once and remembered for as long as the array lives; writable
-    ones are packed on every call, which costs about as much as a small convolution: make them read-only
-    (`w.flags.writeable = False`) or use `plan`.
+    Plans and packed weights are remembered. Weights are known by their content, which is read on every call (the time
+    of reading them), so that a change in place counts at once; a read-only NumPy array that owns its memory is read
+    only the first time. Weights that change on every call are packed on every call and not remembered.
 
     Parameters
     ----------
     x : array of float32
-        The physical array of `in_layout`: NumPy of any strides, or a CPU object with `__dlpack__` or `__array__`.
-        Read in place, never written.
+        The physical array of `in_layout`: NumPy of any strides, a torch tensor, or a CPU object with `__dlpack__` or
+        `__array__`. Read in place, never written.
+    w : array of float32, (K, C/groups, R, S)
+        As `x`; a `torch.nn.Parameter` too. Gradients are not recorded.
     residual : array of float32 or None
         Added before the activation; the output's shape in `out_layout`.
-    out : numpy.ndarray or None
+    out : numpy.ndarray, torch.Tensor or None
         C-contiguous float32 for the result.
 
     The other parameters, and the errors raised, are those of `plan`. N = 0 gives an empty result.
+
+    Returns
+    -------
+    numpy.ndarray or torch.Tensor
+        `out`; or a new array, a tensor if `x` is one.
     """
     arguments = (stride, padding, dilation, groups, activation, residual is not None, in_layout, out_layout)
     wanted = threads if threads is not None else wanted_threads(None)
     settings = (wanted, strategy, accuracy, workspace_limit, reproducible)
-    key = None
-    if type(w) is np.ndarray and not w.flags.writeable:
-        key = (id(w), getattr(x, "shape", None), arguments, settings)
-        try:
-            entry = _remembered.get(key)
-        except TypeError:  # a list among the arguments
-            key = None
-        else:
-            if entry is not None and entry[0]() is w:
-                return _run(entry[1], x, residual, out, w, bias)
-    weight = as_float32_view(w, "w")
-    if weight.ndim != 4:
-        raise ArgumentError(must("w", "of rank 4, (K, C/groups, R, S)", f"of rank {weight.ndim}, {weight.shape}"))
-    view = as_float32_view(x, "x")
-    channels = weight.shape[1] * (int(groups) if hasattr(groups, "__index__") else 1)
-    x_shape = logical_shape(view, _concrete(in_layout), channels, "x")
-    problem, limits = _problem(
-        x_shape,
-        weight.shape,
-        arguments[:6],
-        (_concrete(in_layout), out_layout),
-        threads,
-        (strategy, accuracy, workspace_limit, reproducible),
-    )
-    made = _make(problem, limits, strategy, None, weight, None)
-    if key is not None:
-        _remember(key, w, made)
-    return _run(made, x, residual, out, weight, bias)
+    weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_float32_view(w, "w")
+    remembered = session.current.remembered
+    key: Any = (getattr(x, "shape", None), weight.shape, arguments, settings)
+    try:
+        layer = remembered.get(key)
+    except TypeError:  # a list among the arguments
+        key = layer = None
+    if layer is None:
+        layer = _layer(key, x, weight, arguments, settings)
+    if bias is not None:
+        bias = _bias_view(bias, layer.plan.problem)
+    if out is not None and _overlaps(out, weight, bias):
+        raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))
+    return layer.run(x, residual, out, bias, weight)
+
+
+def clear_cache() -> None:
+    """Forget the plans and packed weights that `conv2d` remembers, and free workspaces; plans that a program holds
+    stay as they are."""
+    session.current.clear()
+
+
+def set_cache_limit(limit: int) -> None:
+    """Set how many bytes of plans and packed weights `conv2d` may remember.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes, 0 or more; the default is a quarter of the machine's memory, at most 2 GiB. What was used least recently
+        is forgotten first.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        `limit` is no such number.
+    """
+    session.current.remembered.resize(integer(limit, "limit", 0))
 
 
 def tune_in_background(effort: str = "quick") -> Background:
@@ -223,32 +249,41 @@ def tune_in_background(effort: str = "quick") -> Background:
 _background: Background | None = None
 
 
-def _run(made: Plan, x: Any, residual: Any, out: Any, weight: np.ndarray, bias: Any) -> np.ndarray:
-    bias = _bias_view(bias, made.problem, zeros=True)
-    if isinstance(out, np.ndarray) and (np.may_share_memory(out, weight) or np.may_share_memory(out, bias)):
-        raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))
-    return made.run(x, residual, out, bias)
-
-
-_remembered: dict[Any, tuple[weakref.ref, Plan]] = {}
-_MOST_REMEMBERED = 256  # plans: one weight array may meet any number of input shapes
-
-
-def _remember(key: Any, w: np.ndarray, made: Plan) -> None:
-    while len(_remembered) >= _MOST_REMEMBERED:
-        _remembered.pop(next(iter(_remembered), None), None)
-    _remembered[key] = (weakref.ref(w, lambda _: _remembered.pop(key, None)), made)
+def _layer(key: Any, x: Any, weight: np.ndarray, arguments: tuple[Any, ...], settings: tuple[Any, ...]) -> Layer:
+    """The layer of a call's arguments; remembered under `key`, or under what the arguments mean if that is None."""
+    if weight.ndim != 4:
+        raise ArgumentError(must("w", "of rank 4, (K, C/groups, R, S)", f"of rank {weight.ndim}, {weight.shape}"))
+    groups, (in_layout, out_layout) = arguments[3], arguments[6:]
+    channels = weight.shape[1] * (int(groups) if hasattr(groups, "__index__") else 1)
+    x_shape = logical_shape(as_float32_view(x, "x"), _concrete(in_layout), channels, "x")
+    threads, *options = settings
+    problem, limits = _problem(x_shape, weight.shape, arguments[:6], (in_layout, out_layout), threads, tuple(options))
+    here = session.current
+    if key is None:
+        key = (problem, settings)
+        layer = here.remembered.get(key)
+        if layer is not None:
+            return layer
+    choice = _choose(problem, limits, options[0], None, here.fingerprint(weight, problem.threads))
+    layer = Layer(Plan(problem, choice, limits, None), here)
+    here.remembered.put(key, layer, layer.plan.nbytes)
+    return layer
 
 
 def _forget(problem: ConvProblem) -> None:
-    """Drop remembered plans of a problem, whatever their threads: it has been tuned since they were made."""
-    for key in list(_remembered):
-        entry = _remembered.get(key)
-        if entry is not None and replace(entry[1].problem, threads=problem.threads) == problem:
-            _remembered.pop(key, None)
+    """Drop the layers of a problem, whatever their threads: it has been tuned since they were remembered."""
+    remembered = session.current.remembered
+    for key, layer in remembered.items():
+        if isinstance(layer, Layer) and replace(layer.plan.problem, threads=problem.threads) == problem:
+            remembered.drop(key)
 
 
 missed.listeners.append(_forget)
+
+
+def _overlaps(out: Any, *inputs: np.ndarray | None) -> bool:
+    target = out if isinstance(out, np.ndarray) else writable_view(out, "out")
+    return any(other is not None and np.may_share_memory(target, other) for other in inputs)
 
 
 def _concrete(in_layout: str) -> str:
@@ -257,10 +292,10 @@ def _concrete(in_layout: str) -> str:
     return in_layout
 
 
-def _bias_view(bias: Any, problem: ConvProblem, zeros: bool = False) -> np.ndarray | None:
-    """The bias, checked; None as it is, or (K,) zeros where a remembered plan must forget an earlier one."""
+def _bias_view(bias: Any, problem: ConvProblem) -> np.ndarray | None:
+    """The bias, checked; None as it is."""
     if bias is None:
-        return np.zeros(problem.k, np.float32) if zeros else None
+        return None
     view = as_float32_view(bias, "bias")
     if view.shape != (problem.k,):
         raise ArgumentError(must("bias", f"of shape ({problem.k},)", f"{view.shape}"))
@@ -288,12 +323,13 @@ def _problem(
     return problem, limits
 
 
-def _make(
-    problem: ConvProblem, limits: Limits, strategy: str, algorithm: str | None, weight: np.ndarray, bias: Any
-) -> Plan:
+def _choose(
+    problem: ConvProblem, limits: Limits, strategy: str, algorithm: str | None, weight: Fingerprint
+) -> select.Choice:
+    """The choice for a problem with these weights."""
     if problem.n == 0:  # nothing will run: any algorithm will do
-        problem_to_choose = replace(problem, n=1)
-        choice = select.choose(problem_to_choose, "heuristic", limits, algorithm)
-    else:
-        choice = select.choose(problem, strategy, limits, algorithm)
-    return Plan(problem, choice, limits, weight, bias)
+        return select.choose(replace(problem, n=1), "heuristic", limits, algorithm)
+    choice = select.choose(problem, strategy, limits, algorithm)
+    if algorithm is not None:
+        return choice
+    return select.reusing(problem, limits, choice, session.current.weights.forms(weight))

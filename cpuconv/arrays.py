@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +73,9 @@ def _from_foreign(x: object, name: str) -> np.ndarray:
         raise ArgumentTypeError(must(name, "an array without a mask: fill it with .filled()", "a masked array"))
     if isinstance(x, np.ndarray):
         return x.view(np.ndarray)
+    if _is_tensor(x):
+        with contextlib.suppress(RuntimeError, TypeError):  # the way below says what is wrong with it
+            return x.detach().numpy()  # type: ignore[attr-defined]
     if getattr(x, "requires_grad", False) and hasattr(x, "detach"):
         x = x.detach()  # tensors that record gradients refuse to export their memory
     try:
@@ -87,6 +93,33 @@ def _from_foreign(x: object, name: str) -> np.ndarray:
     raise ArgumentTypeError(
         must(name, "a float32 NumPy array or an object with __dlpack__ or __array__", f"a {type(x).__name__}")
     )
+
+
+def _is_tensor(x: object) -> bool:
+    """Whether `x` is a torch tensor; torch is not imported for that."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def like(x: object, result: np.ndarray) -> Any:
+    """`result` as the kind of array that `x` is: a torch tensor on the same memory, or itself."""
+    return sys.modules["torch"].from_numpy(result) if _is_tensor(x) else result
+
+
+def writable_view(x: object, name: str) -> np.ndarray:
+    """A torch tensor on the CPU as a NumPy array on the same memory, which may be written to.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not a tensor in CPU memory.
+    """
+    if not _is_tensor(x):
+        raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", f"a {type(x).__name__}"))
+    try:
+        return x.detach().numpy()  # type: ignore[attr-defined]
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentTypeError(must(name, "a float32 tensor in CPU memory", f"{_device(x)} ({error})")) from error
 
 
 def _device(x: object) -> str:
@@ -143,7 +176,7 @@ def check_out(out: object, shape: tuple[int, ...], inputs: Iterable[np.ndarray |
         ArgumentError: Of another shape, read-only, not C-contiguous, or overlapping an input.
     """
     if not isinstance(out, np.ndarray):
-        raise ArgumentTypeError(must("out", "a NumPy array", f"a {type(out).__name__}"))
+        raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", f"a {type(out).__name__}"))
     if out.dtype != FLOAT32:
         raise ArgumentTypeError(_dtype_message(out.dtype, "out"))
     if out.shape != shape:

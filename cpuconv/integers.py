@@ -28,6 +28,8 @@ def describe(value: object) -> str:
 
 def integer(value: object, name: str, least: int) -> int:
     """`value` as an int of at least `least`; errors name the argument `name`."""
+    if type(value) is int and value >= least:
+        return value
     if not is_integer(value):
         raise ArgumentTypeError(must(name, "an integer", describe(value)))
     if value < least:
@@ -37,6 +39,8 @@ def integer(value: object, name: str, least: int) -> int:
 
 def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...]:
     """`value`, a sequence of `count` integers of at least `least`, as a tuple of ints."""
+    if type(value) is tuple and len(value) == count and set(map(type, value)) == {int} and min(value) >= least:
+        return value
     if not is_sequence(value):
         raise ArgumentTypeError(must(name, f"{count} integers", describe(value)))
     items: Sequence[object] = value

@@ -55,14 +55,14 @@ class _Part:
     arrays: tuple[np.ndarray, ...]  # whose addresses are among the words
     turns: int = 0
 
-    def row(self, turns: int) -> tuple[Code, np.ndarray, bool]:
-        return self.kernel.entry(self.tile), self.kernel.pack(self.words | {"turns": turns}), True
+    def row(self, turns: int) -> tuple[Code, np.ndarray, int]:
+        return self.kernel.entry(self.tile), self.kernel.pack(self.words | {"turns": turns}), 1
 
 
 def _fma(threads: int) -> _Part:
     isa = current()
     tile = fma_tile(isa)
-    seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)  # x → x/2 + 1/2 stays near 1
+    seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)
     sums = aligned((threads, _PAGE // FLOAT))
     words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
     return _Part(fma_peak, tile, words, (seeds, sums))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from autotune.workload import REGIMES
 from cpuconv import tuned
+from cpuconv.activation import Activation
 from cpuconv.errors import CpuconvError
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.select import Limits, Ranked, limited, modelled_cost
+from cpuconv.select import Limits, Ranked, admitted, limited, modelled_cost
 
 AGREES = 1.1  # the model may find a neighbour's algorithm so much slower than its own choice
 _OTHER_EPILOGUE = 0.1  # what another activation or residual counts as, in factors of e of a size
@@ -19,9 +22,12 @@ _OTHER_EPILOGUE = 0.1  # what another activation or residual counts as, in facto
 def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
     """The first of the candidates that were fastest with older kernels which the cost model agrees with.
 
-    Arguments:
-        names: of the candidates, the fastest first; those that no solver has any more are passed over.  favourite: the
-            model's, within the limits.
+    Parameters
+    ----------
+    names : sequence of str
+        Of the candidates, the fastest first; those that no solver has any more are passed over.
+    favourite : Ranked
+        The model's, within the limits.
     """
     for name in names:
         candidate = tuned.named(problem, name)
@@ -32,35 +38,33 @@ def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, li
     return None
 
 
-def suggestion(problem: ConvProblem, ranked: Sequence[Ranked]) -> Candidate | None:
+def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
     """The candidate that the nearest tuned neighbour speaks for, if the cost model agrees.
 
-    Arguments:
-        ranked: what may run the problem, the model's favourite first. The neighbour's own candidate is looked for, or
-            else the favourite of its solver.
+    It is the neighbour's own, or else the favourite of its solver, among `select.admitted`, of which `best` is the
+    first.
     """
-    limit = AGREES * ranked[0].cost.estimate
     near = nearest(problem)
     if near is None:
         return None
     solver = near.partition("(")[0]
-    likely = [each for each in ranked if solver == each.candidate.solver.NAME and each.cost.estimate <= limit]
+    if prefix and solver != prefix.partition("(")[0]:
+        return None
+    limit = AGREES * best.cost.estimate
+    likely = [each for each in admitted(problem, limits, prefix or f"{solver}(") if each.cost.estimate <= limit]
     same = [each for each in likely if str(each.candidate) == near]
     return next((each.candidate for each in same + likely), None)
 
 
 def nearest(problem: ConvProblem) -> str | None:
     """The winner of the tuned problem that is nearest: same kernel, steps, layouts and threads, sizes alike."""
+    here = _place_of(problem)
     found = []
     for regime in REGIMES:
         for key, candidate in tuned.winners(_alike(problem), regime):
-            try:
-                other = ConvProblem.parse(key)
-                Candidate.parse(candidate)
-            except (CpuconvError, ValueError):  # a key or a name that this version did not write
-                continue
-            if _kind(other) == _kind(problem):
-                found.append((_distance(problem, other), key, candidate))
+            place = _place(key)
+            if place is not None and place.kind == here.kind and _is_known(candidate):
+                found.append((_distance(here, place), key, candidate))
     return min(found)[2] if found else None
 
 
@@ -73,14 +77,41 @@ def _alike(problem: ConvProblem) -> str:
     )
 
 
-def _kind(problem: ConvProblem) -> str:
-    if problem.groups == 1:
-        return "dense"
-    return "depthwise" if problem.cg == problem.kg == 1 else "grouped"
+class _Place(NamedTuple):
+    """Where a problem lies among those with the same kernel: logarithms of its sizes."""
+
+    kind: str
+    sizes: tuple[float, ...]
+    activation: Activation | None
+    residual: bool
 
 
-def _distance(a: ConvProblem, b: ConvProblem) -> float:
+def _place_of(problem: ConvProblem) -> _Place:
+    depthwise = problem.cg == problem.kg == 1
+    kind = "dense" if problem.groups == 1 else "depthwise" if depthwise else "grouped"
+    sizes = problem.n, problem.groups, problem.cg, problem.kg, problem.oh, problem.ow
+    return _Place(kind, tuple(math.log(max(1, size)) for size in sizes), problem.activation, problem.residual)
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(key: str) -> _Place | None:
+    try:
+        return _place_of(ConvProblem.parse(key))
+    except CpuconvError:  # a key that this version did not write
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_known(candidate: str) -> bool:
+    """Whether this version has a candidate of that name."""
+    try:
+        Candidate.parse(candidate)
+    except ValueError:
+        return False
+    return True
+
+
+def _distance(a: _Place, b: _Place) -> float:
     """How far sizes are apart, in factors of e."""
-    names = ("n", "groups", "cg", "kg", "oh", "ow")
-    far = sum(abs(math.log(max(1, getattr(a, name)) / max(1, getattr(b, name)))) for name in names)
+    far = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
     return far + _OTHER_EPILOGUE * ((a.activation != b.activation) + (a.residual != b.residual))

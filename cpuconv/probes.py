@@ -74,7 +74,6 @@ def _fma_gflops(isa: Isa, threads: int) -> float:
     tile = fma_tile(isa)
     seeds = np.ones((tile.chains + 2, isa.lanes), np.float32)
     seeds[: tile.chains] += np.arange(tile.chains, dtype=np.float32)[:, None]  # no two chains are alike
-    seeds[tile.chains] = 0.5  # x → x/2 + 1 stays near 2
     sums = aligned((threads, _PAGE // 4))
     words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
     seconds = _seconds_a_turn(fma_peak, tile, words, threads)
@@ -119,7 +118,7 @@ def _seconds_a_turn(kernel: Kernel, tile: ProbeTile, words: dict[str, int], thre
 
 
 def _program(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: int) -> Program:
-    return Program([(kernel.entry(tile), kernel.pack(words), True)], threads)
+    return Program([(kernel.entry(tile), kernel.pack(words), 1)], threads)
 
 
 def _least_seconds(program: Program, seconds: float) -> float:

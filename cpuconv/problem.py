@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ _SETTINGS = {  # word of a key: field, how its value is read
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConvProblem:
     """A 2-D convolution (cross-correlation) with bias, optional residual and activation, in float32.
 
@@ -96,67 +97,73 @@ class ConvProblem:
         right = max(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
         put(self, "pads", (top, bottom, left, right))
 
-    @property
+    @functools.cached_property
     def cg(self) -> int:
         """Input channels of a group."""
         return self.c // self.groups
 
-    @property
+    @functools.cached_property
     def kg(self) -> int:
         """Output channels of a group."""
         return self.k // self.groups
 
-    @property
+    @functools.cached_property
     def effective_kernel(self) -> tuple[int, int]:
         """Rows and columns that the dilated kernel spans."""
         return (self.r - 1) * self.dilation[0] + 1, (self.s - 1) * self.dilation[1] + 1
 
-    @property
+    @functools.cached_property
     def oh(self) -> int:
         """Output height."""
         return (self.h + self.pads[0] + self.pads[1] - (self.r - 1) * self.dilation[0] - 1) // self.stride[0] + 1
 
-    @property
+    @functools.cached_property
     def ow(self) -> int:
         """Output width."""
         return (self.w + self.pads[2] + self.pads[3] - (self.s - 1) * self.dilation[1] - 1) // self.stride[1] + 1
 
-    @property
+    @functools.cached_property
     def in_shape(self) -> tuple[int, int, int, int]:
         """Logical (N, C, H, W) of the input."""
         return self.n, self.c, self.h, self.w
 
-    @property
+    @functools.cached_property
     def out_shape(self) -> tuple[int, int, int, int]:
         """Logical (N, K, OH, OW) of the output."""
         return self.n, self.k, self.oh, self.ow
 
-    @property
+    @functools.cached_property
     def weight_shape(self) -> tuple[int, int, int, int]:
         """(K, C/groups, R, S)."""
         return self.k, self.cg, self.r, self.s
 
-    @property
+    @functools.cached_property
     def flops(self) -> int:
         """Multiplications and additions of the direct sum."""
         return 2 * self.n * self.k * self.oh * self.ow * self.cg * self.r * self.s
 
-    @property
+    @functools.cached_property
     def in_bytes(self) -> int:
         """Bytes of the input, real channels only."""
         return self.n * self.c * self.h * self.w * FLOAT_BYTES
 
-    @property
+    @functools.cached_property
     def weight_bytes(self) -> int:
         """Bytes of the weights as given."""
         return self.k * self.cg * self.r * self.s * FLOAT_BYTES
 
-    @property
+    @functools.cached_property
     def out_bytes(self) -> int:
         """Bytes of the output, real channels only."""
         return self.n * self.k * self.oh * self.ow * FLOAT_BYTES
 
-    @property
+    @functools.cached_property
+    def stored_bytes(self) -> int:
+        """Bytes of input and output as they lie in memory, channels that fill up blocks included."""
+        pairs = (self.in_layout, self.in_shape), (self.out_layout, self.out_shape)
+        return sum(FLOAT_BYTES * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)
+
+    @functools.cached_property
     def shape_key(self) -> str:
         """The geometry alone, as a benchdnn problem string in full."""
         values = (

@@ -18,6 +18,7 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.stamp import stamp
 from cpuconv.solvers import BY_NAME, reordering
 from cpuconv.solvers.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
+from cpuconv.solvers.packing import Packing
 from cpuconv.solvers.reordering import reorder_step
 from layouts import Strides
 
@@ -50,6 +51,10 @@ class Candidate:
         """The beginning of its name that it shares with all candidates whose results are equal to the last bit."""
         fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
         return f"{self.solver.NAME}({fields}"
+
+    def packing(self, problem: ConvProblem) -> Packing:
+        """The form that its weights are packed in."""
+        return self.solver.packing(problem, self.params, current())
 
     @classmethod
     def parse(cls, text: str) -> Candidate:
@@ -99,7 +104,8 @@ def assemble(
 ) -> Recipe:
     """Steps for operands with these byte strides (None: C-contiguous in the problem's layouts)."""
     isa = current()
-    problem = replace(problem, threads=effective_threads(problem))
+    if effective_threads(problem) != problem.threads:
+        problem = replace(problem, threads=effective_threads(problem))
     space = Space()
     steps: list[Step] = []
     x_strides = x_strides or contiguous(problem.in_layout, problem.in_shape)
@@ -128,15 +134,6 @@ def assemble(
 def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
     """Workspace of a call with C-contiguous operands."""
     return assemble(problem, candidate).workspace
-
-
-def reordered(problem: ConvProblem, candidate: Candidate) -> tuple[bool, bool]:
-    """Whether the input and the output go through a reorder of the whole activation."""
-    needs = candidate.solver.layouts(problem, candidate.params, current())
-    return tuple(
-        need is not None and need != layout
-        for need, layout in zip(needs, (problem.in_layout, problem.out_layout), strict=True)
-    )  # type: ignore[return-value]
 
 
 def _size(layout: str, shape: tuple[int, int, int, int]) -> int:

@@ -1,81 +1,157 @@
-"""`reorder`: an activation from one layout to another, as fast as memory allows."""
+"""`reorder`: an activation from one layout to another, as fast as memory allows.
+
+A reorder of views that were met before finds its program bound: a call checks the arrays, writes two addresses into
+an argument block and starts the program.
+"""
 
 from __future__ import annotations
+
+import functools
+import math
+from typing import Any
 
 import numpy as np
 
 import layouts
 from layouts import Layout
 
-from .arrays import as_float32_view
+from .arrays import FLOAT32, address, as_float32_view, check_out, like, writable_view
 from .errors import ArgumentError, must
 from .integers import integer
 from .isa import current
 from .problem import layout_name
 from .runtime import Program, get_num_threads
-from .solvers.base import Operand, Ref, Space, aligned
+from .runtime.threads import check_threads
+from .solvers.base import FLOAT, Operand, Ref, Space, aligned, contiguous
 from .solvers.reordering import reorder_step
 
 _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have started
+_MOST_BOUND = 256  # kinds of calls for which programs are kept; the least recently used goes first
 
 
-def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None = None) -> np.ndarray:
+def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None = None, out: Any = None) -> Any:
     """The activation `x` in another layout.
 
-    Args:
-        x: float32 array in `src_layout`, of any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for "NHWC",
-            (N, ceil(C/b), H, W, b) for "NCHW<b>c".
-        src_layout: Layout of `x`: one of `layouts.NAMES`, or an alias.
-        dst_layout: Layout of the result.
-        channels: C. Needed only where `src_layout` is blocked and its last block is not full; by default all
-            channels stored are real.
+    Parameters
+    ----------
+    x : array
+        float32 (NumPy's, or a torch tensor), in `src_layout`, of any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for
+        "NHWC", (N, ceil(C/b), H, W, b) for "NCHW<b>c".
+    src_layout : str
+        Layout of `x`: one of `layouts.NAMES`, or an alias.
+    dst_layout : str
+        Layout of the result.
+    channels : int
+        C. Needed only where `src_layout` is blocked and its last block is not full; by default all channels stored
+        are real.
+    out : numpy.ndarray or torch.Tensor
+        C-contiguous float32 of the result's shape, overlapping `x` nowhere; made when None.
 
-    Returns:
-        A new C-contiguous float32 array; channels that fill up a last block are zero, whatever `x` has there.
+    Returns
+    -------
+    numpy.ndarray or torch.Tensor
+        `out`, or a new C-contiguous float32 array (a tensor if `x` is one); channels that fill up a last block are
+        zero, whatever `x` has there.
 
-    Raises:
-        ArgumentTypeError: `x` is not a float32 array, or `channels` not an integer.
-        ArgumentError: An unknown layout, a rank that is not the layout's, or `channels` that `x` does not hold.
+    Raises
+    ------
+    ArgumentTypeError
+        `x` or `out` is not a float32 array, or `channels` not an integer.
+    ArgumentError
+        An unknown layout, a rank that is not the layout's, `channels` that `x` does not hold, or an `out` of another
+        shape or place than it must be.
 
-    Examples:
-        >>> cpuconv.reorder(x, "NCHW", "NCHW16c").shape  # x of shape (1, 20, 8, 8)
-        (1, 2, 8, 8, 16)
+    Examples
+    --------
+    >>> cpuconv.reorder(x, "NCHW", "NCHW16c").shape  # x of shape (1, 20, 8, 8)
+    (1, 2, 8, 8, 16)
     """
-    array = as_float32_view(x, "x")
-    source = layouts.get(layout_name(src_layout, "src_layout"))
-    target = layouts.get(layout_name(dst_layout, "dst_layout"))
-    shape = _logical_shape(array, source, channels)
-    y = aligned(target.shape(*shape))
-    if y.size == 0:
-        return y
-    threads = get_num_threads() if y.nbytes >= _PARALLEL_BYTES else 1
-    space = Space()
-    operands = (Operand(Ref("x"), source.strides(array.strides)), Operand(Ref("y"), target.strides(y.strides)))
-    step = reorder_step(current(), space, shape, *operands, threads)
-    workspace = aligned(space.size, np.uint8)
-    addresses = {"x": array.ctypes.data, "y": y.ctypes.data, "workspace": workspace.ctypes.data}
-    words = {
-        name: addresses[value.name] + value.offset if isinstance(value, Ref) else int(value)
-        for name, value in step.args.items()
-    }
-    Program([(step.kernel.entry(step.tile), step.kernel.pack(words), step.parallel)], threads).run()
-    return y
+    given = x
+    if type(x) is not np.ndarray or x.dtype is not FLOAT32 or (start := address(x)) % FLOAT:
+        x = as_float32_view(x, "x")
+        start = address(x)
+    if type(src_layout) is not str or type(dst_layout) is not str:
+        src_layout, dst_layout = layout_name(src_layout, "src_layout"), layout_name(dst_layout, "dst_layout")
+    if channels is not None:
+        channels = integer(channels, "channels", 0)
+    move = _moves(x.shape, x.strides, src_layout, dst_layout, channels, get_num_threads())
+    if out is None:
+        target = aligned(move.shape)
+        result = target if type(given) is np.ndarray else like(given, target)
+        end = address(target)
+    else:
+        target, result = out if isinstance(out, np.ndarray) else writable_view(out, "out"), out
+        end = address(target)
+        if not (
+            target.shape == move.shape
+            and target.dtype is FLOAT32
+            and target.flags.carray
+            and (end - start >= move.x_span > 0 or start - end >= target.nbytes and move.x_span)
+        ):  # not plainly right: look closer
+            check_out(target, move.shape, (x,))
+    if target.size:
+        move.run(start, end)
+    return result
 
 
-def _logical_shape(x: np.ndarray, layout: Layout, channels: int | None) -> tuple[int, int, int, int]:
-    """(N, C, H, W) of `x`."""
-    if x.ndim != layout.rank:
-        raise ArgumentError(must("x", f"of rank {layout.rank} for {layout}", f"of rank {x.ndim}, {x.shape}"))
-    of = dict(zip(layout.axes, x.shape, strict=True))
+class _Move:
+    """A reorder between two views, bound; several threads may run it at once, each with a program of its own."""
+
+    def __init__(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], src: str, dst: str, channels: int | None, threads: Any
+    ) -> None:
+        source, target = layouts.get(layout_name(src, "src_layout")), layouts.get(layout_name(dst, "dst_layout"))
+        logical = _logical_shape(shape, source, channels)
+        self.shape = target.shape(*logical)
+        dense = contiguous(source.name, logical) == source.strides(strides)
+        self.x_span = FLOAT * math.prod(shape) if dense else 0  # bytes, where `x` has no gaps and runs forward
+        self._views = logical, source.strides(strides), contiguous(target.name, logical)
+        size = FLOAT * math.prod(self.shape)
+        self._threads = 1 if size < _PARALLEL_BYTES else check_threads(None if threads == "auto" else threads)
+        self._free: list[tuple[Program, memoryview, np.ndarray]] = []
+
+    def run(self, x: int, y: int) -> None:
+        """Move from address `x` to address `y`."""
+        try:
+            bound = self._free.pop()
+        except IndexError:
+            bound = self._bind()
+        program, block, _ = bound
+        block[0], block[1] = x, y
+        program.run()
+        self._free.append(bound)
+
+    def _bind(self) -> tuple[Program, memoryview, np.ndarray]:
+        """A program, its argument block (which starts with x and y), and the workspace that it writes to."""
+        shape, source, target = self._views
+        space = Space()
+        step = reorder_step(
+            current(), space, shape, Operand(Ref("x"), source), Operand(Ref("y"), target), self._threads
+        )
+        workspace = aligned(space.size, np.uint8)
+        at = {"x": 0, "y": 0, "workspace": address(workspace)}
+        words = {k: at[v.name] + v.offset if isinstance(v, Ref) else int(v) for k, v in step.args.items()}
+        assert step.kernel.fields[:2] == ("x", "y")
+        block = step.kernel.pack(words)
+        return Program([(step.compile(), block, step.parts)], self._threads), memoryview(block), workspace
+
+
+_moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here
+
+
+def _logical_shape(shape: tuple[int, ...], layout: Layout, channels: int | None) -> tuple[int, int, int, int]:
+    """(N, C, H, W) of an `x` of that physical shape."""
+    if len(shape) != layout.rank:
+        raise ArgumentError(must("x", f"of rank {layout.rank} for {layout}", f"of rank {len(shape)}, {shape}"))
+    of = dict(zip(layout.axes, shape, strict=True))
     if of.get("b", 1) != layout.block:
         expected = f"of shape (N, C/{layout.block}, H, W, {layout.block}) for {layout}"
-        raise ArgumentError(must("x", expected, f"{x.shape}"))
+        raise ArgumentError(must("x", expected, f"{shape}"))
     stored = of["c"] * layout.block
     if channels is None:
         return of["n"], stored, of["h"], of["w"]
-    channels = integer(channels, "channels", 0)
     if layout.shape(1, channels, 1, 1) != layout.shape(1, stored, 1, 1):
         least = max(0, stored - layout.block) + 1 if stored else 0
         known = f"{stored}" if layout.block == 1 else f"from {least} to {stored}"
-        raise ArgumentError(must("channels", f"{known}, what 'x' of shape {x.shape} holds in {layout}", channels))
+        raise ArgumentError(must("channels", f"{known}, what 'x' of shape {shape} holds in {layout}", channels))
     return of["n"], channels, of["h"], of["w"]

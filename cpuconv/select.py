@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 from autotune import workload
 from autotune.cores import thread_counts
@@ -13,17 +14,20 @@ from autotune.layers import OLDER
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
-from cpuconv.recipe import Candidate, effective_threads, reordered, workspace_bytes
+from cpuconv.recipe import Candidate, effective_threads, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE, blocked
 from cpuconv.solvers.base import Cost
 from cpuconv.solvers.machine import machine
+from cpuconv.solvers.packing import Packing
 
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
-_UNTUNED = (OLDER, "neighbour", "model")  # what decides where nothing current is stored
+_MODELLED = ("neighbour", "model")  # what decides where nothing is stored
+_UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
 _MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
+_HARDLY = 1.03  # how much slower a candidate may be whose packed weights exist
 _IN_THE_RUNNING = 1.5  # a favourite is tried when the model finds it slower than its choice by at most this much
 
 
@@ -81,22 +85,85 @@ def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
     """The solver's own cost and that of the reorders around it."""
     here = machine()
     cost = candidate.solver.cost(problem, candidate.params, here)
-    extra = 0.0
-    for moved, size in zip(reordered(problem, candidate), (problem.in_bytes, problem.out_bytes), strict=True):
-        if moved:
-            extra += 2 * size / here.rate(2 * size) / (here.isa.frequency * problem.threads)
-    return Cost(cost.bound, cost.estimate + extra)
+    reorders = _reorders(problem, *candidate.solver.layouts(problem, candidate.params, here.isa))
+    return Cost(cost.bound, cost.estimate + reorders) if reorders else cost
+
+
+def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:
+    """Seconds to move the whole input and output to and from the layouts that a solver needs."""
+    seconds = 0.0
+    if need_in is not None and need_in != problem.in_layout:
+        seconds += _reorder(problem, problem.in_bytes)
+    if need_out is not None and need_out != problem.out_layout:
+        seconds += _reorder(problem, problem.out_bytes)
+    return seconds
+
+
+def _reorder(problem: ConvProblem, size: int) -> float:
+    here = machine()
+    return here.seconds(2 * size / here.rate(2 * size), problem.threads)
+
+
+def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
+    """The solvers that can run the problem, or the one of that name if it can."""
+    return [
+        module for module in TABLE if solver in (None, module.NAME) and module.applicable(problem, current()) is None
+    ]
+
+
+def _may_admit(limits: Limits, module: ModuleType) -> bool:
+    """Whether some candidate of the solver may be of an accuracy that the limits admit."""
+    return not isinstance(module.ACCURACY, str) or limits.admits_accuracy(module.ACCURACY)
+
+
+def _bound(problem: ConvProblem, module: ModuleType) -> float:
+    """Seconds that no `modelled_cost` of the solver's candidates is below."""
+    here = machine()
+    return module.bound(problem, here) + _reorders(problem, *module.layouts(problem, None, here.isa))
+
+
+def _costed(problem: ConvProblem, module: ModuleType) -> list[Ranked]:
+    """All candidates of a solver."""
+    found = (Candidate(module, params) for params in module.candidates(problem, current()))
+    return [Ranked(candidate, modelled_cost(problem, candidate)) for candidate in found]
 
 
 def ranking(problem: ConvProblem, solver: str | None = None) -> list[Ranked]:
     """All candidates (of one solver, if named), the model's favourite first."""
-    found = [
-        Ranked(candidate, modelled_cost(problem, candidate))
-        for module in TABLE
-        if solver in (None, module.NAME) and module.applicable(problem, current()) is None
-        for candidate in (Candidate(module, params) for params in module.candidates(problem, current()))
-    ]
-    return sorted(found, key=lambda ranked: ranked.cost.estimate)
+    found = [each for module in _able(problem, solver) for each in _costed(problem, module)]
+    return sorted(found, key=_estimate)
+
+
+def _estimate(ranked: Ranked) -> float:
+    return ranked.cost.estimate
+
+
+def search(
+    problem: ConvProblem,
+    limits: Limits,
+    prefix: str = "",
+    below: float = math.inf,
+    accept: Callable[[Candidate], bool] = lambda candidate: True,
+) -> Ranked | None:
+    """The first of `admitted` that `accept` takes, if its estimate is less than `below`.
+
+    Solvers are asked in the order of their lower bounds, and no more once a candidate is known that none of the others
+    can beat.
+    """
+    able = [module for module in _able(problem, prefix.partition("(")[0] or None) if _may_admit(limits, module)]
+    bounds = sorted((_bound(problem, module), TABLE.index(module)) for module in able)
+    best, place = None, -1
+    for bound, index in bounds:
+        if bound > below:
+            break
+        for each in sorted(_costed(problem, TABLE[index]), key=_estimate):
+            if each.cost.estimate > below or (each.cost.estimate == below and index > place):
+                break
+            named = str(each.candidate).startswith(prefix)
+            if named and accept(each.candidate) and limited(problem, each, limits) is None:
+                best, place, below = each, index, each.cost.estimate
+                break
+    return best
 
 
 def spread(ranked: list[Ranked]) -> list[Ranked]:
@@ -138,25 +205,31 @@ def limited(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | None:
     return None
 
 
-def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidate:
-    """The model's favourite within the limits; as `admitted`."""
-    return admitted(problem, limits, prefix)[0].candidate
-
-
 def admitted(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[Ranked]:
-    """The candidates within the limits whose names begin so, at least one, the model's favourite first.
+    """The candidates within the limits whose names begin so, the model's favourite first."""
+    ranked = ranking(problem, prefix.partition("(")[0] or None)
+    named = (each for each in ranked if str(each.candidate).startswith(prefix))
+    return [each for each in named if limited(problem, each, limits) is None]
+
+
+def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidate:
+    """The model's favourite within the limits; as `favourite`."""
+    return favourite(problem, limits, prefix).candidate
+
+
+def favourite(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
+    """The first of `admitted`, found without the others where that can be.
 
     Raises
     ------
     WorkspaceError
         No candidate meets the workspace limit.
     """
-    solver = prefix.partition("(")[0]
-    ranked = [each for each in ranking(problem, solver or None) if str(each.candidate).startswith(prefix)]
-    found = [each for each in ranked if limited(problem, each, limits) is None]
-    if found:
+    found = search(problem, limits, prefix)
+    if found is not None:
         return found
-    candidates = [each.candidate for each in ranked if limits.admits_accuracy(each.candidate.accuracy)]
+    solver = prefix.partition("(")[0]
+    candidates = [each.candidate for each in admitted(problem, replace(limits, workspace=None), prefix)]
     least = min((workspace_bytes(problem, candidate) for candidate in candidates), default=math.inf)
     if least == math.inf:
         raise ArgumentError(must("accuracy", f"one that {solver} meets", repr(limits.accuracy)))
@@ -258,13 +331,24 @@ def untuned(
     """
     from cpuconv import neighbours
 
-    ranked = admitted(problem, limits, prefix)
-    if (found := neighbours.remembered(problem, older, ranked[0], limits)) is not None:
+    best = favourite(problem, limits, prefix)
+    if (found := neighbours.remembered(problem, older, best, limits)) is not None:
         return Choice(found, OLDER)
     if known is not None:
         return known
-    found = neighbours.suggestion(problem, ranked)
-    return Choice(ranked[0].candidate, "model") if found is None else Choice(found, "neighbour")
+    found = neighbours.suggestion(problem, best, limits, prefix)
+    return Choice(best.candidate, "model") if found is None else Choice(found, "neighbour")
+
+
+def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
+    """The choice; or, where nothing is stored, the model's favourite among the candidates that read weights in one of
+    the packed `forms`, if the model finds it hardly slower: packing takes longer than it loses."""
+    if choice.decided_by not in _MODELLED or not forms or choice.candidate.packing(problem) in forms:
+        return choice
+    prefix = choice.candidate.rounding if limits.reproducible else ""
+    below = _HARDLY * modelled_cost(problem, choice.candidate).estimate
+    found = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
+    return choice if found is None else Choice(found.candidate, "model")
 
 
 def best_threads(problem: ConvProblem, strategy: str, limits: Limits) -> ConvProblem:
@@ -300,17 +384,16 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
     def favourites(channels: int) -> tuple[str, ...]:
         return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current()), "NCHW")
 
-    threads = 1 if limits.reproducible else problem.threads
+    choosing = replace(problem, threads=1) if limits.reproducible and problem.threads > 1 else problem
     options = [
-        replace(problem, in_layout=first, out_layout=second)
+        replace(choosing, in_layout=first, out_layout=second)
         for first in (favourites(problem.c) if in_layout == AUTO else (in_layout,))
         for second in (favourites(problem.k) if out_layout == AUTO else (out_layout,))
     ]
-
-    def estimate(option: ConvProblem) -> float:
-        planes = (option.in_layout, option.out_layout).count("NCHW")
-        option = replace(option, threads=threads)
-        best = next((r.cost.estimate for r in ranking(option) if limited(option, r, limits) is None), math.inf)
-        return best * _CLEARLY**planes
-
-    return options[0] if len(options) == 1 else min(options, key=estimate)
+    best, least = options[0], math.inf
+    for option in options if len(options) > 1 else ():
+        weight = _CLEARLY ** (option.in_layout, option.out_layout).count("NCHW")
+        found = search(option, limits, below=least / weight)
+        if found is not None and found.cost.estimate * weight < least:
+            best, least = option, found.cost.estimate * weight
+    return best if best.threads == problem.threads else replace(best, threads=problem.threads)

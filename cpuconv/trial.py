@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 import layouts
 from autotune.device import fingerprint
-from cpuconv.places import Room
+from cpuconv.places import MOST, Room
 from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.reference import conv2d as oracle
 from cpuconv.reference import relative_error
 from cpuconv.select import Choice, Limits
-from cpuconv.solvers.base import FLOAT
+from cpuconv.solvers.base import ALIGNMENT, FLOAT, aligned, divide
+from cpuconv.workspaces import Workspace, Workspaces
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
 """Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data."""
@@ -38,28 +41,30 @@ class ConvTrial:
     def __init__(self, problem: ConvProblem, candidate: Candidate, regime: str = "warm") -> None:
         _, w, bias, self._residual = data(problem)
         self._problem, self._shared = problem, shared(problem)
-        self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, w, bias)
+        self._weight = candidate.packing(problem).pack(w, problem.threads)
+        self._workspaces = Workspaces()
+        self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, None, bias, self._workspaces)
         self.limit, self._regime = ERROR_LIMITS[candidate.accuracy], regime
+        self._copies: Iterator[np.ndarray] = itertools.repeat(self._weight)
         self.move()
         self.run()
         if regime == "cold":
-            self._copies = self._plan.copy_weights(int(_OVER_CACHE * max(dict(fingerprint().caches).values())))
-            self.run = self._run_cold  # type: ignore[method-assign]
+            self._copies = copies(self._weight, int(_OVER_CACHE * max(dict(fingerprint().caches).values())))
 
     def run(self) -> None:
         """One call."""
-        self._plan.run(self._shared.x, self._residual, self._shared.out, None)
-
-    def _run_cold(self) -> None:
-        next(self._copies)
-        self._plan.run(self._shared.x, self._residual, self._shared.out, None)
+        self._plan.run(self._shared.x, self._residual, self._shared.out, None, next(self._copies))
 
     def move(self) -> None:
         """Put the workspace, warm weights, and the input and output of all trials of the problem in other places. Runs
-        count until another trial of the problem moves, as that may take the same ones."""
+        count until another trial of the problem moves, as that may take the same ones; weights too large for places to
+        matter stay."""
         shared = self._shared
         shared.move()
-        self._plan.move(shared.workspace, shared.weights if self._regime == "warm" else None)
+        self._workspaces.clear()
+        self._workspaces.give_back(Workspace(shared.workspace.place(self._plan.workspace_bytes)))
+        if self._regime == "warm" and self._weight.nbytes <= MOST:
+            self._copies = itertools.repeat(shared.weights.copy(self._weight))
 
     def check(self) -> float:
         """Error of the output, relative to its largest value."""
@@ -67,6 +72,14 @@ class ConvTrial:
         self._shared.out[...] = np.nan
         self.run()
         return relative_error(self._shared.out, expected(self._problem))
+
+
+def copies(weight: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Copies of packed weights in turn, for ever, that take more than `size` bytes together."""
+    step = divide(weight.nbytes, ALIGNMENT) * ALIGNMENT // FLOAT
+    places = aligned((max(1, divide(size, max(1, step * FLOAT))), step))
+    places[:, : weight.size] = weight.ravel()
+    return itertools.cycle([place[: weight.size] for place in places])
 
 
 class Shared:

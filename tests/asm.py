@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import pytest
+
+from cpuconv.isa import current
+
 _LABEL = re.compile(r"^([\w.$]+):")
 _JUMP = re.compile(r"^(?:j[a-z]+|b(?:\.[a-z]+)?|cbn?z\s+\w+,|tbn?z\s+\w+,\s*#?\w+,)\s+([\w.$]+)$")
 _FMA = re.compile(r"^(?:vf(?:n?m)(?:add|sub)\d*[ps]s|fml[as]|fn?m(?:add|sub))\b")
@@ -12,6 +16,8 @@ _VECTOR = re.compile(r"%?\b[xyz]mm\d+\b|\b[vq]\d+\b")
 _ADDRESS = re.compile(r"\(([^)]*)\)|\[([^\]]*)\]")
 _WRITE_RBP = re.compile(r",\s*%rbp$|^(?!cmp|test|push)\w+\s+(?:rbp\b|%rbp$)")
 _WRITE_X29 = re.compile(r"^(?!cmp|st|tst)\w+\s+x29\b|\[x29[^\]]*\]!|\[x29\],")
+
+needs_fma = pytest.mark.skipif(current().name in ("sse", "generic"), reason="there is no FMA instruction to count")
 
 
 def hot_loop(assembly: str) -> list[str]:

@@ -11,10 +11,11 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from autotune.interpreter import python
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -55,7 +56,7 @@ class Browser:
         flags = [*FLAGS, f"--user-data-dir={folder}", "about:blank"]
         self._log = open(folder / "log", "wb")  # noqa: SIM115 - closed with the browser
         self._process = subprocess.Popen(
-            [sys.executable, "-c", START, str(read), str(write), program, *flags],
+            python("-c", START, str(read), str(write), program, *flags),
             pass_fds=(read, write),
             stdout=self._log,
             stderr=self._log,

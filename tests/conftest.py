@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from autotune.store import Store
     from bench.tuning import fake
+    from cpuconv.solvers.machine import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,6 +27,12 @@ _kept = os.environ.get("CPUCONV_TEST_CACHE")
 CACHE = Path(_kept).absolute() if _kept else Path(tempfile.mkdtemp(prefix="cpuconv-tests-"))
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 os.umask(0o022)  # kernels are not kept in folders that others may write to
+
+import machines  # noqa: E402
+
+# Where the interpreter needs a launcher: a script that holds both, as multiprocessing takes one path alone.
+if _script := os.environ.get("CPUCONV_TEST_PYTHON"):
+    multiprocessing.set_executable(_script)
 
 settings.register_profile(
     "cpuconv", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -60,6 +68,13 @@ def new_look() -> None:
     from cpuconv import tuned
 
     tuned.forget()
+
+
+@pytest.fixture(params=machines.MACHINES)
+def described(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """Each of the described machines, on which choices are then made; nothing may be compiled or run."""
+    with machines.on(machines.MACHINES[request.param]) as machine:
+        yield machine
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_out_accepted():
 @pytest.mark.parametrize(
     "out, kind, message",
     [
-        ([[0.0]], ArgumentTypeError, "'out' must be a NumPy array, not a list"),
+        ([[0.0]], ArgumentTypeError, "'out' must be a NumPy array or a torch tensor, not a list"),
         (np.empty((2, 3)), ArgumentTypeError, "'out' must be of dtype float32"),
         (np.empty((3, 2), np.float32), ArgumentError, r"'out' must be of shape \(2, 3\), not \(3, 2\)"),
         (read_only(np.empty((2, 3), np.float32)), ArgumentError, "'out' must be writable, not read-only"),

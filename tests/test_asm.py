@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 
 import pytest
-from asm import count_fma, hot_loop, vector_spills
+from asm import count_fma, hot_loop, needs_fma, vector_spills
 
+from autotune.interpreter import python
 from cpuconv.isa import current
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.lanes import LaneTile, lane_strip
@@ -21,6 +21,7 @@ ISA = current()
 FULL = [(v, 1, most) for v, most in enumerate(ISA.pixels, 1)]  # the largest tiles that solvers may choose
 FLAT = [(v, rows, most // rows) for v, most in enumerate(ISA.pixels, 1) for rows in (2, 3) if most >= rows]
 MOST_HELD_SPILLS = 0.1  # a FMA: straight-line code of hundreds of them, where smaller tiles were slower
+MOST_LOOPED_SPILLS = 0.1 if ISA.name == "neon" else 0  # a FMA: ordered for the other kind, which gains far more
 MOST_SPILLS = 0.01  # a FMA
 MOST_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedule
 
@@ -29,6 +30,7 @@ def gemm(v: int, rows: int, cols: int, **options: int) -> GemmTile:
     return GemmTile(ISA.lanes, v, rows, cols, unroll=ISA.lanes, xs=ISA.lanes, ys=ISA.lanes, **options)
 
 
+@needs_fma
 @pytest.mark.parametrize("v, rows, cols", FULL + FLAT)
 def test_gemm_loop(v, rows, cols):
     assert tiling.fits(ISA, v, rows * cols)
@@ -38,6 +40,7 @@ def test_gemm_loop(v, rows, cols):
     assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
 
 
+@needs_fma
 @pytest.mark.parametrize("v, rows, cols", FULL)
 def test_streaming_gemm_loop(v, rows, cols):
     tile = gemm(v, rows, cols, stream=True, fetch=True, resume=True, suspend=True)
@@ -48,6 +51,7 @@ def test_streaming_gemm_loop(v, rows, cols):
         assert "\n".join(body).count("prefetcht") == (v + 1) * tile.unroll + -(-cols * 4 * ISA.lanes // 64)
 
 
+@needs_fma
 @pytest.mark.parametrize("v, n", list(enumerate(ISA.pairs, 1)))
 def test_complex_gemm_loop(v, n):
     tile = gemm(v, 2, n, stream=True, fetch=2, epilogue=False, complex=True)
@@ -58,6 +62,7 @@ def test_complex_gemm_loop(v, n):
         assert "\n".join(body).count("prefetcht") == (2 * v + 2) * tile.unroll + 2 * -(-n * 4 * ISA.lanes // 64)
 
 
+@needs_fma
 @pytest.mark.parametrize("unroll, stride", [(3, 1), (3, 2), (7, 2), (11, 4), (4, 4)])
 @pytest.mark.parametrize("v, rows, cols", FULL)
 def test_planar_gemm_loop(v, rows, cols, unroll, stride):
@@ -77,6 +82,7 @@ def lane_tiles(line: str, mix: int) -> list[LaneTile]:
     return [lanewise.step(problem, shape, ISA, Space(), x, y, None).args["inner"].tile for shape in shapes]
 
 
+@needs_fma
 @pytest.mark.parametrize(
     "line, mix",
     [
@@ -99,15 +105,15 @@ def test_lane_loops(line, mix):
             assert spills <= MOST_HELD_SPILLS * fmas
         else:  # LLVM may take two kernel rows a turn
             assert fmas > 0 and fmas % (tile.rows * tile.cols * tile.s) == 0
-            assert spills == 0
+            assert spills <= MOST_LOOPED_SPILLS * fmas
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="compiles for x86")
 @pytest.mark.skipif("NUMBA_CPU_NAME" in os.environ, reason="a CPU is named already")
 def test_avx2():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__)
     environ = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +20,7 @@ from autotune import cli_warmup, doctor
 from autotune.cli import main
 from autotune.database import StoreWarning
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.lines import Line
 from autotune.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.store import Store, Use
@@ -29,7 +29,7 @@ from bench.tuning import fake
 from bench.tuning.fake import workload
 
 HERE = Path(__file__).parent
-COMMAND = [sys.executable, "-m", "autotune"]
+COMMAND = python("-m", "autotune")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def autotune(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*COMMAND, *arguments], env=environ, capture_output=True, text=True, check=False)
 
 
 def test_the_whole_way(environ: dict[str, str], tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_interrupt(environ: dict[str, str], tmp_path: Path) -> None:
     )
     assert "GFLOP/s" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate()
     assert process.returncode == INTERRUPTED
     assert "interrupted" in err and "Traceback" not in err
     assert out == ""
@@ -345,14 +345,13 @@ def test_a_terminal_gets_a_bar(environ: dict[str, str]) -> None:
     process = subprocess.Popen(command, env={**environ, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=follower)
     os.close(follower)
     seen = b""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    while True:
         try:
             seen += os.read(leader, 4096)
         except OSError:  # the other end closed
             break
     os.close(leader)
-    assert process.wait(10) == OK
+    assert process.wait() == OK
     assert b"%" in seen and b"compiling" in seen and b"GFLOP/s" in seen
     assert b"total" in process.stdout.read()
 

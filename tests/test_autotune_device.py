@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import time
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,14 +36,12 @@ def test_what_times_do_not_depend_on_is_not_keyed(name: str) -> None:
     assert dataclasses.replace(here, **{name: changed(getattr(here, name))}).key == here.key
 
 
-def test_the_fingerprint_is_whole_and_quick() -> None:
+def test_the_fingerprint_is_whole_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts no process to find out, and finds out once."""
+    monkeypatch.setattr(subprocess, "Popen", None)
     fingerprint.cache_clear()
-    start = time.perf_counter()
     key = fingerprint().key
-    assert time.perf_counter() - start < 0.05
-    start = time.perf_counter()
-    assert fingerprint().key == key
-    assert time.perf_counter() - start < 1e-4
+    assert fingerprint() is fingerprint() and fingerprint().key == key
     told = json.loads(json.dumps(fingerprint().to_dict()))
     assert told["key"] == key
     assert len(key) == 16
@@ -56,7 +54,8 @@ def test_the_fingerprint_is_whole_and_quick() -> None:
 def test_the_target_is_what_numba_compiles_for() -> None:
     codegen = pytest.importorskip("numba.core.codegen")
     host = device._target({})
-    assert set(host[1].split(",")) == {part for part in codegen.get_host_cpu_features().split(",") if part[0] == "+"}
+    known = codegen.get_host_cpu_features().split(",")  # none where LLVM knows no features of the host
+    assert {*host[1].split(",")} - {""} == {part for part in known if part.startswith("+")}
     assert device._target({"NUMBA_CPU_NAME": "haswell"}) == ("haswell", host[1])
     assert device._target({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2"}) == ("haswell", "+avx2")
     assert device._target({"NUMBA_CPU_NAME": "generic"}) == ("generic", "")
@@ -148,7 +147,9 @@ def test_a_thread_moves_to_each_core_and_may_still_use_all(monkeypatch: pytest.M
     cores.move_thread(0)  # not allowed, and no error
 
 
-@pytest.mark.parametrize(("affinity", "quota", "allowed"), [(8, None, 8), (8, 1.5, 2), (2, 6.0, 2), (4, 0.2, 1)])
+@pytest.mark.parametrize(
+    ("affinity", "quota", "allowed"), [(8, None, 8), (8, 1.5, 1), (8, 3.0, 3), (2, 6.0, 2), (4, 0.2, 1)]
+)
 def test_allowed_cores(monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, allowed: int) -> None:
     monkeypatch.setattr(cores, "affinity_cores", lambda: affinity)
     monkeypatch.setattr(cores, "quota_cores", lambda: quota)

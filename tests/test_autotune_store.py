@@ -6,7 +6,6 @@ import math
 import os
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune import database
+from autotune.interpreter import python
 from autotune.rows import KEY
 from autotune.store import Row, Store, shared
 from autotune.workload import Problem
@@ -155,9 +155,9 @@ def test_two_processes_write_at_once(path: Path) -> None:
             kept.put([Row("d", f"p{n}", sys.argv[3], "s", "ok", median=1e-3, score=1e-3)])
         assert not kept.trouble
     """
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code), str(REPO), str(path)]
+    command = python("-W", "error", "-c", textwrap.dedent(code), str(REPO), str(path))
     writers = [subprocess.Popen([*command, name]) for name in ("a", "b")]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait() for writer in writers] == [0, 0]
     kept = Store(path)
     for n in range(100):
         assert [each.candidate for each in kept.rows("d", f"p{n}")] == ["a", "b"]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from events import until
 from fakes import problems, rows
 
-from autotune import background, threads
+from autotune import background, threads, worker
 from autotune import warmup as tuner
 from autotune.candidates import choose
 from autotune.cores import thread_counts
@@ -156,7 +157,22 @@ def test_the_limit_of_a_shape_is_kept(store: Store, fake_clock: fake.Clock, limi
     assert all(rows(store, problem) for problem in asked)
 
 
-def test_the_limit_of_a_shape_holds_for_what_hangs(store: Store) -> None:
+@pytest.fixture
+def hanging_clock(fake_clock: fake.Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
+    """A clock for this process and its workers, on which nothing takes time there but what hangs."""
+    log = tmp_path / "log"
+    monkeypatch.setenv("FAKE_LOG", str(log))
+
+    def monotonic() -> float:
+        if log.exists() and "hangs" in log.read_text():
+            fake_clock.stand_by(worker.POLL_SECONDS)
+        return fake_clock.now
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=monotonic))
+    return fake_clock
+
+
+def test_the_limit_of_a_shape_holds_for_what_hangs(store: Store, hanging_clock: fake.Clock) -> None:
     (problem,) = problems("bad")
     begun: list[float] = []
     outcome = warmup(
@@ -166,7 +182,7 @@ def test_the_limit_of_a_shape_holds_for_what_hangs(store: Store) -> None:
         spec=SPEC,
         shape_limit=3.0,
         workers=1,
-        progress=lambda state: begun.append(time.monotonic()),
+        progress=lambda state: begun.append(hanging_clock.now),
     )
     assert begun[-1] - begun[0] <= 3.0 * 1.1
     assert outcome.tuned[problem.task].candidate in ("model", "right")
@@ -174,10 +190,10 @@ def test_the_limit_of_a_shape_holds_for_what_hangs(store: Store) -> None:
     assert not warmup(workload, [problem], store, spec=SPEC, compile_seconds=0.5).resumed
 
 
-def test_the_budget_holds_for_what_hangs(store: Store) -> None:
-    begun = time.monotonic()
+def test_the_budget_holds_for_what_hangs(store: Store, hanging_clock: fake.Clock) -> None:
+    begun = hanging_clock.now
     outcome = warmup(workload, problems("bad:3", "bad:2", "good:1"), store, spec=SPEC, budget=4.0, workers=1)
-    assert time.monotonic() - begun <= 4.0 * 1.1
+    assert hanging_clock.now - begun <= 4.0 * 1.1
     assert outcome.tuned and len(outcome.tuned) + len(outcome.left) == 3
 
 
@@ -291,9 +307,7 @@ def test_the_background_process_tunes_and_ends(store: Store, monkeypatch: pytest
     (problem,) = problems("good")
     store.add_missed(DEVICE, [(problem.key, 1)])
     with background.Background(SPEC, store.path, "quick") as first, background.Background(SPEC, store.path, "quick"):
-        deadline = time.monotonic() + 60
-        while store.missed(DEVICE) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        until(lambda: not store.missed(DEVICE))
         assert first.is_running()
         if hasattr(os, "getpriority"):
             assert os.getpriority(os.PRIO_PROCESS, first.pid) == background.NICENESS

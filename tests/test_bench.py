@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench_fakes import LINE, PEER, ROOFS, SMALL, FakeEngine, FakePeer, measurement, result_of, run_of
+from events import until
 from rich.console import Console
 
+from autotune.interpreter import python
 from bench import compare, overhead, race, shapes
 from bench.engine import Engine, EngineError, Session, sample
 from bench.oracle import arrays, convolve, error
@@ -170,10 +172,10 @@ def test_a_wrong_output_is_left_out_ours_more_strictly():
     assert [note.split(" is ")[0] for note in result.notes] == ["Cpuconv's plain", "Ncnn's plain"]
 
 
-def test_sample_times_single_runs():
+def test_sample_times_single_runs(clock):
     runs = []
     times = sample(lambda: runs.append(time.sleep(0.001)), 0.02)
-    assert 3 <= len(times) < len(runs) and all(0.0009 < t < 0.5 for t in times)
+    assert 3 <= len(times) < len(runs) and times == pytest.approx([0.001] * len(times))
     assert len(sample(lambda: time.sleep(0.002), 0.0)) == 3
 
 
@@ -186,7 +188,7 @@ def test_a_session_checks_outputs_and_forgets_the_problem_before():
 
 
 def test_an_engine_process_answers_fails_dies_and_comes_back():
-    engine = Engine(PEER, 1, timeout=60.0)
+    engine = Engine(PEER, 1)
     try:
         assert engine.name == "Fake" and engine.version == np.__version__
         assert [p.form for p in engine.prepare(SMALL)] == ["right", "wrong"]
@@ -206,18 +208,16 @@ def test_an_engine_process_answers_fails_dies_and_comes_back():
 
 def test_a_missing_engine_says_why():
     with pytest.raises(EngineError, match="fake is not installed"):
-        Engine(PEER, 1, {"missing": "fake is not installed"}, timeout=60.0)
+        Engine(PEER, 1, {"missing": "fake is not installed"})
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_an_idle_engine_is_stopped():
-    engine = Engine(PEER, 1, timeout=60.0)
+    engine = Engine(PEER, 1)
     try:
         engine.prepare(SMALL)
-        stat, until = Path(f"/proc/{engine._process.pid}/stat"), time.monotonic() + 10.0
-        while (state := stat.read_text().rpartition(")")[2].split()[0]) != "T" and time.monotonic() < until:
-            time.sleep(0.001)  # a signal takes its time
-        assert state == "T"
+        stat = Path(f"/proc/{engine._process.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")  # a signal takes its time
     finally:
         engine.close()
 
@@ -301,8 +301,8 @@ def test_groups_on_plain_terms_and_groups_asked_for():
 
 @pytest.mark.parametrize("script", ["compare.py", "kernels.py", "overhead.py"])
 def test_scripts_run_by_path(script, tmp_path):
-    command = [sys.executable, str(ROOT / "bench" / script), "--help"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = python(str(ROOT / "bench" / script), "--help")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and f"bench.{script[:-3]}" in done.stdout
 
 
@@ -339,17 +339,23 @@ def test_compare_without_a_line_fails(engines):
     assert compare.main(["--lines", "no such line"]) == 1
 
 
-def test_microseconds_of_a_call():
-    assert 500 < overhead.microseconds(lambda: time.sleep(0.001), 5) < 100_000
+def test_microseconds_of_a_call(clock):
+    assert overhead.microseconds(lambda: time.sleep(0.001), 5) == pytest.approx(1000)
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_overhead_prints_every_call(style, monkeypatch, capsys):
-    monkeypatch.setattr(overhead, "subjects", lambda threads: {"empty": lambda: None, "nap": lambda: time.sleep(1e-4)})
-    assert overhead.main(["--calls", "20", "--rounds", "3", *(["--json"] if style == "json" else [])]) == 0
+def test_overhead_prints_every_call(style, monkeypatch, capsys, clock):
+    naps = {"short": lambda: time.sleep(1e-6), "long": lambda: time.sleep(1e-4)}
+    monkeypatch.setattr(overhead, "subjects", lambda threads: naps)
+    monkeypatch.setattr(overhead, "sample", lambda call, seconds: [1.0 if call() is call() else 0.5])
+    asked = ["--calls", "20", "--rounds", "3", "--lines", "dw960|pw144"]
+    assert overhead.main([*asked, *(["--json"] if style == "json" else [])]) == 0
     printed = capsys.readouterr().out
     if style == "json":
-        calls = json.loads(printed)["calls"]
-        assert calls["empty"]["best"] <= calls["empty"]["median"] < 100 <= calls["nap"]["best"]
+        calls, lines = json.loads(printed)["calls"], json.loads(printed)["lines"]
+        assert [calls[name]["median"] for name in naps] == pytest.approx([1, 100])
+        assert [line["name"] for line in lines] == ["mobilenetv2:dw960", "mobilenetv2:pw144_24"]
+        assert [line["ratio"] for line in lines] == [0.5, 0.5]  # the call that gives a new array, over the other
     else:
-        assert "best µs" in printed and "empty" in printed and "nap" in printed
+        assert "best µs" in printed and "short" in printed and "long" in printed
+        assert "conv2d over plan: geomean 0.500, worst 0.50" in printed

@@ -15,6 +15,7 @@ from cpuconv.solvers import blocked, direct, pointwise, winograd
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 LANES = current().lanes
 BLOCKED = layouts.blocked(LANES).name
+PART = 8 * LANES * LANES  # bytes of weights: a few rows of every panel here
 
 SHAPES = [  # stride, pads, dilation, kernel, channels, kernels, groups, batch
     ((1, 1), (1, 1, 1, 1), (1, 1), (3, 3), 3 * LANES, 2 * LANES + 1, 1, 1),
@@ -51,7 +52,7 @@ def test_parts_give_the_same_bits(index, residual, monkeypatch):
     problem = problems(oracle.THREADS, residual)[index]
     names = several(problem)
     whole = [result(problem, name) for name in names]
-    monkeypatch.setattr(blocked, "_PART_SHARE", 2048 / blocked.machine().l2)
+    monkeypatch.setattr(blocked, "_PART_SHARE", PART / blocked.machine().l2)
     for name, expected in zip(names, whole, strict=True):
         step = assemble(problem, Candidate.parse(name)).steps[0]
         assert step.args["parts"] > 1 or step.args["row_tiles"] * step.args["column_tiles"] == 1
@@ -61,7 +62,7 @@ def test_parts_give_the_same_bits(index, residual, monkeypatch):
 
 def test_parts_of_a_pointwise_panel(monkeypatch):
     problem = ConvProblem(1, 9 * LANES, 7, 7, 5 * LANES + 2, 1, 1, in_layout=BLOCKED, out_layout=BLOCKED)
-    monkeypatch.setattr(blocked, "_PART_SHARE", 2048 / blocked.machine().l2)
+    monkeypatch.setattr(blocked, "_PART_SHARE", PART / blocked.machine().l2)
     for params in list(pointwise.candidates(problem, current()))[:3]:
         made = oracle.check(problem, str(Candidate(pointwise, params)))
         assert assemble(problem, Candidate.parse(made.algorithm)).steps[0].args["parts"] > 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from conftest import CACHE, ROOT
 
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.layers import OLDER
 from autotune.wisdom import read
 
@@ -52,12 +52,11 @@ def run(environ: dict[str, str], package: Path, cache: str, *command: str) -> st
     variables = {"PYTHONPATH": str(package), "CPUCONV_CACHE_DIR": str(folder)}
     variables["AUTOTUNE_WORKLOAD"] = "cpuconv.workload:workload"
     done = subprocess.run(
-        [sys.executable, *command],
+        python(*command),
         env={**environ, **variables},
         cwd=package,
         capture_output=True,
         text=True,
-        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -105,8 +104,8 @@ def test_tables_are_in_the_wheel(package: Path) -> None:
     table = package / "cpuconv" / "wisdom" / "0123456789abcdef.json"
     table.parent.mkdir()
     table.write_text("{}")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
-    subprocess.run(command, cwd=package, check=True, capture_output=True, timeout=120)
+    command = python("-m", "hatchling", "build", "-t", "wheel", "-d", "dist")
+    subprocess.run(command, cwd=package, check=True, capture_output=True)
     (wheel,) = (package / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "cpuconv/wisdom/0123456789abcdef.json" in names and "cpuconv/py.typed" in names

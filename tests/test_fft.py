@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from packed import spectrum
 
 import cpuconv
 import layouts
@@ -87,7 +88,7 @@ def test_operation_counts(size):
 def test_plane_count(rows, cols, products):
     weight = np.random.default_rng(0).standard_normal((3, 2, 1, 1))
     count = micro.plane_count(rows, cols, products)
-    assert fft.spectrum(weight, (1, 1), rows, cols, products).shape == (count, 3, 2)
+    assert spectrum(weight, (1, 1), rows, cols, products).shape == (count, 3, 2)
     real = 4  # frequencies that are their own mirror image
     found = fft.planes(rows, cols, products)
     assert (found.count, found.products) == (count, products * (rows * cols - real) // 2 + real)
@@ -101,7 +102,7 @@ def check(problem: ConvProblem, candidate: Candidate) -> float:
     residual = None
     if problem.residual:
         residual = layouts.from_nchw(rng.standard_normal(problem.out_shape).astype(np.float32), problem.out_layout)
-    plan = cpuconv.Plan(problem, Choice(candidate, "named"), Limits(), weight, bias)
+    plan = cpuconv.Plan(problem, Choice(candidate, "named"), Limits(), candidate.packing(problem).pack(weight), bias)
     expected = reference.conv2d(x, weight, bias, problem, residual)
     return reference.relative_error(plan(x, residual=residual), expected)
 
@@ -151,7 +152,7 @@ def test_around_a_tile(products, off):
     assert check(problem, Candidate(fft, fft.Params(16, 16, products, v, n, block=tiles, chunk=1))) < LIMIT
 
 
-def test_both_forms_are_tried():
+def test_both_forms_are_tried(described):
     """Few tiles: the weights bind, and four products of two planes read fewer; many: the products do."""
     found = [
         {params.products for params in fft.candidates(ConvProblem(1, 64, size, size, 64, 7, 7), current())}

@@ -39,7 +39,7 @@ def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=Non
     arrays = {
         "x": x,
         "y": y,
-        "w": im2col.pack(problem, params, ISA, w),
+        "w": im2col.packing(problem, params, ISA).pack(w),
         "bias": np.concatenate([bias, np.zeros(64, np.float32)]),
         "workspace": aligned(divide(space.size, 4) + 16),
     }
@@ -57,7 +57,7 @@ def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=Non
         return value.ctypes.data if isinstance(value, np.ndarray) else int(value)
 
     block = step.kernel.pack({name: word(value) for name, value in step.args.items()})
-    Program([(step.compile(), block, step.parallel)], problem.threads).run()
+    Program([(step.compile(), block, step.parts)], problem.threads).run()
     return space.size
 
 

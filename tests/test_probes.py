@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
 import pytest
-from asm import count_fma, hot_loop, loops, vector_spills
+from asm import count_fma, hot_loop, loops, needs_fma, vector_spills
 
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.micro.probe import fma_peak, read_sum, write_all
@@ -25,8 +25,6 @@ def test_probe(threads):
     assert set(found) == {"float32_gflops", "store_gbs", *level_sizes(dict(fingerprint().caches), threads)}
     assert "dram_gbs" in found
     assert all(value > 0 for value in found.values())
-    if {"l1_gbs", "l2_gbs"} <= set(found):
-        assert found["l1_gbs"] >= 0.8 * found["l2_gbs"]
 
 
 def test_threads_are_checked():
@@ -58,6 +56,7 @@ def test_level_sizes_without_caches():
     assert level_sizes({"L3": 1 << 30}, 1)["dram_gbs"] == 512 * MEGABYTE
 
 
+@needs_fma
 def test_fma_loop_is_as_emitted():
     tile = fma_tile(current())
     body = hot_loop(fma_peak.assembly(tile))
@@ -78,17 +77,20 @@ def test_reading_loop_is_as_emitted():
 def test_writing_loop_is_as_emitted():
     tile = read_tile(current())
     stores = tile.chains * tile.unroll
-    bodies = [body for body in loops(write_all.assembly(tile)) if sum(map(is_store, body)) >= stores]
+    bodies = [body for body in loops(write_all.assembly(tile)) if sum(map(stored, body)) >= stores]
     assert len(bodies) == 1
-    assert sum(map(is_store, bodies[0])) == stores
+    assert sum(map(stored, bodies[0])) == stores
     assert not any("call" in line for line in bodies[0])  # such as of memset
 
 
-def is_store(line: str) -> bool:
-    return bool(re.match(r"vmovups\s+%[xyz]mm\d+, |movups\s+%xmm\d+, |st[rp]\s+q", line))
+def stored(line: str) -> int:
+    """Vectors that an instruction stores."""
+    if line.startswith("stp q"):
+        return 2
+    return bool(re.match(r"vmovups\s+%[xyz]mm\d+, |movups\s+%xmm\d+, |str\s+q", line))
 
 
 def test_import_compiles_nothing():
     code = "import cpuconv.probes; from cpuconv.runtime.cache import Statistics as s; print(s.compiled, s.loaded)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(python("-c", code), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0"]

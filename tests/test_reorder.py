@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,11 +15,13 @@ from hypothesis import strategies as st
 import layouts
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
-from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK
+from cpuconv.micro.reorder import LINES, PACK, UNPACK
 from cpuconv.reorder import reorder
+from cpuconv.runtime import Program
 from cpuconv.solvers.base import Operand, Ref, Space, contiguous
 from cpuconv.solvers.reordering import reorder_step
 
+reorder_module = sys.modules[reorder.__module__]  # the package gives its name to the function
 names = st.sampled_from(layouts.NAMES)
 shapes = st.tuples(st.integers(1, 2), st.integers(1, 70), st.integers(1, 20), st.integers(1, 20))
 quick = settings(max_examples=60, deadline=None)
@@ -103,13 +110,125 @@ def test_the_shortest_way_is_taken(shape):
         ("NCHW", blocked): PACK,
         ("NHWC", blocked): PACK,
         (blocked, "NCHW"): UNPACK,
-        ("NHWC", "NCHW4c" if current().lanes != 4 else "NCHW8c"): BOTH,
+        ("NHWC", "NCHW"): UNPACK,
+        ("NCHW", "NHWC"): PACK,
+        ("NCHW", "NCHW4c"): PACK,
+        ("NCHW4c", "NHWC"): PACK,
+        ("NHWC", "NHWC"): LINES,
         ("NCHW", "NCHW"): LINES,
     }
     assume(shape[1] > 1)
     for (src, dst), mode in ways.items():
         views = (Operand(Ref(name), contiguous(layout, full)) for name, layout in (("x", src), ("y", dst)))
         assert reorder_step(current(), Space(), full, *views, threads=1).tile.mode == mode
+
+
+def test_what_lies_around_the_views_stays():
+    """Vectors that reach beyond a pixel's channels leave nothing there, whatever the strides of the target."""
+    for channels, (src, dst) in itertools.product((3, 5, 20, 33), itertools.product(layouts.NAMES, repeat=2)):
+        shape = (2, channels, 5, 9)
+        x = physical(shape, src)
+        expected = layouts.convert(x, src, dst, channels=channels)
+        around = np.full([size + 1 for size in expected.shape], 7, np.float32)
+        around[tuple(slice(size) for size in expected.shape)] = np.nan
+        inner = around[tuple(slice(size) for size in expected.shape)]
+        views = [
+            Operand(Ref(name), layouts.get(layout).strides(each.strides))
+            for name, layout, each in (("x", src, x), ("y", dst, inner))
+        ]
+        run_step(reorder_step(current(), space := Space(), shape, *views, threads=1), space, x, inner)
+        assert np.array_equal(inner, expected)
+        inner[...] = 7
+        assert (around == 7).all()
+
+
+def run_step(step, space: Space, x: np.ndarray, y: np.ndarray) -> None:
+    """The step on these arrays."""
+    workspace = np.empty(space.size, np.uint8)
+    at = {"x": x.ctypes.data, "y": y.ctypes.data, "workspace": workspace.ctypes.data}
+    words = {k: at[v.name] + v.offset if isinstance(v, Ref) else int(v) for k, v in step.args.items()}
+    Program([(step.compile(), step.kernel.pack(words), step.parallel)], 1).run()
+
+
+def test_into_memory_that_is_there():
+    x = physical((2, 20, 5, 5), "NCHW8c")
+    out = np.full(layouts.get("NCHW16c").shape(2, 20, 5, 5), np.nan, np.float32)
+    assert reorder(x, "NCHW8c", "NCHW16c", channels=20, out=out) is out
+    assert np.array_equal(out, layouts.convert(x, "NCHW8c", "NCHW16c", channels=20))
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        (np.zeros((1, 5, 5, 3), np.float32)[:, ::-1], ArgumentError, "'out' must be C-contiguous"),
+        (np.zeros((1, 5, 5, 4), np.float32), ArgumentError, "'out' must be of shape"),
+        (np.zeros((1, 5, 5, 3)), ArgumentTypeError, "'out' must be of dtype float32"),
+        ([0.0], ArgumentTypeError, "'out' must be a NumPy array"),
+    ],
+)
+def test_memory_that_cannot_be_written(out, error, message):
+    with pytest.raises(error, match=message):
+        reorder(numbered((1, 3, 5, 5)), "NCHW", "NHWC", out=out)
+
+
+@pytest.mark.parametrize("apart", [0, 1, 74])
+def test_a_result_that_overlaps_its_source_is_refused(apart):
+    memory = numbered((200,))
+    x, y = memory[apart : apart + 75].reshape(1, 3, 5, 5), memory[:75].reshape(1, 5, 5, 3)
+    for source, target, layouts_ in ((x, y, ("NCHW", "NHWC")), (y, x, ("NHWC", "NCHW"))):
+        with pytest.raises(ArgumentError, match="'out' must be memory of its own"):
+            reorder(source, *layouts_, out=target)
+    beside = memory[75:150].reshape(1, 5, 5, 3)
+    assert np.array_equal(reorder(memory[:75].reshape(1, 3, 5, 5), "NCHW", "NHWC", out=beside).ravel(), beside.ravel())
+
+
+def test_calls_of_one_shape_are_independent():
+    shapes_ = (1, 20, 6, 7)
+    first, second = numbered(shapes_), numbered(shapes_) * -1
+    results = [reorder(x, "NCHW", "NCHW8c") for x in (first, second, first)]
+    for x, y in zip((first, second, first), results, strict=True):
+        assert np.array_equal(y, layouts.from_nchw(x, "NCHW8c"))
+
+
+def test_remembered_calls_still_look_at_their_arguments():
+    x = numbered((1, 16, 4, 4))
+    blocked = reorder(x, "NCHW", "NCHW16c")
+    assert np.array_equal(reorder(blocked, "NCHW16c", "NCHW", channels=16), x)
+    with pytest.raises(ArgumentTypeError, match="'channels' must be an integer"):
+        reorder(blocked, "NCHW16c", "NCHW", channels=16.0)
+    with pytest.raises(ArgumentError, match="'channels' must be from 1 to 16"):
+        reorder(blocked, "NCHW16c", "NCHW", channels=17)
+    with pytest.raises(ArgumentError, match="'src_layout' must be one of NCHW"):
+        reorder(x, ["NCHW"], "NHWC")
+    backwards = x[..., ::-1]
+    assert np.array_equal(reorder(backwards, "NCHW", "NCHW16c"), layouts.from_nchw(backwards, "NCHW16c"))
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    kept = functools.lru_cache(maxsize=4)(reorder_module._Move)
+    monkeypatch.setattr(reorder_module, "_moves", kept)
+    for width in (*range(1, 12), 1):
+        x = numbered((1, 3, 2, width))
+        assert np.array_equal(reorder(x, "NCHW", "NHWC"), layouts.convert(x, "NCHW", "NHWC"))
+    assert kept.cache_info().currsize == 4
+    assert kept.cache_info().misses == 12  # the first had gone
+
+
+def test_eight_threads_at_once():
+    """Of one kind of call and of several, through the buffers too."""
+    cases = [((1, 20, 9, 9), "NCHW", "NCHW8c"), ((2, 21, 7, 7), "NCHW4c", "NHWC"), ((1, 40, 64, 64), "NHWC", "NCHW")]
+
+    def work(number: int) -> bool:
+        right = True
+        for turn in range(40):
+            shape, src, dst = cases[(number + turn) % len(cases)]
+            x = layouts.from_nchw(numbered(shape) + number, src)
+            y = reorder(x, src, dst, channels=shape[1])
+            right &= np.array_equal(y, layouts.convert(x, src, dst, channels=shape[1]))
+        return right
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(work, range(8)))
 
 
 def divide_up(a: int, b: int) -> int:
@@ -146,3 +265,16 @@ def test_channels_that_are_not_there(layout, shape, channels, message):
         reorder(np.zeros(shape, np.float32), layout, "NCHW", channels=channels)
     with pytest.raises(ArgumentTypeError, match="'channels' must be an integer"):
         reorder(np.zeros(shape, np.float32), layout, "NCHW", channels=8.0)
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(2 * 20 * 3 * 5, dtype=torch.float32).reshape(2, 20, 3, 5)
+    expected = layouts.from_nchw(x.numpy(), "NCHW16c")
+    y = reorder(x, "NCHW", "NCHW16c")
+    out = torch.full(y.shape, torch.nan)
+    assert type(y) is torch.Tensor and reorder(x, "NCHW", "NCHW16c", out=out) is out
+    for found in (y, out):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    with pytest.raises(ArgumentTypeError, match="'out' must be a float32 tensor in CPU memory"):
+        reorder(x, "NCHW", "NCHW16c", out=out.to("meta"))

@@ -27,7 +27,7 @@ from cpuconv.select import Choice, Limits
 from cpuconv.solvers import TABLE
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
-WORKERS = (1, 2, 3, 5)  # of which a small machine runs some in turn
+WORKERS = (1, 2, 3, 7)  # of which a small machine runs some in turn
 DEEP = ConvProblem(1, 640, 5, 6, 48, 3, 3, pads=(1, 1, 1, 1))  # weight panels that pass in parts
 
 
@@ -36,7 +36,9 @@ def spread(found: list, most: int = 5) -> list:
 
 
 def result(problem: ConvProblem, candidate: Candidate, given: oracle.Operands) -> bytes:
-    plan = Plan(problem, Choice(candidate, "named"), Limits("fast"), given.w, given.bias)
+    plan = Plan(
+        problem, Choice(candidate, "named"), Limits("fast"), candidate.packing(problem).pack(given.w), given.bias
+    )
     return plan(given.x, residual=given.residual).tobytes()
 
 

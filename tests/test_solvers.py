@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import layouts
 from cpuconv import reference, select
 from cpuconv.isa import current
-from cpuconv.plan import flushed
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE, winograd
+from cpuconv.solvers.base import ALIGNMENT
 from cpuconv.solvers.machine import machine
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
@@ -308,8 +308,10 @@ def test_names_costs_and_packing(problem):
             cost = solver.cost(problem, candidate.params, machine())
             assert 0 < cost.bound <= cost.estimate < 10
             assert workspace_bytes(problem, candidate) >= 0
-        packed = solver.pack(problem, found[0].params, current(), flushed(have.w))
-        assert packed.dtype in (np.float32, np.uint8) and packed.flags.c_contiguous
+        packing = solver.packing(problem, found[0].params, current())
+        packed = packing.pack(have.w)
+        assert packed.dtype == np.float32 and packed.flags.c_contiguous
+        assert packed.nbytes == packing.size and packed.ctypes.data % ALIGNMENT == 0
         assert packed.nbytes >= problem.weight_bytes or solver.ACCURACY != "exact"
         assert np.isfinite(packed).all()
 
@@ -327,7 +329,7 @@ def test_the_table_is_named():
     assert len(set(names)) == len(names) and list(BY_NAME) == names
     for solver in TABLE:
         assert (solver.__doc__ or "").strip()
-        for part in ("applicable", "candidates", "cost", "layouts", "pack", "bind"):
+        for part in ("applicable", "candidates", "cost", "layouts", "packing", "bind"):
             assert callable(getattr(solver, part)), f"{solver.NAME} has no {part}"
 
 

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
+from autotune.interpreter import python
 from cpuconv.runtime import stamp
 from cpuconv.runtime.stamp import imported, made_from
 from cpuconv.solvers import BY_NAME
@@ -84,8 +84,8 @@ def test_an_edit_makes_stale_what_follows_from_it(environ: dict[str, str], tmp_p
     shutil.copytree(kernels, tmp_path / "cache" / "kernels")
 
     def tell(what: str) -> dict:
-        command = [sys.executable, "-c", TOLD, what]
-        done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        command = python("-c", TOLD, what)
+        done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -101,13 +101,56 @@ def test_foreign_arrays(kind):
     close(made(kind(X), residual=kind(EXPECTED.astype(np.float32))), expected + EXPECTED)
 
 
-def test_torch_tensors():
-    torch = pytest.importorskip("torch")
-    x = torch.from_numpy(X.copy())
-    close(conv(x, torch.from_numpy(W.copy()).requires_grad_()), EXPECTED)
-    close(conv(x.to(memory_format=torch.channels_last)), EXPECTED)
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+def test_torch_tensors(torch):
+    x, w = torch.from_numpy(X.copy()), torch.from_numpy(W.copy())
+    residual = torch.from_numpy(EXPECTED.astype(np.float32))
+    close(conv(x, w, residual=residual).numpy(), 2 * EXPECTED)
+    close(conv(x.to(memory_format=torch.channels_last), w.to(memory_format=torch.channels_last)).numpy(), EXPECTED)
+    close(conv(x.clone().requires_grad_(), w, torch.ones(24)).numpy(), EXPECTED + 1)
+    assert isinstance(conv(X, w), np.ndarray)  # the result is of the input's kind
     with pytest.raises(ArgumentTypeError, match="'x' must be of dtype float32"):
         conv(x.double())
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_torch_parameters_that_change(torch, requires_grad):
+    w = torch.nn.Parameter(torch.from_numpy(W.copy()), requires_grad=requires_grad)
+    x = torch.from_numpy(X)
+    for factor in (1, 2, 4):
+        y = conv(x, w)
+        assert type(y) is torch.Tensor and not y.requires_grad
+        close(y.numpy(), factor * EXPECTED)
+        with torch.no_grad():
+            w *= 2
+    assert w.requires_grad == requires_grad
+
+
+def test_torch_out(torch):
+    x, out = torch.from_numpy(X.copy()), torch.full(EXPECTED.shape, torch.nan)
+    made = cpuconv.plan(X.shape, torch.from_numpy(W), padding=1, strategy="heuristic")
+    for call in (lambda **to: conv(x, **to), lambda **to: made(x, **to), lambda **to: made(X, **to)):
+        out[...] = torch.nan
+        assert call(out=out) is out
+        close(out.numpy(), EXPECTED)
+    assert type(made(x)) is torch.Tensor
+    close(made(x).numpy(), EXPECTED)
+    for wrong, kind, message in (
+        (torch.empty(EXPECTED.shape, dtype=torch.float64), ArgumentTypeError, "of dtype float32"),
+        (torch.empty(2, 24, 8, 11), ArgumentError, r"of shape \(2, 24, 8, 12\)"),
+        (torch.empty(2, 24, 12, 8).transpose(2, 3), ArgumentError, "C-contiguous"),
+        (torch.empty(EXPECTED.shape, device="meta"), ArgumentTypeError, "in CPU memory"),
+    ):
+        for call in (conv, lambda x, out: made(x, out=out)):
+            with pytest.raises(kind, match=f"'out' must be .*{message}"):
+                call(x, out=wrong)
+    same = torch.zeros(2, 20, 8, 12)
+    with pytest.raises(ArgumentError, match="'out' must be memory of its own"):
+        conv(same, W[:20], out=same)
 
 
 # out=
@@ -129,7 +172,7 @@ def test_out():
     [
         (lambda: np.empty((2, 24, 8, 11), np.float32), ArgumentError, r"'out' must be of shape \(2, 24, 8, 12\), not"),
         (lambda: np.empty(EXPECTED.shape), ArgumentTypeError, "'out' must be of dtype float32"),
-        (lambda: [1.0], ArgumentTypeError, "'out' must be a NumPy array, not a list"),
+        (lambda: [1.0], ArgumentTypeError, "'out' must be a NumPy array or a torch tensor, not a list"),
         (lambda: np.empty((2, 24, 12, 8), np.float32).swapaxes(2, 3), ArgumentError, "'out' must be C-contiguous"),
         (lambda: np.broadcast_to(np.float32(0), EXPECTED.shape), ArgumentError, "'out' must be writable, not"),
     ],

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from example import EXPECTED, PROBLEM, RELU, W, X, close, conv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cpuconv
 import layouts
-from cpuconv import api, reference, select
-from cpuconv.errors import ArgumentError
-from cpuconv.plan import Plan
+from cpuconv import reference, select, session
+from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.fingerprint import is_constant
+from cpuconv.layer import Layer
+from cpuconv.problem import ConvProblem
+from cpuconv.session import Session
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -23,72 +31,230 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return array
 
 
+class Counted(Session):
+    """A session that counts how often weights are packed and layers are made."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(limit)
+        self.packed: list[Any] = []
+        pack = self.weights.pack
+
+        def counted(name: Any, form: Any, *rest: Any) -> np.ndarray:
+            self.packed.append(form)
+            return pack(name, form, *rest)
+
+        self.weights.pack = counted  # type: ignore[method-assign]
+
+    @property
+    def layers(self) -> int:
+        return sum(isinstance(value, Layer) for _, value in self.remembered.items())
+
+
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Plans that conv2d makes, in order."""
-    plans: list[Any] = []
-
-    def counted(*arguments: Any) -> Plan:
-        plans.append(Plan(*arguments))
-        return plans[-1]
-
-    monkeypatch.setattr(api, "Plan", counted)
-    return plans
+def here(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """The session of a test."""
+    monkeypatch.setattr(session, "current", Counted())
+    return session.current
 
 
-def test_read_only_weights_are_packed_once(made):
-    w = read_only(W)
+KINDS: dict[str, Callable[[np.ndarray], Any]] = {
+    "writable": np.copy,
+    "read-only": read_only,
+    "fortran": np.asfortranarray,
+    "channels last": lambda w: np.ascontiguousarray(w.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2),
+    "gaps": lambda w: np.repeat(w, 2, axis=3)[..., ::2],
+    "backwards": lambda w: np.ascontiguousarray(w[::-1, :, ::-1])[::-1, :, ::-1],
+    "unaligned": lambda w: np.frombuffer(b"." + w.tobytes(), np.uint8)[1:].view(np.float32).reshape(w.shape),
+    "bytes": lambda w: np.frombuffer(w.tobytes(), np.float32).reshape(w.shape),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_any_kind_are_packed_once(here, kind):
+    w = KINDS[kind](W)
     for _ in range(3):
         close(conv(w=w), EXPECTED)
-    assert len(made) == 1
-    close(conv(w=w, activation="relu"), RELU)  # other arguments: another plan
+    assert len(here.packed) == here.layers == 1
+    close(conv(w=w, activation="relu"), RELU)  # another plan; the same weights, perhaps in another form
     close(conv(X[:1], w=w), EXPECTED[:1])
-    close(conv(w=w, residual=EXPECTED.astype(np.float32)), 2 * EXPECTED)
-    assert len(made) == 4
-    other = read_only(2 * W)
-    close(conv(w=other), 2 * EXPECTED)
+    assert len(here.packed) == len(set(here.packed)) <= here.layers == 3
+    close(conv(w=KINDS[kind](2 * W)), 2 * EXPECTED)
     close(conv(w=w), EXPECTED)
-    assert len(made) == 5
+    assert here.layers == 3
 
 
-def test_remembered_weights_are_let_go(made):
+def test_equal_weights_are_packed_once(here):
+    for w in (W.copy(), W.copy(), read_only(W)):
+        close(conv(w=w), EXPECTED)
+        close(cpuconv.plan(X.shape, w, padding=1, strategy="heuristic", threads=1)(X), EXPECTED)
+    assert len(here.packed) == 1
+
+
+def test_a_change_in_place_counts_at_once(here):
+    w = W.copy()
+    close(conv(w=w), EXPECTED)
+    w *= 3
+    close(conv(w=w), 3 * EXPECTED)
+    w[-1, -1, -1, -1] += 8  # the last float alone
+    changed = reference.conv2d(X, w, None, PROBLEM)
+    assert np.abs(changed - 3 * EXPECTED).max() > 1
+    close(conv(w=w), changed)
+
+
+@pytest.mark.parametrize("view", [lambda w: w.view(), lambda w: np.broadcast_to(w, w.shape), lambda w: w[::-1][::-1]])
+def test_a_change_behind_a_read_only_view_counts_at_once(here, view):
+    w = W.copy()
+    v = view(w)
+    v.flags.writeable = False
+    close(conv(w=v), EXPECTED)
+    w *= 2
+    close(conv(w=v), 2 * EXPECTED)
+
+
+def test_which_arrays_are_read_once():
     w = read_only(W)
-    before = len(api._remembered)
+    assert is_constant(w) and is_constant(w[1:]) and is_constant(KINDS["bytes"](W))
+    view = W.view()
+    view.flags.writeable = False
+    assert not any(map(is_constant, (W, view, np.broadcast_to(W, W.shape), np.from_dlpack(W))))
+
+
+def test_arrays_that_are_read_once_are_not_held(here):
+    w = read_only(W)
     conv(w=w)
-    conv(w=w, activation="relu")
-    assert len(api._remembered) == before + 2
-    plans = [weakref.ref(plan) for plan in made]
-    made.clear()
+    gone = weakref.ref(w)
     del w
     gc.collect()
-    assert len(api._remembered) == before
-    assert [plan() for plan in plans] == [None, None]
+    assert gone() is None
+    close(conv(w=read_only(2 * W)), 2 * EXPECTED)  # perhaps at the same address
 
 
-def test_bias_changes_with_remembered_weights(made):
+CHANGES = ["swap", "one", "scale", "zero", "read_only", "copy", "plan", "clear", "none"]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(CHANGES),
+                          st.integers(0, 2**20)), min_size=1, max_size=12))  # fmt: skip
+def test_any_sequence_of_changes(steps):
+    """Two arrays of weights change in any way between calls; each call equals a plan made for it."""
+    kept, session.current = session.current, Session(limit=1 << 20)
+    try:
+        arrays = [W.copy(), 2 * W]
+        plans = []
+        for change, number in steps:
+            w = arrays[0]
+            if change == "swap":
+                arrays.reverse()
+            elif change == "one":
+                w.flat[number % w.size] += 1
+            elif change == "scale":
+                w *= 1.25
+            elif change == "zero":
+                w[number % len(w)] = 0
+            elif change == "read_only":
+                arrays[0] = read_only(w)
+            elif change == "plan":
+                plan = cpuconv.plan(X.shape, w, padding=1, strategy="heuristic", threads=1)
+                plans.append((plan, reference.conv2d(X, w, None, PROBLEM)))
+            elif change == "clear":
+                cpuconv.clear_cache()
+            if change in ("copy", "read_only"):
+                arrays[0] = arrays[0].copy()
+            close(conv(w=arrays[0]), reference.conv2d(X, arrays[0], None, PROBLEM))
+        for plan, expected in plans:
+            close(plan(X), expected)
+    finally:
+        session.current = kept
+
+
+def test_weights_that_always_change_are_not_remembered(here):
+    sizes = []
+    for factor in range(1, 30):
+        close(conv(w=W * np.float32(factor)), factor * EXPECTED)
+        sizes.append(here.remembered.nbytes)
+    assert len(here.packed) == 29
+    assert len(set(sizes[5:])) == 1
+    for _ in range(3):  # now they stay
+        close(conv(w=W * np.float32(29)), 29 * EXPECTED)
+    assert len(here.packed) == 30
+
+
+def test_many_layers_of_one_shape_are_all_remembered(here):
+    weights = [W * np.float32(factor) for factor in range(1, 21)]
+    for _ in range(4):
+        for factor, w in enumerate(weights, 1):
+            close(conv(w=w), factor * EXPECTED)
+    before = len(here.packed)
+    for w in weights:
+        conv(w=w)
+    assert len(here.packed) == before
+
+
+def test_what_is_remembered_is_bounded_by_bytes(here):
+    conv(w=W)
+    one = here.remembered.nbytes
+    cpuconv.clear_cache()
+    assert len(here.remembered) == here.remembered.nbytes == 0
+    cpuconv.set_cache_limit(3 * one)
+    for activation in ("relu", "tanh", "silu", "gelu", "sigmoid"):
+        for factor in (1, 2, 3):
+            conv(w=W * np.float32(factor), activation=activation)
+            assert here.remembered.nbytes <= 3 * one
+    packed = len(here.packed)
+    conv(w=W * np.float32(3), activation="sigmoid")
+    assert len(here.packed) == packed  # the latest is still there
+    cpuconv.set_cache_limit(0)
+    assert len(here.remembered) == 0
+    close(conv(w=W), EXPECTED)
+    for wrong in (-1, 1.5, "1", None):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match="'limit' must be"):
+            cpuconv.set_cache_limit(wrong)
+
+
+def test_plans_share_packed_weights_while_they_live(here):
+    shapes = [(1, 20, 8 + 8 * i, 24) for i in range(4)]
+    plans = [cpuconv.plan(shape, W, padding=1, strategy="heuristic", algorithm="im2col") for shape in shapes]
+    assert len(here.packed) == len({plan.packing for plan in plans})
+    assert here.remembered.nbytes == 0
+    held = [weakref.ref(plan) for plan in plans]
+    before = len(here.packed)
+    del plans
+    gc.collect()
+    assert [plan() for plan in held] == [None] * 4
+    cpuconv.plan(shapes[0], W, padding=1, strategy="heuristic", algorithm="im2col")
+    assert len(here.packed) == before + 1
+
+
+def test_weights_from_eight_threads(here):
+    weights = [W * np.float32(factor) for factor in range(1, 5)]
+
+    def work(first: int) -> None:
+        for turn in range(40):
+            factor = (first + turn) % 4 + 1
+            close(conv(w=weights[factor - 1]), factor * EXPECTED)
+            if turn == 20:
+                cpuconv.clear_cache()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_bias_changes_with_remembered_weights(here):
     w, bias = read_only(W), np.arange(24, dtype=np.float32)
     close(conv(w=w, bias=bias), EXPECTED + bias[:, None, None])
     close(conv(w=w), EXPECTED)
     bias *= -2
     close(conv(w=w, bias=bias), EXPECTED + bias[:, None, None])
     close(conv(w=w, bias=None), EXPECTED)
-    assert len(made) == 1
+    assert len(here.packed) == here.layers == 1
     with pytest.raises(ArgumentError, match=r"'bias' must be of shape \(24,\), not \(23,\)"):
         conv(w=w, bias=bias[:23])
 
 
-def test_lists_for_arguments():
-    w = read_only(W)
+def test_lists_for_arguments(here):
     for _ in range(2):
-        close(conv(w=w, stride=[1, 1], padding=[[1, 1], [1, 1]], dilation=[1, 1]), EXPECTED)
-
-
-def test_writable_weights_are_packed_every_time(made):
-    w = W.copy()
-    close(conv(w=w), EXPECTED)
-    w *= 3
-    close(conv(w=w), 3 * EXPECTED)
-    assert len(made) == 2
+        close(conv(stride=[1, 1], padding=[[1, 1], [1, 1]], dilation=[1, 1]), EXPECTED)
+    assert len(here.packed) == here.layers == 1
 
 
 def test_a_plan_keeps_its_own_weights_and_bias():
@@ -163,11 +329,35 @@ def test_empty_batch(layout):
     assert auto.in_layout in layouts.NAMES
 
 
-def test_remembered_plans_are_bounded(made, monkeypatch):
-    monkeypatch.setattr(api, "_MOST_REMEMBERED", len(api._remembered) + 2)
-    w = read_only(W)
-    for activation in ("relu", "tanh", "silu", "gelu"):
-        conv(w=w, activation=activation)
-        assert len(api._remembered) <= api._MOST_REMEMBERED
-    conv(w=w, activation="gelu")
-    assert len(made) == 4  # the latest is still there
+def test_a_choice_prefers_packed_weights_that_exist(here):
+    """Of candidates that the model finds equally fast within 3%, the one whose weights need no packing."""
+    problem = PROBLEM
+    ranked = [each for each in select.ranking(problem) if each.candidate.accuracy != "fast"]
+    best = select.Choice(ranked[0].candidate, "model")
+    limits = select.Limits()
+    assert select.reusing(problem, limits, best, ()) is best
+    first = ranked[0].candidate.packing(problem)
+    near = [each for each in ranked if each.cost.estimate < select._HARDLY * ranked[0].cost.estimate]
+    far = [each for each in ranked if each.cost.estimate > select._HARDLY * ranked[0].cost.estimate]
+    for each in near:
+        form = each.candidate.packing(problem)
+        assert select.reusing(problem, limits, best, {form, first}) is best
+        chosen = select.reusing(problem, limits, best, {form}).candidate
+        assert chosen.packing(problem) == form
+    forms = {each.candidate.packing(problem) for each in far} - {each.candidate.packing(problem) for each in near}
+    assert forms and select.reusing(problem, limits, best, forms) is best
+    stored = select.Choice(ranked[0].candidate, "store")
+    assert select.reusing(problem, limits, stored, forms) is stored
+    for each in near:  # reproducible: never another way to form sums
+        chosen = select.reusing(problem, select.Limits(reproducible=True), best, {each.candidate.packing(problem)})
+        assert chosen.candidate.rounding == best.candidate.rounding
+
+
+def test_sizes_of_a_layer_share_packed_weights(here):
+    for height in range(24, 56):
+        x = oracle.normal((1, 20, height, 40))
+        y = cpuconv.conv2d(x, W, padding=1, threads=1, strategy="heuristic")
+        problem = ConvProblem(1, 20, height, 40, 24, 3, 3, pads=(1, 1, 1, 1))
+        close(y, reference.conv2d(x, W, None, problem))
+    assert here.layers == 32
+    assert len(here.packed) == len(set(here.packed)) < 8

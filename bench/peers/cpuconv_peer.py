@@ -1,4 +1,4 @@
-"""cpuconv: plans with packed weights, in the layouts asked for, output written in place."""
+"""cpuconv as a peer: what `plan` makes, or `conv2d` as users write it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ import numpy as np
 from bench.peers.base import Form
 from cpuconv.problem import ConvProblem
 
+CALLS = ("plan", "conv2d")
+
 
 class CpuconvPeer:
-    """cpuconv.plan, one form for each layout in `layouts` ('auto': what the plan likes best)."""
+    """One form for each layout in `layouts` ('auto': what the plan likes best).
+
+    `call` "plan" is a plan on an output of its own; "conv2d" is the one call with writable weights and a new output.
+    """
 
     name = "cpuconv"
     package = "cpuconv"
 
-    def __init__(self, layouts: Sequence[str] = ("auto",), strategy: str = "cached") -> None:
-        self.layouts, self.strategy = tuple(layouts), strategy
+    def __init__(self, layouts: Sequence[str] = ("auto",), strategy: str = "cached", call: str = CALLS[0]) -> None:
+        self.layouts, self.strategy, self.call = tuple(layouts), strategy, call
 
     def available(self) -> str | None:
         try:
@@ -36,25 +41,21 @@ class CpuconvPeer:
         import cpuconv
 
         top, bottom, left, right = problem.pads
-        plan = cpuconv.plan(
-            x.shape,
-            w,
-            bias,
-            problem.stride,
-            ((top, bottom), (left, right)),
-            problem.dilation,
-            problem.groups,
-            in_layout=layout,
-            out_layout=layout,
-            threads=threads,
-            strategy=self.strategy,
-        )
+        arguments = (problem.stride, ((top, bottom), (left, right)), problem.dilation, problem.groups)
+        options = {"in_layout": layout, "out_layout": layout, "threads": threads, "strategy": self.strategy}
+        plan = cpuconv.plan(x.shape, w, bias, *arguments, **options)
         source = cpuconv.reorder(x, "NCHW", plan.in_layout)
         y = plan(source)
+        weight = w.copy()
+
+        def conv2d() -> None:
+            nonlocal y
+            y = cpuconv.conv2d(source, weight, bias, *arguments, **options)
 
         def output() -> np.ndarray:
             return cpuconv.reorder(y, plan.out_layout, "NCHW", channels=problem.k)
 
         plain = plan.in_layout == plan.out_layout == "NCHW"
         detail = f"{plan.in_layout} to {plan.out_layout}"
-        return Form(layout, lambda: plan(source, out=y), output, plain, plan.algorithm, detail)
+        run = conv2d if self.call == "conv2d" else lambda: plan(source, out=y)
+        return Form(layout, run, output, plain, plan.algorithm, detail)

@@ -11,7 +11,6 @@ import itertools
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from autotune.device import Device, fingerprint
+from autotune.interpreter import python
 from bench import report
 from bench.peers import OURS
 from bench.race import Race
@@ -53,7 +53,7 @@ def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
         file = Path(folder) / "lines.txt"
         file.write_text("".join(f'{line.problem.shape_key}n"{line.label}"\n' for line in lines), encoding="utf-8")
         options = ["--threads", str(asked.threads), "--layouts", asked.layouts[0], "--effort", effort]
-        command = [sys.executable, "-m", "autotune", "warmup", str(file), *options]
+        command = python("-m", "autotune", "warmup", str(file), *options)
         code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
     if code:
         raise Incomplete(f"the warmup ended with code {code}", interrupted=code == 130)

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.rows import PROVISIONAL
 from autotune.store import Store
 from bench.tuning.figures import Figure
@@ -79,7 +79,7 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
         "FAKE_CLOCK": "1",
         "FAKE_LOG": str(log),
     }
-    command = [sys.executable, "-m", "autotune", "warmup", "--threads", "1", "--workload", "bench.tuning.fake:workload"]
+    command = python("-m", "autotune", "warmup", "--threads", "1", "--workload", "bench.tuning.fake:workload")
     begun = time.monotonic()
     subprocess.run([*command, "good:1", "--store", str(folder / "first.sqlite")], env=environ, capture_output=True)
     longest = LIFE * (time.monotonic() - begun)

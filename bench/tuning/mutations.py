@@ -17,6 +17,7 @@ from pathlib import Path
 
 from autotune import exchange
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.layers import PINNED
 from autotune.paths import VARIABLE
 from autotune.store import Row, Store
@@ -62,7 +63,7 @@ def fuzz(session: Session) -> Iterator[Figure]:
 def _in_a_process(kind: str, count: int, seed: int, folder: Path, dot: Callable[[], object]) -> tuple[Tally, str]:
     """The tally, and why there is none."""
     environ = {**os.environ, "PYTHONPATH": str(REPO), VARIABLE: str(folder / "cache"), PINNED: str(folder / "pinned")}
-    command = [sys.executable, "-m", "bench.tuning.mutations", kind, str(count), str(seed), str(folder)]
+    command = python("-m", "bench.tuning.mutations", kind, str(count), str(seed), str(folder))
     said = ""
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
         timer = threading.Timer(HANGS, process.kill)

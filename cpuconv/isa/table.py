@@ -37,6 +37,10 @@ class Isa:
     l3_rate: float = 8
     dram_rate: float = 4
 
+    def __hash__(self) -> int:
+        """Of the name: what is remembered of tiles is looked up by the instruction set."""
+        return hash(self.name)
+
 
 TABLE: tuple[Isa, ...] = (
     Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm"),
@@ -73,6 +77,10 @@ define void @probe(<16 x float>* %p, <16 x float>* %q) {
 @functools.lru_cache(maxsize=1)
 def current() -> Isa:
     """The widest instruction set of the CPU that code is generated for."""
+    return _found()
+
+
+def _found() -> Isa:
     assembly = target_machine().emit_assembly(llvm.parse_assembly(_PROBE))
     isa = next((isa for isa in TABLE if isa.probe in assembly), GENERIC)
     return replace(isa, **MICROARCHITECTURES.get(target()[1], {})) if isa.lanes == TABLE[0].lanes else isa

@@ -29,6 +29,7 @@ class Vector:
     def __init__(self, builder: ir.IRBuilder, lanes: int) -> None:
         self.builder = builder
         self.lanes = lanes
+        self.size = 4 * lanes  # bytes
         self.type: Any = ir.VectorType(F32, lanes) if lanes > 1 else F32
         self.int_type: Any = ir.VectorType(I32, lanes) if lanes > 1 else I32
 
@@ -69,6 +70,22 @@ class Vector:
         """Float at address + 4·i = lanes[i]."""
         self.builder.store(value, self.builder.bitcast(address, self.type.as_pointer())).align = align
 
+    def load_first(self, address: Any, mask: Any) -> Any:
+        """lanes[i] = float at address + 4·i where `mask` is set, else 0; no other float is touched."""
+        place = self.builder.bitcast(address, self.type.as_pointer())
+        return self._masked("load", [place, I32(4), mask, self.constant(0.0)], self.type)
+
+    def store_first(self, value: Any, address: Any, mask: Any) -> None:
+        """Float at address + 4·i = lanes[i] where `mask` is set; no other float is touched."""
+        place = self.builder.bitcast(address, self.type.as_pointer())
+        self._masked("store", [value, place, I32(4), mask], ir.VoidType())
+
+    def _masked(self, name: str, arguments: Sequence[Any], result: Any) -> Any:
+        full = f"llvm.masked.{name}.v{self.lanes}f32.p0v{self.lanes}f32"
+        module = self.builder.module
+        kind = ir.FunctionType(result, [a.type for a in arguments])
+        return self.builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+
     def prefetch(self, address: Any, level: int = L1, write: bool = False) -> None:
         """Ask for the cache line at `address` in L1 or L2, for reading or writing; any address is harmless."""
         kind = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
@@ -100,7 +117,7 @@ class Vector:
 
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:
-        suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + "f32"
+        suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + f"f{8 * self.size // self.lanes}"
         kind = ir.FunctionType(result or self.type, [a.type for a in arguments])
         full = f"llvm.{name}.{suffix}"
         module = self.builder.module

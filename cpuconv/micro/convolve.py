@@ -1,6 +1,6 @@
 """Convolution by GEMM tiles over an image or over packed bands of it: the driver of pointwise, direct and first layer.
 
-The work is cut into units (image, block of tile rows, block of tile columns, chunk of weight panels); a worker takes
+The work is cut into units (image, block of tile rows, block of tile columns, chunk of weight panels); a part is
 a contiguous range of them. Within a unit a weight panel (v vectors of output channels) stays in L1 while the pixels
 of the block pass. Tiles have one exact size: the last of a row, of a column and of the panels overlaps its
 predecessor instead of being padded.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpuconv.micro.gemm import call_gemm_strip
+from cpuconv.micro.parts import last_unit
 from cpuconv.micro.rows import RowTile, channel_offset, copy_line, pack_row, zero_line, zero_pixels
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -53,18 +54,17 @@ def _pack_part(tile, args, source, channel, to, from_, until):
 
 
 @inline
-def _pack_band(tile, args, image, first_row, rows, left, right, worker):
-    """Input rows first_row … first_row+rows-1 (padding included) of all channels to the worker's band.
+def _pack_band(tile, args, image, first_row, rows, left, right, band):
+    """Input rows first_row … first_row+rows-1 (padding included) of all channels to the band.
 
     Of each row, columns 0 … left-1 and right … band_width-1.
     """
-    target = args.band + worker * args.band_step
     blocked = tile.band == 1
     step = tile.lanes if blocked else 1
     line = args.band_width * 4 * step
     for block in range((args.channels + step - 1) // step):
         for row in range(rows):
-            to = target + block * args.band_plane + row * line
+            to = band + block * args.band_plane + row * line
             source_row = first_row + row
             if source_row < 0 or source_row >= args.in_height:
                 if blocked:
@@ -76,7 +76,6 @@ def _pack_band(tile, args, image, first_row, rows, left, right, worker):
             _pack_part(tile, args, source, block * step, to, 0, left)
             if left < args.band_width:
                 _pack_part(tile, args, source, block * step, to, right, args.band_width)
-    return target
 
 
 @inline
@@ -131,15 +130,15 @@ def _sweep(
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
     "parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
 )
-def convolve(tile, worker, workers, args):
+def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module."""
     units = args.batch * args.row_blocks * args.column_blocks * args.chunks
     all_panels = args.panels * args.groups
-    packed = -1
+    packed = last_unit(units, before, parts) // (args.chunks * args.column_blocks)
     inner = False
     x = args.x
     parked = args.parked + worker * args.parked_step
-    for unit in range(units * worker // workers, units * (worker + 1) // workers):
+    for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
         place = unit // args.chunks
         column_block = place % args.column_blocks
@@ -150,15 +149,18 @@ def convolve(tile, worker, workers, args):
         next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
         if tile.band == 0:
             x = args.x + image * args.x_image
-        elif packed != row_place:
-            packed = row_place
+        else:
             first = min(row_tiles * args.tile_height, args.height - args.tile_height)
             last = min(next_row_tiles * args.tile_height, args.height)
             rows = (last - first - 1) * args.stride_h + args.reach
             first_row = first * args.stride_h - args.pad_top
             inner = args.inner_tiles < args.inner_tiles_end and first_row >= 0 and first_row + rows <= args.in_height
             left = args.inner_left if inner else args.band_width
-            x = _pack_band(tile, args, image, first_row, rows, left, args.inner_right, worker) - first * args.x_line
+            band = args.band + worker * args.band_step
+            if packed != row_place:
+                packed = row_place
+                _pack_band(tile, args, image, first_row, rows, left, args.inner_right, band)
+            x = band - first * args.x_line
         column_tiles = args.column_tiles * column_block // args.column_blocks
         next_column_tiles = args.column_tiles * (column_block + 1) // args.column_blocks
         cut = args.inner_tiles if inner else column_tiles
@@ -166,7 +168,7 @@ def convolve(tile, worker, workers, args):
         y = args.y + image * args.y_image
         inner_x = args.x + image * args.x_image + args.inner_start
         for panel in range(all_panels * chunk // args.chunks, all_panels * (chunk + 1) // args.chunks):
-            for part in range(args.parts):
+            for section in range(args.parts):
                 for third in range(3):  # in place between two bands, or all from the band
                     from_ = column_tiles if third == 0 else cut if third == 1 else next_cut
                     until = cut if third == 0 else next_cut if third == 1 else next_column_tiles
@@ -179,7 +181,7 @@ def convolve(tile, worker, workers, args):
                         y,
                         parked,
                         panel,
-                        part,
+                        section,
                         row_tiles,
                         next_row_tiles,
                         from_,

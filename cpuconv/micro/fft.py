@@ -26,6 +26,7 @@ from llvmlite import ir
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.micro.epilogue import finish
 from cpuconv.micro.linear import combine
+from cpuconv.micro.loop import loop
 from cpuconv.runtime.microkernel import MicroKernel
 
 Complex = tuple[Any, Any]
@@ -185,23 +186,6 @@ class _Planes:
         return self.vec.sub(first, third), self.vec.add(first, second)
 
 
-def _loop(builder: ir.IRBuilder, first: int, last: int, body: Callable[[Any], None]) -> None:
-    """Emit `for index in range(first, last): body(index)`."""
-    if first >= last:
-        return
-    entry, block = builder.block, builder.append_basic_block("fft")
-    builder.branch(block)
-    builder.position_at_end(block)
-    index = builder.phi(I64)
-    index.add_incoming(I64(first), entry)
-    body(index)
-    following = builder.add(index, I64(1))
-    index.add_incoming(following, builder.block)
-    done = builder.append_basic_block("fft.done")
-    builder.cbranch(builder.icmp_signed("<", following, I64(last)), block, done)
-    builder.position_at_end(done)
-
-
 @dataclass(frozen=True)
 class FftTransform:
     """A rows×cols tile, both even; the inverse keeps `out_rows`×`out_cols` outputs and applies the epilogue."""
@@ -221,11 +205,11 @@ class FftTransform:
         return plane_count(self.rows, 2, self.products)
 
 
-class _Scratch:
+class Scratch:
     """The tile between its two passes: complex numbers at (row, column), cols/2 a row."""
 
     def __init__(self, vec: Vector, address: Any, cols: int) -> None:
-        self.vec, self.address, self.width, self.size = vec, vec.pointer(address), cols // 2, 4 * vec.lanes
+        self.vec, self.address, self.width, self.size = vec, vec.pointer(address), cols // 2, vec.size
 
     def _slot(self, row: Any, column: Any) -> Any:
         builder = self.vec.builder
@@ -263,7 +247,7 @@ def fft_in(
     """
     vec = Vector(builder, tile.lanes)
     rows, half = tile.rows, tile.cols // 2
-    x, v, space = vec.pointer(x), vec.pointer(v), _Scratch(vec, scratch, tile.cols)
+    x, v, space = vec.pointer(x), vec.pointer(v), Scratch(vec, scratch, tile.cols)
 
     def transform_row(row: ir.Value) -> None:
         start = vec.offset(x, builder.mul(line, row))
@@ -278,8 +262,8 @@ def fft_in(
         for value in fourier(vec, [space.get(row, column) for row in range(rows)]):
             planes.put(*value)
 
-    _loop(builder, 0, rows, transform_row)
-    _loop(builder, 1, half, transform_column)
+    loop(builder, 0, rows, transform_row)
+    loop(builder, 1, half, transform_column)
     edges = _Planes(vec, v, plane, tile.products)
     found = fourier(vec, [space.get(row, 0) for row in range(rows)])
     for value in (*found[0], *found[rows // 2]):
@@ -309,7 +293,7 @@ def fft_out(
     """
     vec = Vector(builder, tile.lanes)
     rows, half = tile.rows, tile.cols // 2
-    m, y, space = vec.pointer(m), vec.pointer(y), _Scratch(vec, scratch, tile.cols)
+    m, y, space = vec.pointer(m), vec.pointer(y), Scratch(vec, scratch, tile.cols)
     bias = vec.load(vec.pointer(bias))
 
     def put_column(column: Any, values: Sequence[Complex]) -> None:
@@ -329,7 +313,7 @@ def fft_out(
             extra = vec.load(vec.offset(target, residual)) if tile.residual else None
             vec.store(finish(vec, value, bias, extra, tile.activation), target)
 
-    _loop(builder, 1, half, transform_column)
+    loop(builder, 1, half, transform_column)
     edges = _Planes(vec, m, plane, tile.products)
     packed: list[Any] = [None] * rows
     for u in (0, rows // 2):
@@ -339,4 +323,4 @@ def fft_out(
         packed[u] = vec.sub(re, last_im), vec.add(im, last_re)
         packed[-u] = vec.add(re, last_im), vec.sub(last_re, im)
     put_column(0, packed)
-    _loop(builder, 0, tile.out_rows, transform_row)
+    loop(builder, 0, tile.out_rows, transform_row)

@@ -16,6 +16,7 @@ from cpuconv.micro.choice import choose
 from cpuconv.micro.gemm import call_gemm_strip
 from cpuconv.micro.intrinsics import copy_float, copy_vector, zero_float, zero_vector
 from cpuconv.micro.moves import copy_alternate
+from cpuconv.micro.parts import last_unit
 from cpuconv.micro.rows import RowTile, channel_offset, pack_row, unpack_row
 from cpuconv.micro.transpose import transpose_block, transpose_part
 from cpuconv.runtime.kernel import inline, kernel
@@ -184,7 +185,7 @@ def _unpack_sums(tile, args, y, channel, valid, buffer, first, last):
     "dilation_h dilation_w pad_top pad_left in_height in_width out_width x_span x_image x_block x_cb x_c x_h x_w "
     "y_image y_width y_block y_cb y_c y_h y_w r_image r_block r_cb r_c r_h r_w"
 )
-def im2col(tile, worker, workers, args):
+def im2col(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), any views; see the module."""
     lanes = tile.lanes
     pixel_bytes = 4 * lanes
@@ -192,8 +193,8 @@ def im2col(tile, worker, workers, args):
     columns = args.columns + worker * args.columns_step
     sums = args.sums + worker * args.sums_step
     extra = args.extra + worker * args.sums_step
-    packed = -1
-    for unit in range(units * worker // workers, units * (worker + 1) // workers):
+    packed = last_unit(units, before, parts) // args.chunks
+    for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
         place = unit // args.chunks
         block = place % args.blocks

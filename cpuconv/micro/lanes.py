@@ -64,7 +64,12 @@ def emit_tile(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     (_held if tile.held else _looped)(tile, vec, memory)
 
 
-@functools.partial(MicroKernel, schedule="skylake-avx512")  # of straight-line code it spills least
+# Of straight-line code these spill least. A Cortex-A76's own spills 14 times as often (212 of 448 FMAs against 15,
+# 4 x 14 outputs of a 3x3 kernel of stride 2).
+SCHEDULE = {"x86_64": "skylake-avx512", "aarch64": "apple-m1", "arm64": "apple-m1"}
+
+
+@functools.partial(MicroKernel, schedule=SCHEDULE)
 def lane_strip(
     tile: LaneTile,
     builder: ir.IRBuilder,

@@ -1,6 +1,6 @@
 """Convolution by lane tiles: the driver of depthwise and grouped convolution.
 
-The work is cut into units (image, channel block, block of tile rows); a worker takes a contiguous range of them.
+The work is cut into units (image, channel block, block of tile rows); a part is a contiguous range of them.
 Blocked input is read in place: tiles of the first and last column leave out the taps over padding, and rows outside
 the input are read from a row of zeros. Input in any other layout is packed first, with its padding, a channel block
 and a row block at a time, into a band of the worker's workspace that stays in the nearest cache.
@@ -79,14 +79,14 @@ def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
     "height width low high in_height stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
     "band band_step band_width inside x_block x_cb x_c x_h x_w"
 )
-def lanewise(tile, worker, workers, args):
+def lanewise(tile, worker, before, part, parts, args):
     """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module.
 
     Middle tiles start at output columns low … high, `tile_width` apart.
     """
     rows = args.tile_height
     units = args.batch * args.blocks * args.row_blocks
-    for unit in range(units * worker // workers, units * (worker + 1) // workers):
+    for unit in range(units * part // parts, units * (part + 1) // parts):
         row_block = unit % args.row_blocks
         plane = unit // args.row_blocks
         block = plane % args.blocks

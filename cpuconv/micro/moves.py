@@ -6,25 +6,21 @@ from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.isa.vector import I32, Vector
+from cpuconv.isa.vector import Vector
 from cpuconv.micro.intrinsics import emitter
-from cpuconv.micro.transpose import join, load_present, store_present
-
-
-def keep(vec: Vector, value: Any, valid: Any) -> Any:
-    """The first `valid` lanes of `value`; the others zero."""
-    count = vec.builder.trunc(valid, I32)
-    lanes = ir.VectorType(I32, vec.lanes)
-    first = vec.builder.insert_element(ir.Constant(lanes, ir.Undefined), count, I32(0))
-    counts = vec.shuffle(first, first, [0] * vec.lanes)
-    mask = vec.builder.icmp_signed("<", ir.Constant(lanes, list(range(vec.lanes))), counts)
-    return vec.builder.select(mask, value, vec.constant(0.0))
+from cpuconv.micro.transpose import first_lanes, join, keep_first, load_present, store_present
 
 
 @emitter
 def copy_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
-    """Copy the first `valid` floats of `lanes`, and zeros for the others; all are read."""
-    vec.store(keep(vec, vec.load(vec.pointer(source)), valid), vec.pointer(target))
+    """Copy the first `valid` floats of `lanes`, and zeros for the others; no others are read."""
+    vec.store(vec.load_first(vec.pointer(source), first_lanes(vec, valid)), vec.pointer(target))
+
+
+@emitter
+def store_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
+    """Copy the first `valid` floats of `lanes`; no others are written."""
+    vec.store_first(vec.load(vec.pointer(source)), vec.pointer(target), first_lanes(vec, valid))
 
 
 @emitter
@@ -42,7 +38,7 @@ def gather_blocks(tile: Any, vec: Vector, source: Any, step: Any, valid: Any, ta
     piece = Vector(builder, tile.piece)
     present = builder.sdiv(builder.add(valid, _word(tile.piece - 1)), _word(tile.piece))
     pieces = load_present(piece, vec.pointer(source), step, vec.lanes // tile.piece, present)
-    vec.store(keep(vec, join(vec, pieces), valid), vec.pointer(target))
+    vec.store(keep_first(vec, join(vec, pieces), valid), vec.pointer(target))
 
 
 @emitter

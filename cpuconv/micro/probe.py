@@ -63,14 +63,14 @@ def _store_sum(vec: Vector, values: list[Any], target: Any) -> None:
 def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> None:
     """`turns` (1 or more) times chains × unroll vector FMAs; chain i starts from vector i at `seeds`.
 
-    The sum of all chains is stored at `target`. The next two vectors of `seeds` are the factor and the summand.
+    The sum of all chains is stored at `target`. The product of the next two vectors of `seeds` is what a step adds.
     """
     seeds = vec.pointer(seeds)
-    *starts, factor, summand = (vec.load(vec.offset(seeds, i * 4 * vec.lanes)) for i in range(tile.chains + 2))
+    *starts, factor, other = (vec.load(vec.offset(seeds, i * 4 * vec.lanes)) for i in range(tile.chains + 2))
 
     def body(_: Any, chains: list[Any]) -> list[Any]:
         for _ in range(tile.unroll):
-            chains = [vec.fma(chain, factor, summand) for chain in chains]
+            chains = [vec.fma(factor, other, chain) for chain in chains]  # in place on every instruction set
         return chains
 
     _store_sum(vec, _loop(vec, turns, I64(0), 0, starts, body), target)
@@ -112,26 +112,26 @@ def write_vectors(tile: Any, vec: Vector, turns: Any, y: Any, size: Any, seed: A
 
 
 @kernel("turns seeds y y_step")
-def fma_peak(tile, worker, workers, args):
-    """turns × chains × unroll vector FMAs on each worker; the worker's result goes to y + worker·y_step."""
-    fma_chains(tile, args.turns, args.seeds, args.y + worker * args.y_step)
+def fma_peak(tile, worker, before, part, parts, args):
+    """turns × chains × unroll vector FMAs in each part; the part's result goes to y + part·y_step."""
+    fma_chains(tile, args.turns, args.seeds, args.y + part * args.y_step)
 
 
 @kernel("turns x x_step size y y_step")
-def read_sum(tile, worker, workers, args):
-    """turns × `tile.step` bytes read on each worker from the `size` bytes at x + worker·x_step."""
-    read_chains(tile, args.turns, args.x + worker * args.x_step, args.size, args.y + worker * args.y_step)
+def read_sum(tile, worker, before, part, parts, args):
+    """turns × `tile.step` bytes read in each part from the `size` bytes at x + part·x_step."""
+    read_chains(tile, args.turns, args.x + part * args.x_step, args.size, args.y + part * args.y_step)
 
 
 @kernel("turns y y_step size seed")
-def write_all(tile, worker, workers, args):
-    """turns × `tile.step` bytes written on each worker to the `size` bytes at y + worker·y_step."""
-    write_vectors(tile, args.turns, args.y + worker * args.y_step, args.size, args.seed)
+def write_all(tile, worker, before, part, parts, args):
+    """turns × `tile.step` bytes written in each part to the `size` bytes at y + part·y_step."""
+    write_vectors(tile, args.turns, args.y + part * args.y_step, args.size, args.seed)
 
 
 @kernel("x x_step size")
-def touch(tile, worker, workers, args):
-    """The worker's `size` bytes at x + worker·x_step set to zero: its pages then lie near the core that reads them."""
-    start = args.x + worker * args.x_step
+def touch(tile, worker, before, part, parts, args):
+    """The part's `size` bytes at x + part·x_step set to zero: its pages then lie near the core that reads them."""
+    start = args.x + part * args.x_step
     for place in range(start, start + args.size, 4 * tile.lanes):
         zero_vector(tile, place)

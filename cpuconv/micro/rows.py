@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cpuconv.micro.choice import choose
 from cpuconv.micro.intrinsics import copy_float, copy_vector, zero_float, zero_vector
-from cpuconv.micro.moves import copy_valid, gather_blocks, scatter_blocks
+from cpuconv.micro.moves import copy_valid, gather_blocks, scatter_blocks, store_valid
 from cpuconv.micro.transpose import transpose_block, transpose_from_narrow, transpose_part, transpose_to_narrow
 from cpuconv.runtime.kernel import inline
 
@@ -52,81 +52,69 @@ def channel_offset(channel, block, cb, c):
 
 
 @inline
-def zero_pixels(tile, target, count):
-    """Zero `count` pixels of a blocked row."""
+def zero_vectors(tile, target, step, count):
+    """Zero `count` vectors, `step` bytes apart."""
     for i in range(count):
-        zero_vector(tile, target + i * 4 * tile.lanes)
+        zero_vector(tile, target + i * step)
 
 
 @inline
-def _pack_lanes(tile, row, first, valid, block, cb, c, w, target, from_, width):
-    """Columns from_ … width-1, float by float."""
-    size = 4 * tile.lanes
+def zero_pixels(tile, target, count):
+    """Zero `count` pixels of a blocked row."""
+    zero_vectors(tile, target, 4 * tile.lanes, count)
+
+
+@inline
+def _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width):
+    """Float by float."""
     if valid < tile.lanes:
-        zero_pixels(tile, target + from_ * size, width - from_)
+        zero_vectors(tile, target, step, width)
     for lane in range(valid):
         start = row + channel_offset(first + lane, block, cb, c)
-        for i in range(from_, width):
-            copy_float(tile, start + i * w, target + i * size + 4 * lane)
+        for i in range(width):
+            copy_float(tile, start + i * w, target + i * step + 4 * lane)
 
 
-def _pack_any(tile, row, first, valid, block, cb, c, w, target, width):
-    _pack_lanes(tile, row, first, valid, block, cb, c, w, target, 0, width)
+def _pack_any(tile, row, first, valid, block, cb, c, w, target, step, width):
+    _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
 
 
-def _pack_blocked(tile, row, first, valid, block, cb, c, w, target, width):
+def _pack_blocked(tile, row, first, valid, block, cb, c, w, target, step, width):
     start = row + channel_offset(first, block, cb, c)
-    size = 4 * tile.lanes
     if valid == tile.lanes:
         for i in range(width):
-            copy_vector(tile, start + i * w, target + i * size)
+            copy_vector(tile, start + i * w, target + i * step)
     else:
         for i in range(width):
-            copy_valid(tile, start + i * w, target + i * size, valid)
+            copy_valid(tile, start + i * w, target + i * step, valid)
 
 
-def _pack_pieces(tile, row, first, valid, block, cb, c, w, target, width):
+def _pack_pieces(tile, row, first, valid, block, cb, c, w, target, step, width):
     start = row + channel_offset(first, block, cb, c)
     for i in range(width):
-        gather_blocks(tile, start + i * w, cb, valid, target + i * 4 * tile.lanes)
+        gather_blocks(tile, start + i * w, cb, valid, target + i * step)
 
 
-def _pack_channels(tile, row, first, valid, block, cb, c, w, target, width):
+def _pack_rows(tile, row, first, valid, block, cb, c, w, target, step, width):
     start = row + first * cb
-    size = 4 * tile.lanes
-    if valid == tile.lanes:
-        for i in range(width):
-            copy_vector(tile, start + i * w, target + i * size)
-        return
-    whole = 0  # pixels whose vectors end within the row
-    if w > 0:
-        whole = max(0, ((width - 1) * w + 4 * valid - size) // w + 1)
-    for i in range(whole):
-        copy_valid(tile, start + i * w, target + i * size, valid)
-    _pack_lanes(tile, row, first, valid, block, cb, c, w, target, whole, width)
-
-
-def _pack_rows(tile, row, first, valid, block, cb, c, w, target, width):
-    start = row + first * cb
-    size = 4 * tile.lanes
     if width < 4:
-        _pack_lanes(tile, row, first, valid, block, cb, c, w, target, 0, width)
-    elif width < tile.lanes:
-        for i in range(0, width, 4):
-            at = min(i, width - 4)  # the last block of pixels overlaps the one before
-            transpose_from_narrow(tile, start + at * 4, cb, valid, target + at * size, size)
-    else:
-        for i in range(0, width, tile.lanes):
-            at = min(i, width - tile.lanes)
-            if valid == tile.lanes:
-                transpose_block(tile, start + at * 4, cb, target + at * size, size)
-            else:
-                transpose_part(tile, start + at * 4, cb, valid, target + at * size, size, tile.lanes)
+        _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
+        return
+    done = 0
+    while done + tile.lanes <= width:
+        if valid == tile.lanes:
+            transpose_block(tile, start + done * 4, cb, target + done * step, step)
+        else:
+            transpose_part(tile, start + done * 4, cb, valid, target + done * step, step, tile.lanes)
+        done += tile.lanes
+    for i in range(done, width, 4):
+        at = min(i, width - 4)  # the last pixels overlap the ones before
+        transpose_from_narrow(tile, start + at * 4, cb, valid, target + at * step, step)
 
 
 _PACK = {
     BLOCKED: _pack_blocked,
-    CHANNELS: _pack_channels,
+    CHANNELS: _pack_blocked,
     ROWS: _pack_rows,
     ANY: _pack_any,
     FOURS: _pack_pieces,
@@ -135,61 +123,69 @@ _PACK = {
 
 
 @choose(lambda tile: _PACK[tile.kind])
-def pack_row(tile, row, first, valid, block, cb, c, w, target, width):
-    """Columns 0 … width-1 of channels first … first+valid-1 to a blocked row at `target`, missing lanes zero.
+def pack_vectors(tile, row, first, valid, block, cb, c, w, target, step, width):
+    """Columns 0 … width-1 of channels first … first+valid-1 to vectors `step` bytes apart, missing lanes zero.
 
     `valid` is at least 1; `first` starts a block where the kind is one of blocks.
     """
 
 
-def _unpack_any(tile, source, first, valid, block, cb, c, w, row, width):
+@inline
+def pack_row(tile, row, first, valid, block, cb, c, w, target, width):
+    """`pack_vectors` to a blocked row at `target`."""
+    pack_vectors(tile, row, first, valid, block, cb, c, w, target, 4 * tile.lanes, width)
+
+
+@inline
+def _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width):
+    """Float by float."""
     for lane in range(valid):
         start = row + channel_offset(first + lane, block, cb, c)
         for i in range(width):
-            copy_float(tile, source + (i * tile.lanes + lane) * 4, start + i * w)
+            copy_float(tile, source + i * step + lane * 4, start + i * w)
 
 
-def _unpack_blocked(tile, source, first, valid, block, cb, c, w, row, width):
+def _unpack_any(tile, source, step, first, valid, block, cb, c, w, row, width):
+    _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
+
+
+def _unpack_blocked(tile, source, step, first, valid, block, cb, c, w, row, width):
     start = row + channel_offset(first, block, cb, c)
     for i in range(width):
-        copy_vector(tile, source + i * 4 * tile.lanes, start + i * w)
+        copy_vector(tile, source + i * step, start + i * w)
 
 
-def _unpack_pieces(tile, source, first, valid, block, cb, c, w, row, width):
+def _unpack_pieces(tile, source, step, first, valid, block, cb, c, w, row, width):
     start = row + channel_offset(first, block, cb, c)
     for i in range(width):
-        scatter_blocks(tile, source + i * 4 * tile.lanes, start + i * w, cb, valid)
+        scatter_blocks(tile, source + i * step, start + i * w, cb, valid)
 
 
-def _unpack_channels(tile, source, first, valid, block, cb, c, w, row, width):
+def _unpack_channels(tile, source, step, first, valid, block, cb, c, w, row, width):
     start = row + first * cb
     if valid == tile.lanes:
         for i in range(width):
-            copy_vector(tile, source + i * 4 * tile.lanes, start + i * w)
-        return
-    for i in range(width):
-        for lane in range(valid):
-            copy_float(tile, source + (i * tile.lanes + lane) * 4, start + i * w + 4 * lane)
-
-
-def _unpack_rows(tile, source, first, valid, block, cb, c, w, row, width):
-    start = row + first * cb
-    size = 4 * tile.lanes
-    if width < 4:
-        for lane in range(valid):
-            for i in range(width):
-                copy_float(tile, source + i * size + 4 * lane, start + lane * cb + i * 4)
-    elif width < tile.lanes:
-        for i in range(0, width, 4):
-            at = min(i, width - 4)
-            transpose_to_narrow(tile, source + at * size, size, start + at * 4, cb, valid)
+            copy_vector(tile, source + i * step, start + i * w)
     else:
-        for i in range(0, width, tile.lanes):
-            at = min(i, width - tile.lanes)
-            if valid == tile.lanes:
-                transpose_block(tile, source + at * size, size, start + at * 4, cb)
-            else:
-                transpose_part(tile, source + at * size, size, tile.lanes, start + at * 4, cb, valid)
+        for i in range(width):
+            store_valid(tile, source + i * step, start + i * w, valid)
+
+
+def _unpack_rows(tile, source, step, first, valid, block, cb, c, w, row, width):
+    start = row + first * cb
+    if width < 4:
+        _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
+        return
+    done = 0
+    while done + tile.lanes <= width:
+        if valid == tile.lanes:
+            transpose_block(tile, source + done * step, step, start + done * 4, cb)
+        else:
+            transpose_part(tile, source + done * step, step, tile.lanes, start + done * 4, cb, valid)
+        done += tile.lanes
+    for i in range(done, width, 4):
+        at = min(i, width - 4)
+        transpose_to_narrow(tile, source + at * step, step, start + at * 4, cb, valid)
 
 
 _UNPACK = {
@@ -203,11 +199,17 @@ _UNPACK = {
 
 
 @choose(lambda tile: _UNPACK[tile.kind])
-def unpack_row(tile, source, first, valid, block, cb, c, w, row, width):
-    """The reverse: a blocked row to columns 0 … width-1 of channels first … first+valid-1 of a view.
+def unpack_vectors(tile, source, step, first, valid, block, cb, c, w, row, width):
+    """The reverse: vectors `step` bytes apart to columns 0 … width-1 of channels first … first+valid-1 of a view.
 
     Views in contiguous blocks get whole blocks: their tail lanes are written as they are in the source.
     """
+
+
+@inline
+def unpack_row(tile, source, first, valid, block, cb, c, w, row, width):
+    """`unpack_vectors` from a blocked row at `source`."""
+    unpack_vectors(tile, source, 4 * tile.lanes, first, valid, block, cb, c, w, row, width)
 
 
 @inline

@@ -26,9 +26,9 @@ def _mask_vector(tile: TailTile, vec: Vector, address: Any) -> None:
 
 
 @kernel("y image batch pixels")
-def clear_tail(tile, worker, workers, args):
+def clear_tail(tile, worker, before, part, parts, args):
     """Zero the tail lanes of every pixel of the channel block at y, for each image."""
     pixels = args.batch * args.pixels
-    for p in range(pixels * worker // workers, pixels * (worker + 1) // workers):
+    for p in range(pixels * part // parts, pixels * (part + 1) // parts):
         n = p // args.pixels
         _mask_vector(tile, args.y + n * args.image + (p - n * args.pixels) * 4 * tile.lanes)

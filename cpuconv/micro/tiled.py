@@ -16,6 +16,7 @@ from typing import Any
 
 from cpuconv.micro.gemm import call_gemm_strip
 from cpuconv.micro.intrinsics import copy_vector, word, zero_vector
+from cpuconv.micro.parts import last_unit
 from cpuconv.runtime.kernel import inline, kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -185,7 +186,7 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     "in_tile_width row_step column_step reach_rows reach_columns in_height in_width pad_top pad_left channel_blocks "
     "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step"
 )
-def tiled(tile, worker, workers, args):
+def tiled(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module.
 
     `places` has a row, a column, rows and columns for each of the `tiles` of an output plane; `total` counts the tiles
@@ -194,16 +195,16 @@ def tiled(tile, worker, workers, args):
     units = args.groups * args.blocks * args.chunks
     v = args.v + worker * args.v_step
     m = args.m + worker * args.m_step
-    done = -1
-    for unit in range(units * worker // workers, units * (worker + 1) // workers):
+    done = last_unit(units, before, parts) // args.chunks
+    for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
-        part = unit // args.chunks
-        group = part // args.blocks
-        block = part % args.blocks
+        place = unit // args.chunks
+        group = place // args.blocks
+        block = place % args.blocks
         first = args.total * block // args.blocks
         count = args.total * (block + 1) // args.blocks - first
-        if done != part:
-            done = part
+        if done != place:
+            done = place
             x = args.x + group * args.channel_blocks * args.x_cb
             _forward(tile, args, x, first, count, v, worker)
         w = args.w + group * args.planes * args.panels * args.panel_bytes

@@ -1,30 +1,38 @@
-"""Transposition of floats in registers, by log2(lanes) rounds of shuffles (Eklundh 1972)."""
+"""Transposition of floats in registers: quads of four floats are gathered by the loads, then transposed 4 x 4.
+
+A vector of `lanes` floats is made of `lanes` / 4 quads. Where the quads of a vector come from rows that are four apart,
+two rounds of shuffles within quads, which CPUs do fast, leave columns of the whole block; the other rounds of a
+transposition by halves (Eklundh 1972) are left to the loads, which insert quads as they read them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from cpuconv.isa.vector import I64, Vector
+from llvmlite import ir
+
+from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.micro.intrinsics import emitter
 
-NARROW = 4  # pixels of the narrow transpositions, for rows shorter than a vector
+NARROW = 4  # floats of a quad; pixels of the narrow transpositions, for rows shorter than a vector
 
 
-def transpose(vec: Vector, rows: list[Any]) -> list[Any]:
-    """The columns of `rows`: lanes vectors of lanes floats. At each round, bit `step` of row and lane trade places."""
-    lanes = vec.lanes
-    step = lanes // 2
-    while step:
-        low = [lane if lane & step == 0 else lanes + lane - step for lane in range(lanes)]
-        high = [lane + step if lane & step == 0 else lanes + lane for lane in range(lanes)]
-        mixed = list(rows)
-        for i in range(lanes):
-            if i & step == 0:
-                mixed[i] = vec.shuffle(rows[i], rows[i + step], low)
-                mixed[i + step] = vec.shuffle(rows[i], rows[i + step], high)
-        rows = mixed
-        step //= 2
-    return rows
+def transpose_quads(vec: Vector, rows: list[Any]) -> list[Any]:
+    """Four vectors whose quads are the columns of the quads of four `rows`."""
+
+    def zip_(a: Any, b: Any, order: tuple[int, ...]) -> Any:
+        """In every quad, floats `order` of a's quad (0 to 3) and b's (4 to 7)."""
+        return vec.shuffle(a, b, [q + i % 4 + vec.lanes * (i // 4) for q in range(0, vec.lanes, 4) for i in order])
+
+    low, high = (0, 4, 1, 5), (2, 6, 3, 7)  # of single floats
+    first, second = (0, 1, 4, 5), (2, 3, 6, 7)  # of pairs
+    a, b, c, d = rows
+    made = []
+    for order in (low, high):
+        ab, cd = zip_(a, b, order), zip_(c, d, order)
+        made += [zip_(ab, cd, first), zip_(ab, cd, second)]
+    return made
 
 
 def join(vec: Vector, pieces: list[Any]) -> Any:
@@ -35,34 +43,60 @@ def join(vec: Vector, pieces: list[Any]) -> Any:
     return pieces[0]
 
 
-def load_present(vec: Vector, source: Any, step: Any, count: int, present: Any) -> list[Any]:
-    """`count` vectors, `step` bytes apart; those from number `present` on are not read: zeros (`present` >= 1)."""
+def four_columns(vec: Vector, row: Callable[[int], Any]) -> list[Any]:
+    """The first four columns of `lanes` rows at the addresses row(0), row(1), ..."""
+    narrow = Vector(vec.builder, NARROW)
+    gathered = [join(vec, [narrow.load(row(i)) for i in range(first, vec.lanes, NARROW)]) for first in range(NARROW)]
+    return transpose_quads(vec, gathered)
+
+
+def keep_first(vec: Vector, value: Any, count: Any) -> Any:
+    """The first `count` lanes of `value`; the others zero."""
+    return vec.builder.select(first_lanes(vec, count), value, vec.constant(0.0))
+
+
+def first_lanes(vec: Vector, count: Any) -> Any:
+    """A mask of the first `count` lanes."""
+    lanes = vec.int_type
+    first = vec.builder.insert_element(ir.Constant(lanes, ir.Undefined), vec.builder.trunc(count, I32), I32(0))
+    counts = vec.shuffle(first, first, [0] * vec.lanes)
+    return vec.builder.icmp_signed("<", ir.Constant(lanes, list(range(vec.lanes))), counts)
+
+
+def present_rows(vec: Vector, start: Any, step: Any, present: Any) -> Callable[[int], Any]:
+    """Addresses of rows `step` bytes apart; rows from number `present` (>= 1) on are the first again."""
     builder = vec.builder
-    vectors = []
-    for i in range(count):
+
+    def row(i: int) -> Any:
         there = builder.icmp_signed("<", I64(i), present)
-        offset = builder.select(there, builder.mul(step, I64(i)), I64(0))
-        vectors.append(builder.select(there, vec.load(vec.offset(source, offset)), vec.constant(0.0)))
-    return vectors
+        return vec.offset(start, builder.select(there, builder.mul(step, I64(i)), I64(0)))
+
+    return row
+
+
+def load_present(vec: Vector, source: Any, step: Any, count: int, present: Any) -> list[Any]:
+    """`count` vectors, `step` bytes apart; those from number `present` (>= 1) on are the first again."""
+    row = present_rows(vec, source, step, present)
+    return [vec.load(row(i)) for i in range(count)]
 
 
 def store_present(vec: Vector, vectors: list[Any], target: Any, step: Any, present: Any) -> None:
     """Store the first `present` (>= 1) vectors, `step` bytes apart; in place of each other one, the first again."""
-    builder = vec.builder
+    row = present_rows(vec, target, step, present)
     for i, value in enumerate(vectors):
-        there = builder.icmp_signed("<", I64(i), present)
-        offset = builder.select(there, builder.mul(step, I64(i)), I64(0))
-        vec.store(builder.select(there, value, vectors[0]), vec.offset(target, offset))
+        there = vec.builder.icmp_signed("<", I64(i), present)
+        vec.store(vec.builder.select(there, value, vectors[0]), row(i))
 
 
 @emitter
 def transpose_block(tile: Any, vec: Vector, source: Any, source_step: Any, target: Any, target_step: Any) -> None:
-    """target[j][i] = source[i][j] for lanes × lanes floats; byte steps between the rows of each."""
-    builder = vec.builder
-    source, target = vec.pointer(source), vec.pointer(target)
-    rows = [vec.load(vec.offset(source, builder.mul(source_step, I64(i)))) for i in range(vec.lanes)]
-    for i, row in enumerate(transpose(vec, rows)):
-        vec.store(row, vec.offset(target, builder.mul(target_step, I64(i))))
+    """target[j][i] = source[i][j] for lanes x lanes floats; byte steps between the rows of each."""
+    rows = [vec.offset(vec.pointer(source), vec.builder.mul(source_step, I64(i))) for i in range(vec.lanes)]
+    target = vec.pointer(target)
+    for first in range(0, vec.lanes, NARROW):
+        columns = four_columns(vec, lambda i, at=4 * first: vec.offset(rows[i], at))
+        for j, column in enumerate(columns, first):
+            vec.store(column, vec.offset(target, vec.builder.mul(target_step, I64(j))))
 
 
 @emitter
@@ -70,8 +104,13 @@ def transpose_part(
     tile: Any, vec: Vector, source: Any, source_step: Any, rows: Any, target: Any, target_step: Any, columns: Any
 ) -> None:
     """`transpose_block` of `rows` source rows, further ones being zeros, to `columns` target rows, no further ones."""
-    loaded = load_present(vec, vec.pointer(source), source_step, vec.lanes, rows)
-    store_present(vec, transpose(vec, loaded), vec.pointer(target), target_step, columns)
+    row = present_rows(vec, vec.pointer(source), source_step, rows)
+    addresses = [row(i) for i in range(vec.lanes)]
+    made = []
+    for first in range(0, vec.lanes, NARROW):
+        made += four_columns(vec, lambda i, at=4 * first: vec.offset(addresses[i], at))
+    kept = [keep_first(vec, column, rows) for column in made]
+    store_present(vec, kept, vec.pointer(target), target_step, columns)
 
 
 @emitter
@@ -79,13 +118,10 @@ def transpose_from_narrow(
     tile: Any, vec: Vector, source: Any, source_step: Any, rows: Any, target: Any, target_step: Any
 ) -> None:
     """target[j][i] = source[i][j] for j < NARROW, i < lanes; source rows from `rows` on are zeros."""
-    builder = vec.builder
-    narrow = Vector(builder, NARROW)
-    loaded = load_present(narrow, vec.pointer(source), source_step, vec.lanes, rows)
-    parts = [transpose(narrow, loaded[i : i + NARROW]) for i in range(0, vec.lanes, NARROW)]
+    columns = four_columns(vec, present_rows(vec, vec.pointer(source), source_step, rows))
     target = vec.pointer(target)
-    for j in range(NARROW):
-        vec.store(join(vec, [part[j] for part in parts]), vec.offset(target, builder.mul(target_step, I64(j))))
+    for j, column in enumerate(columns):
+        vec.store(keep_first(vec, column, rows), vec.offset(target, vec.builder.mul(target_step, I64(j))))
 
 
 @emitter
@@ -93,12 +129,11 @@ def transpose_to_narrow(
     tile: Any, vec: Vector, source: Any, source_step: Any, target: Any, target_step: Any, columns: Any
 ) -> None:
     """target[j][i] = source[i][j] for i < NARROW, j < `columns` of lanes."""
-    builder = vec.builder
-    narrow = Vector(builder, NARROW)
     source = vec.pointer(source)
-    wide = [vec.load(vec.offset(source, builder.mul(source_step, I64(i)))) for i in range(NARROW)]
-    rows: list[Any] = []
-    for first in range(0, vec.lanes, NARROW):
-        lanes = range(first, first + NARROW)
-        rows += transpose(narrow, [vec.shuffle(value, value, lanes) for value in wide])
-    store_present(narrow, rows, vec.pointer(target), target_step, columns)
+    wide = [vec.load(vec.offset(source, vec.builder.mul(source_step, I64(i)))) for i in range(NARROW)]
+    quads = transpose_quads(vec, wide)
+    rows = [
+        vec.shuffle(quads[j % NARROW], quads[j % NARROW], range(j - j % NARROW, j - j % NARROW + NARROW))
+        for j in range(vec.lanes)
+    ]
+    store_present(Vector(vec.builder, NARROW), rows, vec.pointer(target), target_step, columns)

@@ -7,9 +7,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.isa.vector import I64, Vector
+from cpuconv.isa.vector import I64, L2, Vector
+from cpuconv.micro.double import Double
 from cpuconv.micro.epilogue import finish
 from cpuconv.micro.linear import Matrix, apply
+from cpuconv.micro.loop import loop
 from cpuconv.runtime.microkernel import MicroKernel
 
 
@@ -24,7 +26,18 @@ class WinogradTransform:
     activation: tuple[Any, ...] | None = None
 
 
-def _two_sided(tile: WinogradTransform, vec: Vector, load: Any, store: Any) -> None:
+@dataclass(frozen=True)
+class WinogradWeights:
+    """The matrices G of the transform of weights, down the columns and across the rows."""
+
+    lanes: int
+    down: Matrix
+    across: Matrix
+
+    scratch = 0  # bytes
+
+
+def _two_sided(tile: WinogradTransform | WinogradWeights, vec: Vector, load: Any, store: Any) -> None:
     """store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j)."""
     high, wide = len(tile.down[0]), len(tile.across[0])
     columns = [apply(vec, tile.down, [load(i, j) for i in range(high)]) for j in range(wide)]
@@ -87,3 +100,37 @@ def winograd_out(
         vec.store(finish(vec, value, bias, extra, tile.activation), target)
 
     _two_sided(tile, vec, load, store)
+
+
+@MicroKernel
+def winograd_weights(
+    tile: WinogradWeights,
+    builder: ir.IRBuilder,
+    taps: Any,
+    channels: Any,
+    target: Any,
+    plane: Any,
+    pairs: Any,
+    row: Any,
+    scratch: Any,
+) -> None:
+    """target + (i·a + j)·plane = (G·taps·Gᵀ)[i, j], a columns, in float64, for vectors of taps side by side; the same
+    for each of `channels` (>= 1), whose targets are `row` bytes apart."""
+    vec, a, r, s = Double(builder, tile.lanes), len(tile.across), len(tile.down[0]), len(tile.across[0])
+    taps, target = vec.pointer(taps), vec.pointer(target)
+
+    def transform(channel: Any) -> None:
+        first = vec.offset(taps, builder.mul(channel, I64(vec.floats.size * r * s)))
+        there = vec.offset(target, builder.mul(channel, row))
+
+        def load(i: int, j: int) -> Any:
+            return vec.widen(vec.offset(first, vec.floats.size * (i * s + j)))
+
+        def store(i: int, j: int, value: Any) -> None:
+            place = vec.offset(there, builder.mul(plane, I64(i * a + j)))
+            vec.prefetch(vec.offset(place, row), L2, write=True)  # the next channel's
+            vec.narrow(value, place)
+
+        _two_sided(tile, vec, load, store)
+
+    loop(builder, 0, channels, transform)

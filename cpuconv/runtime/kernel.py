@@ -1,6 +1,8 @@
-"""The kernel decorator: one ABI, `kernel(tile, worker, workers, args)`, reached by C address.
+"""The kernel decorator: one ABI, `kernel(tile, worker, before, part, parts, args)`, reached by C address.
 
-A kernel does its share (`worker` of `workers`) of the work that `args` describes, and returns nothing.
+A kernel does one part (`part` of `parts`) of the work that `args` describes, in the workspace of `worker`, and returns
+nothing. `before` is the part that this worker did last of the same work, -1 for none: what it left in the workspace is
+still there. Which worker does which part is not known before, and no result depends on it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Kernel:
 
     def signature(self, tile: Any) -> tuple[Any, ...]:
         """Numba's argument types of this kernel for `tile`."""
-        return TileType(tile), types.int64, types.int64, self.block
+        return TileType(tile), *[types.int64] * 4, self.block
 
     def entry(self, tile: Any) -> Code:
         """The kernel specialised for `tile` (compiled at most once per machine)."""

@@ -1,145 +1,90 @@
-"""The launcher: a program is an int64 table of (entry, argument block, parallel?), walked by one compiled function.
+"""The launcher: a program is an int64 table of (entry, argument block, parts for each worker), walked by one compiled
+function.
 
-A parallel row is handed to the threading layer's `parallel_for` (the function Numba's own parallel loops end in), so
-no kernel is compiled with `parallel=True`, and a row costs one fork-join. Signature of that function, the same in
-all three layers: parallel_for(body, args, dims, steps, data, inner_ndim, array_count, threads), which calls
-body(args, dims, steps, data) for chunks of `dims[0]` items that start at address `args[0]`.
+The parts of a row are shared by its caller and threads that help it (`runtime.share`). These are our own
+(`runtime.helpers`), or those of Numba's threading layer: then a row is handed to the layer's `parallel_for`, the
+function that Numba's own parallel loops end in. Its signature, the same in all three layers: parallel_for(body, args,
+dims, steps, data, inner_ndim, array_count, threads), which calls body(args, dims, steps, data) for chunks of `dims[0]`
+items that start at address `args[0]`. So no kernel is compiled with `parallel=True`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
 from cpuconv.runtime.cache import Code, load_or_compile
-from cpuconv.runtime.kernel import compile_entry
+from cpuconv.runtime.helpers import ask, collect
+from cpuconv.runtime.kernel import OPTIONS, compile_entry
+from cpuconv.runtime.share import COUNT, FIRST_WORKER, LINE_BYTES, START, STEP, WORKERS, begin, new_row, work
 from cpuconv.runtime.threads import pool, usable_threads
-from cpuconv.runtime.types import I64
+from cpuconv.runtime.words import call_8, call_kernel, word
 
-_BYTES = ir.IntType(8).as_pointer()
-_WORDS = I64.as_pointer()
-_ENTRY = ir.FunctionType(_BYTES, [_BYTES, I64, I64, _WORDS])
-_BODY = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), _WORDS, _WORDS, _BYTES])
+_TABLE, _ROWS, _ROW, _BOARD, _PARALLEL_FOR, _BODY = range(6)  # words of a record
+_COLUMNS = 3
 
 
-def _call_entry(builder: ir.IRBuilder, entry: Any, worker: Any, workers: Any, args: Any) -> None:
-    function = builder.inttoptr(entry, _ENTRY.as_pointer())
-    builder.call(function, [ir.Constant(_BYTES, None), worker, workers, builder.inttoptr(args, _WORDS)])
+def _layer_body(args, dims, steps, row):  # compiled below
+    first = word(args, 0)
+    for worker in range(first, first + word(dims, 0)):
+        work(row + (FIRST_WORKER + worker) * LINE_BYTES)
 
 
-def _body(module: ir.Module) -> ir.Function:
-    """body(args, dims, steps, data): run workers args[0] … args[0]+dims[0]-1 of the row described by data."""
-    function = ir.Function(module, _BODY, "cpuconv_parallel_body")
-    function.linkage = "internal"
-    args, dims, _, data = function.args
-    builder = ir.IRBuilder(function.append_basic_block())
-    first = builder.ptrtoint(builder.load(args), I64)
-    count = builder.load(dims)
-    words = builder.bitcast(data, _WORDS)
-    entry, block, workers = (builder.load(builder.gep(words, [ir.Constant(I64, i)])) for i in range(3))
-    start = builder.block
-    loop = builder.append_basic_block()
-    done = builder.append_basic_block()
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    index = builder.phi(I64)
-    index.add_incoming(ir.Constant(I64, 0), start)
-    _call_entry(builder, entry, builder.add(first, index), workers, block)
-    following = builder.add(index, ir.Constant(I64, 1))
-    index.add_incoming(following, loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-    builder.position_at_end(done)
-    builder.ret_void()
-    return function
-
-
-@intrinsic
-def _word(typingctx: Any, address: Any, index: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.gep(builder.inttoptr(arguments[0], _WORDS), [arguments[1]]))
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _serial(typingctx: Any, entry: Any, block: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _call_entry(builder, arguments[0], ir.Constant(I64, 0), ir.Constant(I64, 1), arguments[1])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _parallel(typingctx: Any, parallel_for: Any, entry: Any, block: Any, workers: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        parallel_for, entry, block, workers = arguments
-
-        def words(*values: Any) -> Any:
-            with builder.goto_entry_block():
-                space = builder.alloca(I64, size=len(values))
-            for position, value in enumerate(values):
-                builder.store(value, builder.gep(space, [ir.Constant(I64, position)]))
-            return builder.bitcast(space, _BYTES)
-
-        zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
-        function_type = ir.FunctionType(ir.VoidType(), [_BYTES] * 5 + [I64, I64, I64])
-        function = builder.inttoptr(parallel_for, function_type.as_pointer())
-        body = builder.bitcast(_body(builder.module), _BYTES)
-        data = words(entry, block, workers)
-        builder.call(function, [body, words(zero), words(workers), words(one), data, zero, one, workers])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, types.int64), codegen
-
-
-def _run(record):  # compiled below, for the address of: table, rows, workers, parallel_for
-    table = _word(record, 0)
-    workers = _word(record, 2)
-    parallel_for = _word(record, 3)
-    for row in range(_word(record, 1)):
-        entry = _word(table, 3 * row)
-        block = _word(table, 3 * row + 1)
-        if workers > 1 and _word(table, 3 * row + 2) != 0:
-            _parallel(parallel_for, entry, block, workers)
+def _run(record):  # compiled below
+    table, row, board = word(record, _TABLE), word(record, _ROW), word(record, _BOARD)
+    for index in range(word(record, _ROWS)):
+        entry = word(table, _COLUMNS * index)
+        block = word(table, _COLUMNS * index + 1)
+        each = word(table, _COLUMNS * index + 2)
+        if row == 0 or each == 0:
+            call_kernel(entry, 0, -1, 0, 1, block)
+            continue
+        begin(row, entry, block, each)
+        if board != 0:
+            workers = ask(board, row)
+            work(row + FIRST_WORKER * LINE_BYTES)
+            collect(board, row, workers)
         else:
-            _serial(entry, block)
+            parallel_for, body = word(record, _PARALLEL_FOR), word(record, _BODY)
+            told = (row + 8 * START, row + 8 * COUNT, row + 8 * STEP)
+            call_8(parallel_for, body, told[0], told[1], told[2], row, 0, 1, word(row, WORKERS))
 
 
-_SIGNATURE = (types.int64,)
-_launcher: Any = None
+@functools.cache
+def _entry(name: str, words: int) -> Code:
+    compiled = functools.partial(compile_entry, njit(**OPTIONS)(globals()[name]), (types.int64,) * words)
+    return load_or_compile(name, __name__, "", compiled)
 
 
-def _launch_function() -> Any:
-    global _launcher
-    if _launcher is None:
-        dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(_run)
-        code = load_or_compile("launch", __name__, "record", lambda: compile_entry(dispatcher, _SIGNATURE))
-        _launcher = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.address)  # releases the GIL while it runs
-        _launcher.code = code
-    return _launcher
+@functools.cache
+def _launcher() -> Any:
+    """The launcher as a C function of a record's address; it releases the interpreter's lock while it runs."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(_entry("_run", 1).address)
 
 
 class Program:
-    """A recorded sequence of kernel calls with their argument blocks (both kept alive here)."""
+    """A recorded sequence of kernel calls with their argument blocks (both kept alive here).
 
-    def __init__(self, rows: Sequence[tuple[Code, np.ndarray, bool]], threads: int) -> None:
+    Each has a number of parts for each worker: with several, who is done early takes over from the others; with none
+    it is run by one.
+    """
+
+    def __init__(self, rows: Sequence[tuple[Code, np.ndarray, int]], threads: int) -> None:
         self._rows = rows
-        self._table = np.array([[code.address, block.ctypes.data, wide] for code, block, wide in rows], np.int64)
-        self._threads = threads if any(wide for _, _, wide in rows) else 1
-        self._call = _launch_function()
-        self._serial = self._record(1, 0)
+        self._table = np.array([[code.address, block.ctypes.data, int(each)] for code, block, each in rows], np.int64)
+        self._threads = threads if any(each for _, _, each in rows) else 1
+        self._call = _launcher()
+        self._serial = self._record(0)
         self._serial_address = self._serial.ctypes.data
-        self._parallel: np.ndarray | None = None
+        self._pool: Any = None
 
-    def _record(self, threads: int, parallel_for: int) -> np.ndarray:
-        return np.array([self._table.ctypes.data, len(self._table), threads, parallel_for], np.int64)
+    def _record(self, row: int, board: int = 0, parallel_for: int = 0, body: int = 0) -> np.ndarray:
+        return np.array([self._table.ctypes.data, len(self._table), row, board, parallel_for, body], np.int64)
 
     def run(self) -> None:
         """Run all rows in order; returns when the last is done. Not to be called twice at once."""
@@ -147,7 +92,11 @@ class Program:
             self._call(self._serial_address)
             return
         workers = pool()
-        if self._parallel is None:
-            self._parallel = self._record(self._threads, workers.parallel_for)
+        if self._pool is not workers:  # the first, or another one after a fork
+            self._pool = workers
+            self._row = new_row(self._threads)
+            body = 0 if workers.address else _entry("_layer_body", 4).address
+            self._parallel = self._record(self._row.ctypes.data, workers.address, workers.parallel_for, body)
+            self._parallel_address = self._parallel.ctypes.data
         with workers.guard:
-            self._call(self._parallel.ctypes.data)
+            self._call(self._parallel_address)

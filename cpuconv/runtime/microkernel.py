@@ -7,7 +7,7 @@ are int64 words: addresses, byte strides, counts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -19,9 +19,9 @@ from cpuconv.runtime.cache import Code, Entries, load_object, load_or_compile
 from cpuconv.runtime.target import target, target_machine
 from cpuconv.runtime.types import I64, tile_text
 
-# The CPU whose scheduling model orders the instructions on x86-64: LLVM's model of Zen 4 moves loads so far ahead of
-# their use that sums spill (docs/decisions/0007-schedule.md).
-SCHEDULE = "sapphirerapids"
+# The CPU whose scheduling model orders the instructions, by LLVM's name of the architecture; else it is the target's
+# own. LLVM's model of Zen 4 moves loads so far ahead of their use that sums spill (docs/decisions/0007-schedule.md).
+SCHEDULE: Mapping[str, str] = {"x86_64": "sapphirerapids"}
 _SYMBOL = "cpuconv_micro_kernel"
 _lock = threading.Lock()  # llvmlite's identified types and pass builders are not safe to share
 
@@ -29,10 +29,10 @@ _lock = threading.Lock()  # llvmlite's identified types and pass builders are no
 class MicroKernel:
     """An emitter `emit(tile, builder, *words)`; `entry(tile)` compiles or loads the code for one tile.
 
-    schedule: the CPU that instructions are ordered for on x86-64; elsewhere that is the target's own.
+    schedule: the CPU that instructions are ordered for, by architecture; elsewhere that is the target's own.
     """
 
-    def __init__(self, emit: Callable[..., None], *, schedule: str = SCHEDULE) -> None:
+    def __init__(self, emit: Callable[..., None], *, schedule: Mapping[str, str] = SCHEDULE) -> None:
         code = emit.__code__
         self.module = emit.__module__
         self.name = f"{self.module}.{emit.__qualname__}"
@@ -70,8 +70,8 @@ class MicroKernel:
         module.triple = target()[0]
         module.data_layout = str(machine.target_data)
         function = ir.Function(module, self.type, _SYMBOL)
-        if module.triple.startswith("x86_64"):
-            set.add(function.attributes, f'"tune-cpu"="{self.schedule}"')  # past llvmlite's list of plain words
+        if cpu := self.schedule.get(module.triple.partition("-")[0]):
+            set.add(function.attributes, f'"tune-cpu"="{cpu}"')  # past llvmlite's list of plain words
         for argument, name in zip(function.args, self.words, strict=True):
             argument.name = name
         builder = ir.IRBuilder(function.append_basic_block("entry"))

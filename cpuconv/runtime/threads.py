@@ -1,7 +1,9 @@
-"""Threads: how many, and whose. The pool is that of Numba's threading layer; we start none of our own.
+"""Threads: how many, and whose.
 
-`omp` and `tbb` take calls from several Python threads at once; `workqueue` kills the process then, so launches on
-it go through a lock. A child of `fork` inherits a dead pool: it runs serially, and says so once.
+They are our own (`runtime.helpers`) where these can sleep, unless NUMBA_THREADING_LAYER names one of Numba's layers;
+a child of `fork` starts new ones. Of the layers, `omp` and `tbb` take calls from several Python threads at once;
+`workqueue` kills the process then, so launches on it go through a lock. A child of `fork` inherits a layer's pool
+dead: it runs serially, and says so once.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from numba.np.ufunc import parallel
 
 from autotune.cores import allowed_cores
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
+from cpuconv.runtime import helpers
+from cpuconv.runtime.helpers import Helpers
 
 _MODULES = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
 AUTO = "auto"  # the count that is fastest for a shape
@@ -39,6 +43,8 @@ def get_num_threads() -> int | str:
 
 def set_num_threads(n: int | str) -> None:
     """Set the default number of threads: 1 to the number of cores this process may use, or "auto".
+
+    Those are the cores of its affinity, and no more than a control group's quota grants whole (1.5 cores: one).
 
     Raises
     ------
@@ -71,7 +77,11 @@ def check_threads(n: int | None, name: str = "threads") -> int:
     return int(n)
 
 
-class _Pool:
+class _Layer:
+    """The pool of Numba's threading layer."""
+
+    address = 0
+
     def __init__(self) -> None:
         parallel._launch_threads()
         self.layer = numba.threading_layer()
@@ -80,10 +90,19 @@ class _Pool:
         self.guard = threading.Lock() if self.layer == "workqueue" else contextlib.nullcontext()
 
 
-@functools.lru_cache(maxsize=1)
-def pool() -> _Pool:
-    """The threading layer's pool, started at first use."""
-    return _Pool()
+_pool: Helpers | _Layer | None = None
+_starting = threading.Lock()
+
+
+def pool() -> Helpers | _Layer:
+    """The threads that help callers, started at first use."""
+    global _pool
+    if _pool is None:
+        with _starting:
+            if _pool is None:
+                own = numba.config.THREADING_LAYER == "default" and helpers.available()
+                _pool = Helpers(maximum_threads() - 1) if own else _Layer()
+    return _pool
 
 
 def usable_threads(wanted: int) -> int:
@@ -103,8 +122,11 @@ def usable_threads(wanted: int) -> int:
 
 
 def _after_fork_in_child() -> None:
-    global _forked
-    _forked = pool.cache_info().currsize > 0
+    global _forked, _pool, _starting
+    _starting = threading.Lock()
+    if isinstance(_pool, Helpers):
+        _pool = None
+    _forked = _pool is not None
 
 
 if hasattr(os, "register_at_fork"):

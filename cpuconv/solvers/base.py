@@ -7,13 +7,21 @@ name, in the store and in `plan.algorithm`.
     class Params
     applicable(problem, isa) -> str | None              why it cannot run this, or None
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
+    bound(problem, machine) -> float                    seconds that no candidate's estimate is below, found cheaply
     cost(problem, params, machine) -> Cost              lower bound and estimate
-    layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides
-    pack(problem, params, isa, weight) -> np.ndarray    weights in the order they are read
+    layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides.
+                                                        Of params None: what every candidate needs
+    packing(problem, params, isa) -> Packing            the form in which weights are read
     bind(problem, params, isa, space, x, y, residual) -> list[Step]
 
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
+
+A `Packing` (solvers/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
+can share one copy.
+
+A choice asks for `bound` first, and for the candidates only of solvers whose bound is not above the best estimate yet:
+what is true of the best candidate with ideal tiles (operations, memory once) is worth most; a test holds it to be true.
 
 What can run is kept apart from what is worth running. The workspace of a candidate is what `bind` reserves.
 """
@@ -38,6 +46,8 @@ from layouts import Strides
 
 ALIGNMENT = 64
 FLOAT = 4
+_MOST_PARTS = 8  # for each worker
+_PART_FLOPS = 1e6  # some 10 µs: taking a part costs a hundredth of that
 
 
 @dataclass(frozen=True)
@@ -81,8 +91,13 @@ class Step:
     kernel: Kernel
     tile: Any
     args: Args
-    parallel: bool = True
+    parts: int = 1  # for each worker, of which others may take over some; 0: it is run by one
     clears_tail: bool = False  # writes zeros to the output's lanes that are no channels
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays among the arguments."""
+        return sum(value.nbytes for value in self.args.values() if isinstance(value, np.ndarray))
 
     def compile(self) -> Code:
         """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
@@ -123,15 +138,15 @@ def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
     return layouts.get(layout).strides(strides[::-1])
 
 
-def moved_bytes(problem: ConvProblem) -> tuple[int, int]:
-    """Bytes of the input and of the output as they lie in memory, channels that fill up blocks included."""
-    pairs = ((problem.in_layout, problem.in_shape), (problem.out_layout, problem.out_shape))
-    return tuple(FLOAT * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)  # type: ignore
-
-
 def view_args(prefix: str, strides: Strides) -> dict[str, int]:
     """The stride arguments `<prefix>_block … <prefix>_w` of a kernel that takes any view."""
     return {f"{prefix}_{name}": getattr(strides, name) for name in ("block", "cb", "c", "h", "w")}
+
+
+def parts_each(problem: ConvProblem, units: int) -> int:
+    """Parts for each worker of work in so many units: enough for others to take over, and worth it."""
+    workers = max(1, problem.threads)
+    return max(1, min(_MOST_PARTS, units // workers, int(problem.flops / _PART_FLOPS / workers)))
 
 
 def divide(a: int, b: int) -> int:
@@ -143,8 +158,7 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray
     """Uninitialised array that starts on a cache line."""
     size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -address(raw) % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+    return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
 
 
 def params_text(params: Any) -> str:

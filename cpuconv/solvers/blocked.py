@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,13 +23,12 @@ from cpuconv.solvers.base import (
     Ref,
     Space,
     Step,
-    aligned,
     divide,
-    moved_bytes,
+    parts_each,
     view_args,
 )
 from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.tiling import Tile, plane_cycles, segment, streams
+from cpuconv.solvers.tiling import Tile, pixel_cycles, plane_cycles, segment, streams
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -59,6 +58,7 @@ class Shape:
     flat: bool = False  # the plane as one row of pixels
 
 
+@functools.cache
 def layout(isa: Isa) -> str:
     """The blocked layout of this instruction set."""
     return layouts.blocked(isa.lanes).name
@@ -96,29 +96,6 @@ def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     line = problem.w * divide(problem.c, isa.lanes) * isa.lanes * FLOAT * problem.stride[0] * tile.rows
     largest = max(1, int(_BAND_SHARE * machine().l2 / line))
     return sorted({min(total, max(1, int(share * largest))) for share in _STEPS_TO_BAND}, reverse=True)
-
-
-def pack(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray, planar: bool = False) -> np.ndarray:
-    """Weights in the order the GEMM tile reads them, tail channels of K zero.
-
-    Blocked: [group][panel][C/lanes][R][S][lanes of C][v·lanes of K], the last block with as many channels as there are;
-    planar: [group][panel][C][R][S][v·lanes of K]. The last panel of a group overlaps the one before.
-    """
-    sizes = geometry(problem, isa)
-    lanes, groups = isa.lanes, problem.groups
-    depth = 1 if planar else lanes
-    panels = divide(sizes.vectors, v)
-    full = np.zeros((groups, sizes.vectors * lanes, problem.cg, problem.r, problem.s), np.float32)
-    full[:, : problem.kg] = weight.reshape(groups, problem.kg, problem.cg, problem.r, problem.s)
-    full = full.reshape(groups, sizes.vectors, lanes, problem.cg, problem.r, problem.s)
-    packed = aligned((groups, panels, sizes.reduction, v, lanes))
-    for panel in range(panels):
-        first = min(panel * v, sizes.vectors - v)
-        for channel in range(0, problem.cg, depth):
-            some = full[:, first : first + v, :, channel : channel + depth].transpose(0, 4, 5, 3, 1, 2)
-            start = channel * problem.r * problem.s
-            packed[:, panel, start : start + math.prod(some.shape[1:4])] = some.reshape(groups, -1, v, lanes)
-    return packed
 
 
 def convolve_step(
@@ -241,7 +218,8 @@ def convolve_step(
         **view_args("x", x.strides),
     }
     args |= _in_place(problem, shape, isa, x, band_width, band)
-    return Step(convolve, tile, args, clears_tail=True)
+    units = problem.n * row_blocks * column_blocks * chunks
+    return Step(convolve, tile, args, parts_each(problem, units), clears_tail=True)
 
 
 def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_width: int, band: int) -> Args:
@@ -305,14 +283,27 @@ def cost(
     isa = machine.isa
     sizes = geometry(problem, isa)
     tile = Tile(shape.v, shape.rows, shape.cols)
-    planes = problem.n * problem.groups
-    compute = planes * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
+    compute = problem.n * problem.groups * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    in_bytes, out_bytes = moved_bytes(problem)
-    weight_bytes = problem.weight_bytes
-    traffic = (in_bytes + out_bytes + weight_bytes) / machine.rate(in_bytes + out_bytes + weight_bytes)
     tiles = divide(height, shape.rows)
     blocks = max(1, tiles // shape.block) if shape.block else 1
+    traffic = _traffic(problem, machine, blocks, band, planar)
+    return machine.cost(floor, compute + traffic, problem.threads)
+
+
+def bound(problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> float:
+    """Seconds that no `cost` is below: FMA slots and stores, and the traffic if weights are read once an image."""
+    sizes = geometry(problem, machine.isa)
+    pixels = problem.n * problem.groups * sizes.vectors * height * width
+    compute = pixels * pixel_cycles(machine.isa, sizes.reduction)
+    return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
+
+
+def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, planar: bool) -> float:
+    """Cycles to move activations, weights once for each of the blocks of an image, and bands."""
+    isa = machine.isa
+    moved, weight_bytes = problem.stored_bytes, problem.weight_bytes
+    traffic = (moved + weight_bytes) / machine.rate(moved + weight_bytes)
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
         pixels = problem.n * problem.h * problem.w
@@ -322,4 +313,4 @@ def cost(
             traffic += _GATHER * floats
         elif not planar and problem.in_layout != layout(isa):
             traffic += _TRANSPOSE * floats
-    return machine.cost(floor, compute + traffic, problem.threads)
+    return traffic

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, lanewise
 from cpuconv.solvers.base import Cost, Operand, Space, Step
 from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.packing import Filters, Packing, Panels
 
 NAME = "depthwise"
 ACCURACY = "exact"
@@ -46,19 +45,25 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         yield Params(shape.rows, shape.cols, int(shape.held), shape.block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and the traffic."""
+    return lanewise.bound(problem, machine)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA and load slots of the tiles, and the traffic of activations."""
     return lanewise.cost(problem, _shape(params), machine)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocked input in place or any input through bands; output in blocks."""
-    return (None if params.block else blocked.layout(isa)), blocked.layout(isa)
+    in_place = params is not None and not params.block
+    return (blocked.layout(isa) if in_place else None), blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """[block][1][R][S][lanes]."""
-    return lanewise.pack(problem, isa, weight)
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[block][R][S][lanes]: panels of one vector, all channels one group."""
+    return Panels(Filters(isa.lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
 
 
 def bind(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked
 from cpuconv.solvers.base import Cost, Operand, Space, Step
+from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.tiling import tiles
 
 NAME = "direct"
@@ -48,7 +48,12 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
-def cost(problem: ConvProblem, params: Params, machine: blocked.Machine) -> Cost:
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, the copy of the bands, and the traffic."""
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
@@ -58,14 +63,14 @@ def needs_band(problem: ConvProblem, isa: Isa) -> bool:
     return any(problem.pads) or problem.in_layout != blocked.layout(isa)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Any input (bands are packed from it); output in blocks."""
     return None, blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is."""
-    return blocked.pack(problem, params.v, isa, weight)
+    return Panels.of(problem, isa, params.v)
 
 
 def bind(

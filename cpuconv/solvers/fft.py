@@ -9,6 +9,7 @@ weights' transforms carry the normalisation, and their conjugates make the circu
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.micro.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
+from cpuconv.micro.fft_weights import FftWeights, fft_weights
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, transformed
 from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing
 from cpuconv.solvers.transformed import Planes
 
 NAME = "fft"
@@ -44,7 +47,6 @@ SIZES: dict[int, tuple[int, int, int]] = {
 }
 _MOST_FORMS = 6  # tile sizes, each with three or four products, worth trying
 _L2_SHARES = (0.7, 1.4, 3.0)  # transforms of a block: the weights are many, and larger blocks read them less often
-_PACKED_AT_ONCE = 16  # output channels whose spectrum is held in float64
 _MOVED = 8  # storing and loading a plane takes as long as so many operations
 _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
 _MOST_WEIGHTS = 512 << 20  # bytes of transformed weights: they grow with the tile, not with the kernel
@@ -79,7 +81,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"there are {problem.groups} groups"
     if max(problem.effective_kernel) >= max(SIZES):
         return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
-    if not _forms(problem):
+    least = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
+    if plane_count(*least, REGULAR) > _most_planes(problem):
         return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
 
@@ -98,27 +101,49 @@ def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
+_FORMS = [(rows, cols, products) for rows in SIZES for cols in SIZES for products in (GAUSS, REGULAR)]
+
+
+@functools.cache
+def _figures() -> np.ndarray:
+    """Of each of `_FORMS`: rows, columns, planes, products, operations forward, backward for the columns, and backward
+    for each row of outputs."""
+    kinds = [planes(*form) for form in _FORMS]
+    counts = [(each.count, each.products) for each in kinds]
+    work = [(*_operations(*form, 0), SIZES[form[1]][2]) for form in _FORMS]
+    return np.array([(*form[:2], *count, *each) for form, count, each in zip(_FORMS, counts, work, strict=True)]).T
+
+
+def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
+    """Which of `_FORMS` can run the problem, and what they are."""
+    rows, cols, count = _figures()[:3]
+    reach = problem.effective_kernel
+    able = np.flatnonzero((rows >= reach[0]) & (cols >= reach[1]) & (count <= _most_planes(problem)))
+    rows, cols, count, products, forward, backward, backward_row = _figures()[:, able]
+    high, wide = np.minimum(rows - reach[0] + 1, problem.oh), np.minimum(cols - reach[1] + 1, problem.ow)
+    tiles = max(1, problem.n) * (-problem.oh // high) * (-problem.ow // wide)  # both negative: rounded up
+    return able, transformed.Forms(tiles, count, products, forward, backward + high * backward_row)
+
+
 def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
     """Tile sizes, and products of a complex one, with the least work for a whole plane; of rows×cols and cols×rows,
     the better."""
+    able, (tiles, count, products, forward, backward) = _able(problem)
+    moved = _MOVED * count
+    work = (products * tiles + count * _WEIGHTS_READ) * float(problem.c * problem.k)
+    work += tiles * ((forward + moved) * problem.c + (backward + moved) * problem.k)
+    distinct: dict[tuple[frozenset[int], int], tuple[int, int, int]] = {}
+    for index in able[np.lexsort((-able, work))].tolist():
+        form = _FORMS[index]
+        distinct.setdefault((frozenset(form[:2]), form[2]), form)
+        if len(distinct) == _MOST_FORMS:
+            break
+    return list(distinct.values())
 
-    def work(form: tuple[int, int, int]) -> float:
-        out, found = outputs(problem, *form[:2]), planes(*form)
-        forward, backward = (count + _MOVED * found.count for count in _operations(*form, out[0]))
-        tiles = transformed.tile_grid(problem, out)[2]
-        products = (found.products * tiles + found.count * _WEIGHTS_READ) * problem.c * problem.k
-        return products + tiles * (forward * problem.c + backward * problem.k)
 
-    most_planes = _MOST_WEIGHTS // (4 * problem.c * problem.k)
-    found = [
-        (rows, cols, products)
-        for rows in SIZES
-        for cols in SIZES
-        for products in (GAUSS, REGULAR)
-        if min(outputs(problem, rows, cols)) >= 1 and plane_count(rows, cols, products) <= most_planes
-    ]
-    distinct = {(frozenset(form[:2]), form[2]): form for form in sorted(found, key=work, reverse=True)}
-    return sorted(distinct.values(), key=work)[:_MOST_FORMS]
+def _most_planes(problem: ConvProblem) -> int:
+    """Planes that the limit on transformed weights admits."""
+    return _MOST_WEIGHTS // (4 * problem.c * problem.k)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -131,6 +156,11 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     yield from itertools.islice(found, None if problem.r * problem.s >= _WORTH_TAPS else 1)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """The least that any tile size takes."""
+    return transformed.bound(problem, machine, _able(problem)[1])
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
     form = params.rows, params.cols, params.products
@@ -138,39 +168,17 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return transformed.cost(problem, params, machine, out, planes(*form), _operations(*form, out[0]))
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)
 
 
-def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int, products: int) -> np.ndarray:
-    """Planes (count, K, C) in float64 of weights (K, C, R, S), in the order that `plane_count` names.
-
-    `products` real ones form a complex product. Edge columns take the half that the forward transform leaves out of
-    their doubled frequencies.
-    """
-    spread = np.zeros((*weight.shape[:2], rows, cols))
-    reach = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
-    spread[:, :, : reach[0] : dilation[0], : reach[1] : dilation[1]] = weight
-    found = np.conj(np.fft.rfft2(spread)).transpose(2, 3, 0, 1) / (rows * cols)
-    edges = (0, cols // 2)
-    planes = [found[u, column].real for u in (0, rows // 2) for column in edges]
-    numbers = [found[u, column] / 2 for u in range(1, rows // 2) for column in edges]
-    numbers += [found[u, column] for column in range(1, cols // 2) for u in range(rows)]
-    for w in numbers:
-        planes += (w.real, w.imag) if products == REGULAR else (w.real, w.imag - w.real, w.real + w.imag)
-    return np.stack(planes)
-
-
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """The spectrum in float32 in the order of `transformed.pack`."""
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """The planes of `fft_weights` in float64, then in float32 in the order of `transformed.packing`."""
     form = params.rows, params.cols, params.products
-    kinds = planes(*form)
-    packed = np.empty((kinds.count, problem.k, problem.c), np.float32)
-    for k in range(0, problem.k, _PACKED_AT_ONCE):
-        some = weight[k : k + _PACKED_AT_ONCE].astype(np.float64)
-        packed[:, k : k + _PACKED_AT_ONCE] = spectrum(some, problem.dilation, *form)
-    return transformed.pack(problem, params.v, isa, packed, kinds.pairs)
+    steps = (step if taps > 1 else 1 for step, taps in zip(problem.dilation, (problem.r, problem.s), strict=True))
+    transform = MicroRef(fft_weights, FftWeights(isa.lanes, *form, problem.r, problem.s, *steps))
+    return transformed.packing(problem, params.v, isa, planes(*form), transform)
 
 
 def bind(

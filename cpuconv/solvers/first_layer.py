@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import PLANAR_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked
 from cpuconv.solvers.base import Cost, Operand, Space, Step
 from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.tiling import tiles
 
 NAME = "first_layer"
@@ -54,19 +53,24 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, the copy of the bands, and the traffic."""
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=True, planar=True)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Any input; output in blocks."""
     return None, blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][R][S][v][lanes of K]."""
-    return blocked.pack(problem, params.v, isa, weight, planar=True)
+    return Panels.of(problem, isa, params.v, planar=True)
 
 
 def bind(

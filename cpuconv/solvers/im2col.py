@@ -7,6 +7,7 @@ one block of output pixels are packed, stay in L2 under all weight panels, and g
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,10 +18,23 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.base import (
+    FLOAT,
+    Args,
+    Cost,
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    Step,
+    divide,
+    parts_each,
+    view_args,
+)
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.reordering import plane, row_tile
-from cpuconv.solvers.tiling import Tile, plane_cycles, streams, tiles
+from cpuconv.solvers.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
 from layouts import Strides
 
 NAME = "im2col"
@@ -48,6 +62,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return None
 
 
+@functools.lru_cache(maxsize=1024)
 def unroll(depth: int) -> int:
     """Rows of a reduction step that pad `depth` the least; the larger of equals."""
     return min((u for u in _UNROLLS if u <= depth), key=lambda u: (-depth % u, -u), default=depth)
@@ -70,43 +85,51 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.cols, block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, columns packed once and weights read once an image, and the way to the output."""
+    isa = machine.isa
+    vectors, _, padded = sizes(problem, isa)
+    pixels = problem.n * problem.groups * vectors * problem.oh * problem.ow
+    tiles = vectors * problem.oh * problem.ow / max(v * n for v, n in enumerate(isa.pixels, 1))
+    return machine.seconds(pixels * pixel_cycles(isa, padded) + _beside(problem, machine, 1, 1, tiles), problem.threads)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, packing, the way to the output, and the traffic of weights and activations."""
     isa = machine.isa
-    vectors, depth, padded = sizes(problem, isa)
+    vectors, _, padded = sizes(problem, isa)
     pixels = problem.oh * problem.ow
+    tile = Tile(params.v, 1, params.n)
+    compute = problem.n * problem.groups * plane_cycles(isa, tile, vectors, 1, pixels, padded)
+    tiles = divide(vectors, params.v) * divide(pixels, params.n)
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
+    beside = _beside(problem, machine, *_share(problem, params, isa), tiles)
+    return machine.cost(floor, compute + beside, problem.threads)
+
+
+def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
+    """Cycles of packing, of the way to the output, and of traffic, beside those of the tiles of a plane."""
+    isa = machine.isa
+    vectors, depth, _ = sizes(problem, isa)
     planes = problem.n * problem.groups
-    blocks, chunks = _share(problem, params, isa)
-    compute = planes * plane_cycles(isa, Tile(params.v, 1, params.n), vectors, 1, pixels, padded)
     wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
     packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * (4 / isa.lanes if wide else 1.5))
     if problem.in_layout == "NCHW" and _is_plain(problem):
-        # the input is the matrix, and each of its rows a page of its own
-        packing = planes * divide(vectors, params.v) * divide(pixels, params.n) * depth * _PAGE_CYCLES
-    way_out = planes * vectors * pixels * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
-    activations = problem.in_bytes + problem.out_bytes
-    traffic = (activations + problem.weight_bytes) / machine.rate(activations + problem.weight_bytes)
-    traffic += problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return machine.cost(floor, compute + packing + way_out + traffic, problem.threads)
+        packing = planes * tiles * depth * _PAGE_CYCLES  # the input is the matrix, each of its rows a page of its own
+    way_out = planes * vectors * problem.oh * problem.ow * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
+    moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
+    again = problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
+    return packing + way_out + moved / machine.rate(moved) + again
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Any strides in and out."""
     return None, None
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """[group][panel][C·R·S, padded][v][lanes of K]; the last panel of a group overlaps the one before."""
-    vectors, depth, padded = sizes(problem, isa)
-    full = np.zeros((problem.groups, padded, vectors * isa.lanes), np.float32)
-    full[:, :depth, : problem.kg] = weight.reshape(problem.groups, problem.kg, depth).transpose(0, 2, 1)
-    panels = divide(vectors, params.v)
-    packed = aligned((problem.groups, panels, padded, params.v * isa.lanes))
-    for panel in range(panels):
-        first = min(panel * params.v, vectors - params.v) * isa.lanes
-        packed[:, panel] = full[:, :, first : first + params.v * isa.lanes]
-    return packed
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[group][panel][C·R·S, padded][v][lanes of K]."""
+    return Panels.of(problem, isa, params.v, planar=True, rows=sizes(problem, isa)[2])
 
 
 def bind(
@@ -209,9 +232,9 @@ def bind(
         "r_image": added.n,
         **view_args("r", added),
     }
-    return [
-        Step(im2col, Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows), args, clears_tail=True)
-    ]
+    tile = Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows)
+    each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
+    return [Step(im2col, tile, args, each, clears_tail=True)]
 
 
 def _is_plain(problem: ConvProblem) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +15,20 @@ from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.micro.lanewise import LanewiseTile, lanewise
 from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide, view_args
+from cpuconv.solvers.base import (
+    FLOAT,
+    Args,
+    Cost,
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    Step,
+    aligned,
+    divide,
+    parts_each,
+    view_args,
+)
 from cpuconv.solvers.blocked import layout, reach
 from cpuconv.solvers.machine import Machine, machine
 
@@ -37,6 +53,21 @@ class Shape:
     mix: int = 1
 
 
+class Kernel(NamedTuple):
+    """What the inside of a tile depends on, beside the tile."""
+
+    r: int
+    s: int
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    activated: bool
+
+    @property
+    def effective_kernel(self) -> tuple[int, int]:
+        """Rows and columns that the dilated kernel spans."""
+        return (self.r - 1) * self.dilation[0] + 1, (self.s - 1) * self.dilation[1] + 1
+
+
 @dataclass(frozen=True)
 class Columns:
     """How tiles cover an output row in place.
@@ -53,9 +84,14 @@ class Columns:
     right: tuple[int, int]
 
 
-def window(problem: ConvProblem, rows: int, cols: int) -> tuple[int, int]:
+def kernel_of(problem: ConvProblem) -> Kernel:
+    """The problem without its sizes."""
+    return Kernel(problem.r, problem.s, problem.stride, problem.dilation, problem.activation is not None)
+
+
+def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, int]:
     """Input rows and columns under rows × cols outputs."""
-    high, wide = reach(problem)
+    high, wide = problem.effective_kernel
     return (rows - 1) * problem.stride[0] + high, (cols - 1) * problem.stride[1] + wide
 
 
@@ -87,90 +123,102 @@ def columns(problem: ConvProblem, cols: int, in_place: bool) -> Columns | None:
     return None if left[1] < wide or right[0] > 0 else Columns(count, low, high, left, whole, right)
 
 
-def sums_alive(problem: ConvProblem, shape: Shape) -> int:
+def sums_alive(kernel: Kernel, shape: Shape) -> int:
     """Outputs under way at once: all of the tile or, held, those under one input row."""
     outputs = shape.rows * shape.cols
     if not shape.held:
         return outputs
-    full, rest = divmod((problem.r - 1) * problem.dilation[0], problem.stride[0])
-    ending = min(shape.cols, (problem.s - 1) * problem.dilation[1] // problem.stride[1] + 1)
+    full, rest = divmod((kernel.r - 1) * kernel.dilation[0], kernel.stride[0])
+    ending = min(shape.cols, (kernel.s - 1) * kernel.dilation[1] // kernel.stride[1] + 1)
     return min(outputs, full * shape.cols + (shape.cols if rest else ending))
 
 
-def registers(problem: ConvProblem, isa: Isa, shape: Shape) -> int:
+def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
     """Vectors alive at once: sums, weights, an input vector and its permutation; looped code is scheduled more
     freely and needs two more."""
     spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand)
     if shape.held:
-        weights = problem.r * problem.s
+        weights = kernel.r * kernel.s
     else:
-        weights = min(problem.s, (shape.cols - 1) * problem.stride[1] // problem.dilation[1] + 1)
-        spare += 2 + (problem.activation is not None)
-    return sums_alive(problem, shape) + weights + spare
+        weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
+        spare += 2 + kernel.activated
+    return sums_alive(kernel, shape) + weights + spare
 
 
-def fits(problem: ConvProblem, isa: Isa, shape: Shape) -> bool:
+def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
     """Whether a tile stays in registers and its code small."""
     outputs = shape.rows * shape.cols
-    body = outputs * problem.s * (problem.r if shape.held else shape.mix)
+    body = outputs * kernel.s * (kernel.r if shape.held else shape.mix)
     return (
         (outputs == 1 or (outputs <= _MOST_PIXELS and body <= _MOST_FMAS))
         and (shape.held or shape.rows <= max(_MOST_LOOPED_ROWS, shape.cols))
-        and registers(problem, isa, shape) <= isa.registers
-        and columns(problem, shape.cols, shape.block == 0) is not None
+        and registers(kernel, isa, shape) <= isa.registers
     )
 
 
-def cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
+def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one tile."""
     outputs = shape.rows * shape.cols
-    fmas = outputs * problem.r * problem.s * shape.mix
+    fmas = outputs * kernel.r * kernel.s * shape.mix
     if shape.held:
-        high, wide = window(problem, shape.rows, shape.cols)
-        inputs, weights = high * wide, problem.r * problem.s
+        high, wide = window(kernel, shape.rows, shape.cols)
+        inputs, weights = high * wide, kernel.r * kernel.s
     else:
-        passes = problem.r * shape.mix
-        wide = min(window(problem, 1, shape.cols)[1], shape.cols * problem.s)
-        inputs, weights = passes * shape.rows * wide, passes * problem.s
+        passes = kernel.r * shape.mix
+        wide = min(window(kernel, 1, shape.cols)[1], shape.cols * kernel.s)
+        inputs, weights = passes * shape.rows * wide, passes * kernel.s
     shuffles = inputs * (shape.mix - 1) / shape.mix
     busiest = max(
         fmas / isa.fma_rate + 0.5 * shuffles,  # they share a port
         (inputs + weights + outputs) / isa.load_rate,
         (fmas + inputs + weights + shuffles + 2 * outputs) / _ISSUE,
-        fmas * _LATENCY / sums_alive(problem, shape),
+        fmas * _LATENCY / sums_alive(kernel, shape),
     )
-    loop = 0.0 if shape.held else 2.0 * problem.r * shape.mix
+    loop = 0.0 if shape.held else 2.0 * kernel.r * shape.mix
     return busiest + 0.5 * outputs * isa.store_cost + loop + _OVERHEAD
 
 
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
     tiles = divide(problem.oh, shape.rows) * divide(problem.ow, shape.cols)
-    return tiles * cycles(problem, isa, shape)
+    return tiles * cycles(kernel_of(problem), isa, shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.ndarray]:
+    """Tiles that fit, whatever the plane: those that hold all weights first; and their rows, columns and cycles."""
+    found = []
+    for held in (True, False) if mix == 1 else (False,):
+        for cols in range(1, min(_MOST_COLUMNS, isa.registers) + 1):
+            column = [Shape(rows, cols, held, 1, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
+            found += itertools.takewhile(lambda shape: fits(kernel, isa, shape), column)  # no higher one does
+    figures = [(shape.rows, shape.cols, cycles(kernel, isa, shape)) for shape in found]
+    return tuple(found), np.array(figures, np.float64).reshape(-1, 3).T.copy()
 
 
 def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shape]:
     """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
-    in_place = problem.in_layout == layout(isa)
-    found = [
-        Shape(rows, cols, held, 0 if blocked else 1, mix)
-        for blocked in ((True, False) if in_place else (False,))
-        for held in ((True, False) if mix == 1 else (False,))
-        for cols in range(1, min(problem.ow, _MOST_COLUMNS, isa.registers) + 1)
-        for rows in range(1, min(problem.oh, _MOST_PIXELS // cols) + 1)
-    ]
-    found = [shape for shape in found if fits(problem, isa, shape)]
-    if any(shape.block == 0 for shape in found):
-        found = [shape for shape in found if shape.block == 0]
-    found.sort(key=lambda shape: (plane_cycles(problem, isa, shape), -shape.cols))
+    every, (rows, cols, time) = _tiles(kernel_of(problem), isa, mix)
+    able = (rows <= problem.oh) & (cols <= problem.ow)
+    in_place = False
+    if problem.in_layout == layout(isa):
+        covered = [columns(problem, width, True) is not None for width in range(1, min(problem.ow, _MOST_COLUMNS) + 1)]
+        here = able & np.isin(cols, np.flatnonzero(covered) + 1)
+        in_place = bool(here.any())
+        able = here if in_place else able
+    some = np.flatnonzero(able)
+    plane = np.ceil(problem.oh / rows[some]) * np.ceil(problem.ow / cols[some]) * time[some]
     seen: dict[tuple[bool, int], int] = {}
-    for shape in found:
+    for index in some[np.lexsort((-cols[some], plane))].tolist():
+        shape = every[index]
         kind = (shape.held, shape.cols)
-        if most and seen.get(kind, 0) < _MOST_ALIKE:
+        if seen.get(kind, 0) < _MOST_ALIKE:
             seen[kind] = seen.get(kind, 0) + 1
             most -= 1
-            for block in (0,) if shape.block == 0 else band_blocks(problem, isa, shape):
-                yield Shape(shape.rows, shape.cols, shape.held, block, mix)
+            for block in (0,) if in_place else band_blocks(problem, isa, shape):
+                yield replace(shape, block=block)
+            if not most:
+                return
 
 
 def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
@@ -184,28 +232,33 @@ def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
     return sorted({min(total, max(1, size)) for size in sizes}, reverse=True)
 
 
+def _together(compute: float, traffic: float) -> float:
+    """Cycles of arithmetic and traffic, which overlap in part."""
+    return max(compute, traffic) + 0.5 * min(compute, traffic)
+
+
+def _traffic(problem: ConvProblem, machine: Machine) -> float:
+    moved = problem.in_bytes + problem.out_bytes
+    return moved / machine.rate(moved)
+
+
 def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
     isa = machine.isa
-    planes = problem.n * divide(problem.k, isa.lanes)
-    compute = planes * plane_cycles(problem, isa, shape)
-    moved = problem.in_bytes + problem.out_bytes
-    traffic = moved / machine.rate(moved)
+    compute = problem.n * divide(problem.k, isa.lanes) * plane_cycles(problem, isa, shape)
+    traffic = _traffic(problem, machine)
     if shape.block:
         traffic += 2 * problem.in_bytes / machine.isa.l2_rate
     floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return machine.cost(floor, max(compute, traffic) + 0.5 * min(compute, traffic), problem.threads)
+    return machine.cost(floor, _together(compute, traffic), problem.threads)
 
 
-def pack(problem: ConvProblem, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """[block][i][R][S][lanes]: what output lane l takes from lane l ^ i; tail lanes zero."""
-    lanes, mix = isa.lanes, problem.cg
-    blocks = divide(problem.k, lanes)
-    channel = np.arange(problem.k)
-    packed = _zeros((blocks, mix, problem.r, problem.s, lanes))
-    for i in range(mix):
-        packed[channel // lanes, i, :, :, channel % lanes] = weight[channel, (channel % mix) ^ i]
-    return packed
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
+    isa = machine.isa
+    pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
+    compute = pixels * problem.cg * problem.r * problem.s / isa.fma_rate
+    return machine.seconds(_together(compute, _traffic(problem, machine)), problem.threads)
 
 
 def step(
@@ -292,7 +345,7 @@ def step(
         **view_args("x", x.strides),
     }
     pack = RowTile(lanes, BLOCKED if in_place else kind)
-    return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args)
+    return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args, parts_each(problem, planes * row_blocks))
 
 
 def _row_blocks(problem: ConvProblem, row_tiles: int, block: int, planes: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
 from autotune.device import fingerprint
 from cpuconv.isa import Isa, current
 from cpuconv.solvers.base import Cost
@@ -28,10 +30,18 @@ class Machine:
             return self.isa.l2_rate
         return self.isa.l3_rate if footprint <= 0.5 * self.l3 else self.isa.dram_rate
 
+    def rates(self, footprints: np.ndarray) -> np.ndarray:
+        """`rate` of each."""
+        far = np.where(footprints <= 0.5 * self.l3, self.isa.l3_rate, self.isa.dram_rate)
+        return np.where(footprints <= 0.75 * self.l2, self.isa.l2_rate, far)
+
     def cost(self, floor: float, cycles: float, threads: int) -> Cost:
         """Seconds from cycles of one core, shared by `threads`: the lower bound and the estimate."""
-        threads = max(1, threads)
-        return Cost(floor / (FASTEST_CLOCK * threads), cycles / (self.isa.frequency * threads))
+        return Cost(floor / (FASTEST_CLOCK * max(1, threads)), self.seconds(cycles, threads))
+
+    def seconds(self, cycles: float, threads: int) -> float:
+        """Seconds of cycles of one core, shared by `threads`."""
+        return cycles / (self.isa.frequency * max(1, threads))
 
 
 @functools.lru_cache(maxsize=1)

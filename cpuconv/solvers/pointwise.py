@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import NO_BAND
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked
 from cpuconv.solvers.base import Cost, Operand, Space, Step, divide
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing, Panels
 from cpuconv.solvers.tiling import tiles
 
 NAME = "pointwise"
@@ -61,19 +60,24 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots and stores, and the traffic."""
+    return blocked.bound(problem, machine, *plane(problem), band=False)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles and the traffic of weights and activations."""
     return blocked.cost(problem, params, machine, *plane(problem), band=False)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][v][lanes of K]."""
-    return blocked.pack(problem, params.v, isa, weight)
+    return Panels.of(problem, isa, params.v)
 
 
 def bind(

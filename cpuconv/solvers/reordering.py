@@ -8,7 +8,7 @@ from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
 from cpuconv.solvers.base import FLOAT, Operand, Space, Step, divide, view_args
 from layouts import Strides
 
-_CHUNK, _CHUNK_OF_ALL_CHANNELS = 256, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
+_CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
 
 
 def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Strides, ...]]:
@@ -25,8 +25,51 @@ def row_tile(isa: Isa, view: Strides) -> RowTile:
     return RowTile(isa.lanes, kind_of(isa.lanes, view.block, view.cb, view.c, view.w))
 
 
-def _is_blocked_row(isa: Isa, tile: RowTile, view: Strides) -> bool:
-    return tile.kind == BLOCKED and view.w == isa.lanes * FLOAT
+def _lanes(isa: Isa, channels: int, *views: Strides) -> int:
+    """Lanes of a vector: the channels that either view has side by side, as far as the instruction set goes."""
+    together = max(view.block if view.block > 1 else channels if view.cb == FLOAT else 0 for view in views)
+    wanted = min(isa.lanes, together or isa.lanes)
+    return next((lanes for lanes in (4, 8) if wanted <= lanes < isa.lanes), isa.lanes)
+
+
+def _mode(source: RowTile, target: RowTile, block: int) -> tuple[int, bool]:
+    """Which loops are needed for a target of that block, and whether those of the last channels are the same."""
+    if source.kind == target.kind == ROWS:
+        return LINES, True
+    if target.kind == BLOCKED:
+        return PACK, True
+    if source.kind == BLOCKED:
+        return UNPACK, block == 1  # a source's tail lanes need not be zero, a target's must
+    if target.kind == CHANNELS:
+        return PACK, False
+    if source.kind == CHANNELS:
+        return UNPACK, False
+    return BOTH, True
+
+
+def _same(channels: int, width: int, source: Strides, target: Strides) -> int:
+    """Floats of an image where both views have them in the same order, without gaps; else 0."""
+    axes = ((target.c, target.block), (target.cb, channels // target.block), (target.w, width))
+    step = FLOAT
+    for stride, count in sorted(axis for axis in axes if axis[1] > 1):
+        if stride != step:
+            return 0
+        step *= count
+    together = source._replace(n=0, h=0) == target._replace(n=0, h=0) and channels % target.block == 0
+    return step // FLOAT if together else 0
+
+
+def _spare(mode: int, lanes: int, channels: int, source: Strides, target: Strides) -> int | None:
+    """Pixels at the end of a chunk whose last vector of channels would reach beyond the chunk; None: those of all.
+
+    A vector may be read beyond its pixel where what it brings is left out, and be written beyond it where the pixels
+    that follow are written later: those of a single group, without gaps.
+    """
+    view = source if mode == UNPACK else target
+    alone = channels <= lanes and view.w == channels * FLOAT
+    if view.w <= 0 or not (target.block == 1 if mode == UNPACK else alone):
+        return None
+    return divide((-channels % lanes) * FLOAT, view.w)
 
 
 def reorder_step(
@@ -34,48 +77,37 @@ def reorder_step(
 ) -> Step:
     """One parallel call that moves the logical (N, C, H, W) activation `x` to `y`; tail channels of `y` are zero."""
     n, channels, h, w = shape_nchw
-    lanes = isa.lanes
     rows, width, (source, target) = plane(h, w, x.strides, y.strides)
-    kinds = row_tile(isa, source), row_tile(isa, target)
+    if rows == 1 and (size := _same(channels, width, source, target)):
+        channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, FLOAT)
+        target = source._replace(n=target.n)
+    lanes = _lanes(isa, channels, source, target)
+    tiles = [RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w)) for view in (source, target)]
     stored = divide(channels, target.block) * target.block
-    if kinds[0].kind == kinds[1].kind == ROWS:
-        mode = LINES
-    elif _is_blocked_row(isa, kinds[1], target):
-        mode = PACK
-    elif _is_blocked_row(isa, kinds[0], source) and stored == channels:
-        mode = UNPACK  # a source's tail lanes need not be zero: targets with tails get them masked, by packing
-    else:
-        mode = BOTH
-    by_pixel = CHANNELS in (kinds[0].kind, kinds[1].kind)
+    mode, parts = _mode(*tiles, target.block)
+    by_pixel = CHANNELS in (tiles[0].kind, tiles[1].kind)  # the groups of a pixel share its cache lines and page
     chunk = min(_CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK, width)
-    sizes = {"group": divide(stored, lanes), "row": rows, "chunk": divide(width, chunk)}
-    inner_first = ("chunk", "row", "group")
-    if by_pixel:  # the groups of a pixel share its cache lines and page
-        inner_first = ("group", "chunk", "row")
-    steps, step = {}, 1
-    for name in inner_first:
-        steps[name] = step
-        step *= sizes[name]
-    buffer_step = chunk * lanes * FLOAT
+    groups, chunks = divide(stored, lanes), divide(width, chunk)
+    spare = _spare(mode, lanes, channels, source, target)
+    buffer_step = chunk * lanes * FLOAT if mode == BOTH or not parts else 0
     args = {
         "x": x.ref,
         "y": y.ref,
-        "buffer": space.reserve(buffer_step * threads) if mode == BOTH else 0,
+        "buffer": space.reserve(buffer_step * threads) if buffer_step else 0,
         "buffer_step": buffer_step,
-        "units": n * step,
+        "units": n * groups * rows * chunks,
         "x_image": source.n,
         "y_image": target.n,
         "channels": channels,
         "stored": stored,
-        "groups": sizes["group"],
-        "group_step": steps["group"],
+        "groups": groups,
         "rows": rows,
-        "row_step": steps["row"],
-        "chunks": sizes["chunk"],
-        "chunk_step": steps["chunk"],
+        "chunks": chunks,
+        "by_pixel": int(by_pixel),
         "chunk": chunk,
+        "spare": width if spare is None else spare,
         "width": width,
         **view_args("x", source),
         **view_args("y", target),
     }
-    return Step(reorder, ReorderTile(lanes, *kinds, mode), args)
+    return Step(reorder, ReorderTile(lanes, *tiles, mode, parts), args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, aligned, divide
+from cpuconv.solvers.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, parts_each
 from cpuconv.solvers.machine import Machine
-from cpuconv.solvers.tiling import Tile, cycles, segment, tiles
+from cpuconv.solvers.packing import Filters, Packing, Transformed
+from cpuconv.solvers.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 
 Size = tuple[int, int]  # rows and columns
 
@@ -49,9 +50,18 @@ def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray
     return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
 
 
+def cuts(size: int, tile: Any, step: int) -> Any:
+    """How many tiles an axis has, for a tile or an array of them: `rest` of the phases are an output longer than the
+    others."""
+    if step == 1:
+        return divide(size, tile)
+    short, rest = divmod(size, step)
+    return rest * divide(short + 1, tile) + (step - rest) * divide(short, tile)
+
+
 def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[int, int, int]:
     """Rows and columns of tiles of a plane, and tiles of all images, for output tiles of size `m`."""
-    rows, columns = len(_cuts(problem.oh, m[0], dilation[0])), len(_cuts(problem.ow, m[1], dilation[1]))
+    rows, columns = cuts(problem.oh, m[0], dilation[0]), cuts(problem.ow, m[1], dilation[1])
     return rows, columns, max(1, problem.n) * rows * columns
 
 
@@ -72,24 +82,6 @@ class Planes:
     def products(self) -> int:
         """Real products of a pixel and a weight: a complex one takes four."""
         return self.singles + 4 * self.pairs
-
-
-def _complex_cycles(isa: Isa, tile: Tile, reduction: int) -> float:
-    """Modelled cycles of a complex tile: the FMAs and loads of a real one twice as high and wide, half its sums."""
-    return cycles(isa, Tile(2 * tile.v, 1, 2 * tile.cols), reduction) - 2 * tile.v * tile.cols * isa.store_cost
-
-
-def _gemm_tiles(isa: Isa, vectors: int, block: int, reduction: int, complex_: bool) -> list[Tile]:
-    """The best tiles for a block, best first; complex ones, one for a number of weight vectors."""
-    if not complex_:
-        return list(tiles(isa, vectors, 1, block, reduction, most=_TILES))
-
-    def time(tile: Tile) -> float:
-        return divide(vectors, tile.v) * divide(block, tile.cols) * _complex_cycles(isa, tile, reduction)
-
-    most = dict(enumerate(isa.pairs, 1))
-    found = [min((Tile(v, 1, n) for n in range(1, min(most[v], block) + 1)), key=time) for v in most if v <= vectors]
-    return sorted(found, key=time)[:_TILES]
 
 
 def sizes(
@@ -113,7 +105,11 @@ def sizes(
     for block in blocks:
         least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
         block = divide(total, divide(total, block))
-        for tile in _gemm_tiles(isa, vectors, least, problem.cg, bool(planes.pairs)):
+        if planes.pairs:
+            found_tiles = complex_tiles(isa, vectors, least, problem.cg, _TILES)
+        else:
+            found_tiles = tiles(isa, vectors, 1, least, problem.cg, _TILES)
+        for tile in found_tiles:
             panel_bytes = planes.count * tile.v * isa.lanes * block * FLOAT
             panels = divide(vectors, tile.v)
             fused = block * per_tile <= _FUSED_SHARE * machine.l2
@@ -124,24 +120,10 @@ def sizes(
                 yield found
 
 
-def pack(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray, pairs: int = 0) -> np.ndarray:
-    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero; the last `pairs`
-    pairs of planes as [group][pair][panel][channel][2][v][lanes of K]."""
-    lanes, count, groups = isa.lanes, len(planes), problem.groups
-    vectors, channels = divide(problem.kg, lanes), problem.cg
-    full = np.zeros((count, groups, vectors * lanes, channels), np.float32)
-    full[:, :, : problem.kg] = planes.reshape(count, groups, problem.kg, problem.cg)
-    full = full.reshape(count, groups, vectors, lanes, channels)
-    panels = divide(vectors, v)
-    singles = count - 2 * pairs
-    packed = aligned((groups, count, panels, channels, v, lanes))
-    paired = packed[:, singles:].reshape(groups, pairs, panels, channels, 2, v, lanes)
-    for panel in range(panels):
-        first = min(panel * v, vectors - v)
-        some = full[:, :, first : first + v].transpose(1, 0, 4, 2, 3)
-        packed[:, :singles, panel] = some[:, :singles]
-        paired[:, :, panel] = some[:, singles:].reshape(groups, pairs, 2, channels, v, lanes).swapaxes(2, 3)
-    return packed
+def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: MicroRef) -> Packing:
+    """The transform of weights into `planes`."""
+    filters = Filters(isa.lanes, v, problem.groups, problem.kg)
+    return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
 
 
 def _blocks(problem: ConvProblem, total: int, block: int, columns: int, panels: int) -> tuple[int, int]:
@@ -268,7 +250,46 @@ def step(
         "scratch": space.reserve(scratch * pixel * problem.threads) if scratch else 0,
         "scratch_step": scratch * pixel,
     }
-    return Step(tiled, TiledTile(lanes), args)
+    return Step(tiled, TiledTile(lanes), args, parts_each(problem, problem.groups * blocks * chunks))
+
+
+def _activations(problem: ConvProblem, machine: Machine) -> float:
+    """Cycles to read the input and write the output."""
+    moved = problem.in_bytes + problem.out_bytes
+    return moved / machine.rate(moved)
+
+
+def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
+    """Cycles of a tile's transforms, forward and back: of the `count` planes, the memory is counted here."""
+    moves = count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
+    forward = operations[0] / isa.fma_rate + moves + _CALL
+    backward = operations[1] / isa.fma_rate + moves + count * _MISS + _CALL
+    return divide(problem.cg, isa.lanes) * forward + divide(problem.kg, isa.lanes) * backward
+
+
+class Forms(NamedTuple):
+    """Ways to transform a problem, as arrays: tiles of all images; planes and real products of a tile; operations of
+    its transforms, forward and back."""
+
+    tiles: np.ndarray
+    count: np.ndarray
+    products: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+
+
+def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
+    """Seconds that no `cost` of these forms is below: products at full speed or weights read once, whichever takes
+    longer; transforms; activations."""
+    isa = machine.isa
+    vectors = divide(problem.kg, isa.lanes)
+    panels = problem.cg * vectors
+    multiply = forms.tiles * forms.products * (panels / (isa.fma_rate * max(isa.efficiency)))
+    weight_bytes = forms.count * (panels * isa.lanes * FLOAT)
+    weights = weight_bytes / machine.rates(weight_bytes)
+    transforms = forms.tiles * _transforms(problem, isa, forms.count, (forms.forward, forms.backward))
+    least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
+    return machine.seconds(problem.groups * float(least) + _activations(problem, machine), problem.threads)
 
 
 def cost(
@@ -285,29 +306,23 @@ def cost(
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
     channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
-    reduction, pixel = problem.cg, isa.lanes * FLOAT
+    count, reduction, pixel = planes.count, problem.cg, isa.lanes * FLOAT
     block = min(params.block, total)
     blocks = divide(total, block)
-    gemm = Tile(params.v, 1, params.n)
-    products = planes.singles * cycles(isa, gemm, reduction)
+    products = planes.singles * cycles(isa, params.v, params.n, reduction)
     if planes.pairs:
-        products += planes.pairs * _complex_cycles(isa, gemm, reduction)
+        products += planes.pairs * complex_cycles(isa, params.v, params.n, reduction)
     multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
-    moves = planes.count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
-    transform = total * (
-        channel_blocks * (operations[0] / isa.fma_rate + moves + _CALL)
-        + vectors * (operations[1] / isa.fma_rate + moves + planes.count * _MISS + _CALL)
-    )
-    weight_bytes = planes.count * reduction * vectors * pixel
-    transforms = planes.count * block * channel_blocks * pixel
-    summed = planes.count * block * params.chunk * params.v * pixel
+    transform = total * _transforms(problem, isa, count, operations)
+    weight_bytes = count * reduction * vectors * pixel
+    transforms = count * block * channel_blocks * pixel
+    summed = count * block * params.chunk * params.v * pixel
     again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
     weights = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
     missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
-    moved = total * planes.count * (channel_blocks + vectors) * pixel
+    moved = total * count * (channel_blocks + vectors) * pixel
     traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
-    activations = (problem.in_bytes + problem.out_bytes) / machine.rate(problem.in_bytes + problem.out_bytes)
     floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
     products = max(multiply, weights) + _APART * min(multiply, weights)
-    estimate = problem.groups * (products + transform + traffic) + activations
+    estimate = problem.groups * (products + transform + traffic) + _activations(problem, machine)
     return machine.cost(floor, estimate, problem.threads)

@@ -17,11 +17,12 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.micro.linear import Matrix, apply
-from cpuconv.micro.winograd import WinogradTransform, winograd_in, winograd_out
+from cpuconv.micro.winograd import WinogradTransform, WinogradWeights, winograd_in, winograd_out, winograd_weights
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import blocked, transformed
 from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step, divide
 from cpuconv.solvers.machine import Machine, machine
+from cpuconv.solvers.packing import Packing
 from cpuconv.solvers.transformed import Planes, Size
 
 NAME = "winograd"
@@ -58,7 +59,7 @@ class Params:
     chunk: int
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def matrices(m: int, r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(Aᵀ: m×a, G: a×r, Bᵀ: a×a) of F(m, r), a = m+r-1, by Toom-Cook interpolation at `POINTS`."""
     a = m + r - 1
@@ -121,36 +122,53 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return blocked.aligned_groups(problem, isa)
 
 
-def _axis(kernel: int, outputs: int, both: bool) -> list[int]:
-    """Output tile sizes of an axis: none that one smaller tile covers."""
+def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:
+    """Output tile sizes of an axis, each with the one before: where that covers all outputs, this is not worth it."""
     if kernel == 1:
-        return [1]
+        return [(1, 0)]
     found = [a - kernel + 1 for a in sorted(POINTS) if kernel < a <= LARGEST[both]]
-    return [m for i, m in enumerate(found) if i == 0 or found[i - 1] < outputs]
+    return list(zip(found, [0, *found], strict=False))
+
+
+@functools.lru_cache(maxsize=64)
+def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray]:
+    """Tile sizes of a kernel; and of each its rows, the rows of the next smaller, columns, those of the next smaller,
+    planes, and operations forward and backward."""
+    both = min(r, s) > 1
+    pairs = [(down, across) for down in _axis(r, both) for across in _axis(s, both)]
+    sizes = [(down[0], across[0]) for down, across in pairs]
+    planes = [(m[0] + r - 1) * (m[1] + s - 1) for m in sizes]
+    work = [_tile_operations((r, s), m) for m in sizes]
+    rows = [(*down, *across, count, *each) for (down, across), count, each in zip(pairs, planes, work, strict=True)]
+    return sizes, np.array(rows).T
+
+
+def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
+    """Which of the kernel's tile sizes are worth it for the plane, and what they are."""
+    down, across = problem.dilation
+    _, figures = _figures(problem.r, problem.s)
+    able = np.flatnonzero((figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across)))
+    rows, _, cols, _, count, forward, backward = figures[:, able]
+    high, wide = transformed.cuts(problem.oh, rows, down), transformed.cuts(problem.ow, cols, across)
+    return able, transformed.Forms(max(1, problem.n) * high * wide, count, count, forward, backward)
 
 
 def _tiles(problem: ConvProblem) -> list[Size]:
     """The few tile sizes with the least work for a whole plane; of rows×cols and cols×rows, the better."""
-
-    def work(m: Size) -> float:
-        a = outer(problem, m)
-        tiles = transformed.tile_grid(problem, m, problem.dilation)[2]
-        forward, backward = _tile_operations(problem, m)
-        products = a[0] * a[1] * problem.cg * problem.kg
-        return products * (tiles + _WEIGHTS_READ) + tiles * (forward * problem.cg + backward * problem.kg)
-
-    both = min(problem.r, problem.s) > 1
-    high = _axis(problem.r, divide(problem.oh, problem.dilation[0]), both)
-    wide = _axis(problem.s, divide(problem.ow, problem.dilation[1]), both)
-    ordered = sorted(((rows, cols) for rows in high for cols in wide), key=work)
-    distinct = {frozenset(size): size for size in reversed(ordered)}
-    return sorted(distinct.values(), key=work)[:_MOST_TILES]
+    able, (tiles, count, _, forward, backward) = _able(problem)
+    work = count * float(problem.cg * problem.kg) * (tiles + _WEIGHTS_READ)
+    work += tiles * (forward * problem.cg + backward * problem.kg)
+    sizes = _figures(problem.r, problem.s)[0]
+    distinct: dict[frozenset[int], Size] = {}
+    for index in able[np.argsort(work, kind="stable")].tolist():
+        distinct.setdefault(frozenset(sizes[index]), sizes[index])
+    return list(distinct.values())[:_MOST_TILES]
 
 
-def _tile_operations(problem: ConvProblem, m: Size) -> tuple[int, int]:
+def _tile_operations(kernel: Size, m: Size) -> tuple[int, int]:
     """Vector operations of a tile's transforms, forward and back: columns first, then rows."""
-    a = outer(problem, m)
-    down, across = _operations(m[0], problem.r), _operations(m[1], problem.s)
+    a = m[0] + kernel[0] - 1, m[1] + kernel[1] - 1
+    down, across = _operations(m[0], kernel[0]), _operations(m[1], kernel[1])
     return a[1] * down[0] + a[0] * across[0], a[1] * down[1] + m[0] * across[1]
 
 
@@ -162,26 +180,33 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
             yield Params(*m, *sizes)
 
 
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """The least that any tile size takes."""
+    forms = _able(problem)[1]
+    slow = forms._replace(forward=_STALLS * forms.forward, backward=_STALLS * forms.backward)
+    return transformed.bound(problem, machine, slow)
+
+
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
     m = params.rows, params.cols
     planes = Planes(math.prod(outer(problem, m)))
-    forward, backward = _tile_operations(problem, m)
+    forward, backward = _tile_operations((problem.r, problem.s), m)
     operations = _STALLS * forward, _STALLS * backward
     return transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
 
 
-def layouts(problem: ConvProblem, params: Params, isa: Isa) -> tuple[str | None, str | None]:
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)
 
 
-def pack(problem: ConvProblem, params: Params, isa: Isa, weight: np.ndarray) -> np.ndarray:
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """G·w·Gᵀ in float64, then [group][a·a][panel][C of a group][v][lanes of K] in float32."""
-    down, across = matrices(params.rows, problem.r)[1], matrices(params.cols, problem.s)[1]
-    planes = np.einsum("ar,kcrs,bs->abkc", down, weight.astype(np.float64), across, optimize=True)
-    planes = planes.reshape(-1, problem.k, problem.cg).astype(np.float32)
-    return transformed.pack(problem, params.v, isa, planes)
+    m = params.rows, params.cols
+    down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
+    transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
+    return transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
 
 
 def bind(
@@ -190,11 +215,9 @@ def bind(
     """One parallel call of the tiled kernel."""
     m = params.rows, params.cols
     a = outer(problem, m)
-    down, across = matrices(params.rows, problem.r), matrices(params.cols, problem.s)
-    forward = WinogradTransform(isa.lanes, _constants(down[2]), _constants(across[2]))
-    backward = WinogradTransform(
-        isa.lanes, _constants(down[0]), _constants(across[0]), residual is not None, problem.activation
-    )
+    down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
+    forward = WinogradTransform(isa.lanes, down[2], across[2])
+    backward = WinogradTransform(isa.lanes, down[0], across[0], residual is not None, problem.activation)
     step = transformed.step(
         problem,
         params,
@@ -213,5 +236,8 @@ def bind(
     return [step]
 
 
-def _constants(matrix: np.ndarray) -> Matrix:
-    return tuple(map(tuple, matrix.tolist()))
+@functools.lru_cache(maxsize=64)
+def _constants(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Aᵀ, G and Bᵀ as kernels hold them."""
+    at, g, bt = (tuple(map(tuple, matrix.tolist())) for matrix in matrices(m, r))
+    return at, g, bt

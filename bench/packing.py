@@ -1,0 +1,206 @@
+"""What packing weights costs beside copying as many bytes: `python -m bench.packing --help`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/packing.py` works too
+
+import numpy as np
+from tabulate import tabulate
+
+import cpuconv
+from bench import shapes
+from bench.files import write_whole
+from bench.results import geomean
+from cpuconv import sources
+from cpuconv.isa import current
+from cpuconv.micro.intrinsics import copy_vector
+from cpuconv.micro.pack import PackTile
+from cpuconv.problem import ConvProblem
+from cpuconv.runtime import Program, kernel
+from cpuconv.solvers import TABLE
+from cpuconv.solvers.base import aligned
+from cpuconv.solvers.packing import Packing
+
+SECONDS = 0.02  # of packing a form, and of copying beside it
+LEAST, MOST = 5, 100  # runs of either
+LARGE = 1 << 20  # bytes read and written; with fewer, a call's own microseconds show
+MODELS = ("resnet50", "vgg19")
+PLAN_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A solver's first form on one line; times in µs, medians of runs in turn; the copy fills fresh memory, too."""
+
+    line: str
+    solver: str
+    read: int
+    written: int
+    pack: float
+    copy: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as the copy."""
+        return self.pack / self.copy
+
+
+@dataclass(frozen=True)
+class Plans:
+    """All plans of a model, kernels compiled: seconds in all, and of packing alone."""
+
+    model: str
+    count: int
+    seconds: float
+    packing: float
+
+
+@kernel("x y vectors")
+def copy_all(tile, worker, workers, args):
+    """y = x."""
+    size = 4 * tile.lanes
+    for i in range(args.vectors * worker // workers, args.vectors * (worker + 1) // workers):
+        copy_vector(tile, args.x + i * size, args.y + i * size)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a row a line and solver, a summary, and the plans of models."""
+    args = parser().parse_args(argv)
+    found = list(figures(shapes.load(pattern=args.pattern), args.threads))
+    rows = [
+        (
+            f.line,
+            f.solver,
+            f"{f.read / 1e6:.3f}",
+            f"{f.written / 1e6:.3f}",
+            f"{f.pack:.0f}",
+            f"{f.copy:.0f}",
+            f"{f.ratio:.2f}",
+        )
+        for f in found
+    ]
+    print(
+        tabulate(
+            rows, ("line", "solver", "read MB", "written MB", "pack µs", "copy µs", "ratio"), disable_numparse=True
+        )
+    )
+    for name, some in (("all", found), ("1 MB and more", [f for f in found if f.read + f.written >= LARGE])):
+        if some:
+            worst = max(some, key=lambda f: f.ratio)
+            mean = geomean(f.ratio for f in some)
+            print(
+                f"{name}: {len(some)} forms, geomean {mean:.2f}, worst {worst.ratio:.2f} ({worst.line}, {worst.solver})"
+            )
+    if small := [f for f in found if f.read + f.written < LARGE]:
+        slowest = max(small, key=lambda f: f.pack)
+        print(f"less: {len(small)} forms, at most {slowest.pack:.0f} µs ({slowest.line}, {slowest.solver})")
+    plans = [] if args.pattern else [plans_of(model, args.threads) for model in MODELS]
+    for p in plans:
+        print(f"{p.model}: {p.count} plans in {p.seconds * 1e3:.0f} ms, of which packing {p.packing * 1e3:.0f} ms")
+    if args.json:
+        content = {"threads": args.threads, "forms": list(map(asdict, found)), "plans": list(map(asdict, plans))}
+        write_whole({args.json: json.dumps(content, indent=1) + "\n"})
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.packing", description=__doc__)
+    p.add_argument("--threads", type=int, default=1, help="threads of packing and of copying (1)")
+    p.add_argument("--pattern", default="", help="only lines whose name matches this regular expression; no models")
+    p.add_argument("--json", type=Path, help="write the figures to this file")
+    return p
+
+
+def figures(lines: Sequence[shapes.Line], threads: int) -> Iterator[Figure]:
+    """Every line with every solver that runs it."""
+    isa = current()
+    for line in lines:
+        weight = random_weight(line.problem)
+        for solver in TABLE:
+            if solver.applicable(line.problem, isa) is None:
+                params = next(iter(solver.candidates(line.problem, isa)))
+                form = solver.packing(line.problem, params, isa)
+                pack, copy = in_turn(lambda f=form, w=weight: f.pack(w, threads), copier(weight, form, threads))
+                yield Figure(line.label, solver.NAME, weight.nbytes, form.size, pack, copy)
+
+
+def random_weight(problem: ConvProblem) -> np.ndarray:
+    """Unit-normal weights of a problem."""
+    return np.random.default_rng(0).standard_normal(problem.weight_shape, np.float32)
+
+
+def copier(weight: np.ndarray, form: Packing, threads: int) -> Callable[[], object]:
+    """A call that reads and writes as many bytes as packing does, into fresh memory."""
+    lanes = current().lanes
+    vectors = -(-(weight.nbytes + form.size) // (8 * lanes))
+    x = aligned(vectors * lanes)
+    x[:] = 1
+    entry = copy_all.entry(PackTile(lanes))
+
+    def copy() -> np.ndarray:
+        y = aligned(vectors * lanes)
+        block = copy_all.pack({"x": x.ctypes.data, "y": y.ctypes.data, "vectors": vectors})
+        Program([(entry, block, True)], threads).run()
+        return y
+
+    return copy
+
+
+def in_turn(*calls: Callable[[], object]) -> list[float]:
+    """Median µs of each call; they run in turn."""
+    clock = time.perf_counter
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    begun = clock()
+    while len(times[0]) < LEAST or (len(times[0]) < MOST and clock() - begun < SECONDS * len(calls)):
+        for call, taken in zip(calls, times, strict=True):
+            start = clock()
+            call()
+            taken.append((clock() - start) * 1e6)
+    return [statistics.median(taken) for taken in times]
+
+
+def plans_of(model: str, threads: int) -> Plans:
+    """The plans of one of the light models that come with the package onnx, chosen by the cost model alone."""
+    path = importlib.resources.files("onnx") / f"backend/test/data/light/light_{model}.onnx"
+    entries = sources.load(str(path), threads=threads)
+    layers = [(e.problem, random_weight(e.problem)) for e in entries for _ in range(e.count)]
+    totals = []
+    for _ in range(1 + PLAN_ROUNDS):  # the first compiles
+        start = time.perf_counter()
+        plans = [plan_of(problem, weight) for problem, weight in layers]
+        totals.append(time.perf_counter() - start)
+    forms = [p._candidate.solver.packing(p.problem, p._candidate.params, current()) for p in plans]
+    packing = []
+    for _ in range(PLAN_ROUNDS):
+        start = time.perf_counter()
+        kept = [form.pack(weight, threads) for form, (_, weight) in zip(forms, layers, strict=True)]
+        packing.append(time.perf_counter() - start)
+        del kept
+    return Plans(model, len(layers), statistics.median(totals[1:]), statistics.median(packing))
+
+
+def plan_of(problem: ConvProblem, weight: np.ndarray) -> cpuconv.Plan:
+    """A plan as callers make it."""
+    top, bottom, left, right = problem.pads
+    padding = (top, bottom), (left, right)
+    return cpuconv.plan(
+        problem.in_shape, weight, None, problem.stride, padding, problem.dilation, problem.groups,
+        threads=problem.threads, strategy="heuristic",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""How fast `cpuconv.reorder` is beside `np.copyto`, every pair of layouts: `python -m bench.reorder --help`.
+
+The yardstick is `np.copyto` of one contiguous array to another, both there already, with as many bytes as the larger of
+source and result has. Of its speed, the share that a reorder into memory that is there (`out=`) reaches, and one that
+makes its result; beside them, the speed of `out=` over that of NumPy's own conversion by strides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/reorder.py` works too
+
+import numpy as np
+from tabulate import tabulate
+
+import layouts
+from bench.overhead import microseconds
+
+SHAPES = (  # (N, C, H, W): planes 7 to 224, 0.2 to 51 MB, channels that fill their blocks and that do not
+    (1, 1024, 7, 7),
+    (8, 250, 7, 7),
+    (1, 512, 14, 14),
+    (1, 64, 28, 28),
+    (1, 100, 28, 28),
+    (1, 256, 32, 32),
+    (1, 3, 224, 224),
+    (1, 256, 56, 56),
+    (1, 30, 112, 112),
+    (1, 64, 224, 224),
+    (4, 64, 224, 224),
+)
+SMALL = (1, 64, 7, 7)
+PAIRS = tuple(itertools.product(layouts.NAMES, repeat=2))
+WORST = ("worst ", "mean ")
+_SECONDS = 0.002  # a sample lasts at least so long
+_CALLS = 2000  # of a small reorder a sample
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a line a pair: µs of a small call; speed of `np.copyto` reached, worst and geometric mean over sizes."""
+    import cpuconv
+
+    args = parser().parse_args(argv)
+    cpuconv.set_num_threads(args.threads)
+    small = {pair: small_call(*pair, args.rounds) for pair in PAIRS}
+    large = [measure(pair, shape, args.rounds) for shape in args.shapes or SHAPES for pair in PAIRS]
+    if args.json:
+        calls = [{"pair": list(pair), "us": us} for pair, us in small.items()]
+        args.json.write_text(json.dumps({"threads": args.threads, "small": calls, "large": large}, indent=1) + "\n")
+    print(table(small, large, args.all))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.reorder", description=__doc__)
+    p.add_argument("--threads", type=int, default=1, help="threads of the reorder; np.copyto has one (1)")
+    p.add_argument("--rounds", type=int, default=5, help="rounds (5)")
+    p.add_argument("--shapes", type=shape, nargs="+", help="as 1x64x28x28, in place of the built-in list")
+    p.add_argument("--all", action="store_true", help="print every pair and shape")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    return p
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """(N, C, H, W) from the command line."""
+    sizes = tuple(map(int, text.split("x")))
+    if len(sizes) != 4:
+        raise argparse.ArgumentTypeError(f"{text!r} must be NxCxHxW")
+    return sizes
+
+
+def source(shape: tuple[int, int, int, int], layout: str) -> np.ndarray:
+    """Random numbers as a C-contiguous array of that layout."""
+    return np.random.default_rng(0).random(layouts.get(layout).shape(*shape), np.float32)
+
+
+def small_call(src: str, dst: str, rounds: int) -> float:
+    """µs of a call on a small array."""
+    import cpuconv
+
+    x = source(SMALL, src)
+    cpuconv.reorder(x, src, dst)
+    return min(microseconds(lambda: cpuconv.reorder(x, src, dst), _CALLS) for _ in range(rounds))
+
+
+def measure(pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int) -> dict[str, object]:
+    """Seconds a call and the share of the speed of copies that is reached, medians of rounds in which all take turns.
+
+    Shares are of the plain copy and of NumPy's strided one (None where channels do not fill their blocks).
+    """
+    import cpuconv
+
+    src, dst = pair
+    x, y = source(shape, src), cpuconv.reorder(source(shape, src), src, dst, channels=shape[1])
+    floats = max(x.size, y.size)
+    flat, copied = np.ones(floats, np.float32), np.zeros(floats, np.float32)
+    subjects = {
+        "reorder": lambda: cpuconv.reorder(x, src, dst, channels=shape[1]),
+        "into": lambda: cpuconv.reorder(x, src, dst, channels=shape[1], out=y),
+        "copyto": lambda: np.copyto(copied, flat),
+    }
+    if x.size == y.size and shape[1] % max(layouts.get(name).block for name in pair) == 0:
+        views = by_channel(x, src, pair), by_channel(np.zeros_like(y), dst, pair)
+        subjects["numpy"] = lambda: np.copyto(views[1], views[0])
+    times = {name: max(1, math.ceil(_SECONDS * 1e6 / microseconds(call, 2))) for name, call in subjects.items()}
+    samples = [{name: microseconds(call, times[name]) for name, call in subjects.items()} for _ in range(rounds)]
+    figures: dict[str, object] = {"pair": list(pair), "shape": list(shape), "bytes": 4 * floats}
+    for name in subjects:
+        figures[f"{name}_us"] = statistics.median(sample[name] for sample in samples)
+    for name, yard in itertools.product(("reorder", "into"), ("copyto", "numpy")):
+        ratios = [sample[yard] / sample[name] for sample in samples if yard in sample]
+        figures[f"{name}_of_{yard}"] = statistics.median(ratios) if ratios else None
+    return figures
+
+
+def by_channel(x: np.ndarray, layout: str, pair: tuple[str, str]) -> np.ndarray:
+    """A view of `x` with axes n, blocks of the coarser layout, of the finer in one, channels of those, h, w."""
+    fine, coarse = sorted(layouts.get(name).block for name in pair)
+    known = layouts.get(layout)
+    n, h, w = (x.shape[known.axes.index(axis)] for axis in "nhw")
+    if known.block == 1:
+        shape = {"n": (n,), "c": (-1, coarse // fine, fine), "h": (h,), "w": (w,)}
+        split = x.reshape([size for axis in known.axes for size in shape[axis]])
+        return split if known.name == "NCHW" else split.transpose(0, 3, 4, 5, 1, 2)
+    split = x.reshape(n, -1, coarse // known.block, h, w, known.block // fine, fine)
+    joined = split.transpose(0, 1, 2, 5, 6, 3, 4)  # of axes 2 and 3, one has a single element
+    return joined[:, :, 0] if joined.shape[2] == 1 else joined[:, :, :, 0]
+
+
+def table(small: dict[tuple[str, str], float], large: list[dict[str, object]], everything: bool) -> str:
+    """A line a pair and shape, or a pair."""
+    rows = []
+    for pair in PAIRS:
+        of = [line for line in large if line["pair"] == list(pair)]
+        if everything:
+            rows += [(" to ".join(pair), "x".join(map(str, line["shape"])), *shares([line])) for line in of]
+        else:
+            rows.append((" to ".join(pair), f"{small[pair]:.2f}", *shares(of)))
+    rows.append(("all", "" if everything else f"{max(small.values()):.2f}", *shares(large)))
+    heads = ["pair", "shape" if everything else "small call, us"]
+    heads += [f"{how}{name}" for name in ("out=", "new", "out= / NumPy") for how in (("",) if everything else WORST)]
+    return tabulate(rows, heads, disable_numparse=True)
+
+
+def shares(lines: list[dict[str, object]]) -> list[str]:
+    """Worst and geometric mean of each share over these lines; of a single line, itself."""
+    cells = []
+    for share in ("into_of_copyto", "reorder_of_copyto", "into_of_numpy"):
+        values = [line[share] for line in lines if line[share] is not None]
+        whole = [min(values), statistics.geometric_mean(values)] if values else [math.nan] * 2
+        cells += [f"{value:.2f}" for value in (whole[:1] if len(lines) == 1 else whole)]
+    return cells
+
+
+if __name__ == "__main__":
+    sys.exit(main())

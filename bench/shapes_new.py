@@ -1,0 +1,208 @@
+"""What a shape that was never seen costs: its choice, and the plan of a second size of a known layer.
+
+    python -m bench.shapes_new [--json FILE]
+
+Every choice is of another problem; what solvers remember of tiles is empty when a list begins ("list"), or before every
+choice ("alone"). A plan's kernels are on disk, those of the first size are loaded; it is measured in a process of its
+own, once for each layer, as it happens once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cpuconv
+from autotune.device import fingerprint
+from autotune.paths import VARIABLE
+from autotune.store import Row, Store
+from bench.shapes.drawn import draw
+from cpuconv import select, tuned
+from cpuconv.isa import current
+from cpuconv.plan import flushed
+from cpuconv.problem import ConvProblem
+from cpuconv.recipe import assemble
+from cpuconv.select import Limits
+from cpuconv.solvers import TABLE, blocked, lanewise, tiling, transformed
+from cpuconv.workload import workload
+
+CANONICAL = Path(__file__).parent / "shapes" / "canonical.txt"
+DRAWN, SEED = 200, 31
+ROWS, ROWS_A_PROBLEM = 1000, 8  # of a store that holds none of the problems
+LAYERS = (  # channels in and out, kernel, first and second size
+    (64, 128, 3, 56, 60),
+    (64, 64, 3, 56, 50),
+    (256, 64, 1, 56, 44),
+    (3, 64, 7, 224, 200),
+    (48, 64, 5, 35, 41),
+)
+
+
+def lists(threads: int) -> dict[str, list[ConvProblem]]:
+    """The problems, NCHW in and out."""
+    lines = [line for line in CANONICAL.read_text().splitlines() if line and not line.startswith("#")]
+    canonical = [ConvProblem.parse(line, threads=threads) for line in lines]
+    drawn = [replace(each, in_layout="NCHW", out_layout="NCHW") for each in draw(DRAWN, SEED, threads)]
+    return {"canonical": canonical, "drawn": list(dict.fromkeys(drawn))}
+
+
+def forget() -> None:
+    """Empty what solvers remember, choices, and answers of the store."""
+    for module in (*TABLE, blocked, lanewise, tiling, transformed):
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
+                value.cache_clear()
+    tuned.forget()
+
+
+def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, float]]:
+    """Microseconds of choices: geometric mean and longest, by list and by what is remembered."""
+    limits = Limits(accuracy)
+
+    def choose(problem: ConvProblem) -> None:
+        if auto:
+            problem = select.resolve_layouts(problem, "auto", "auto", limits)
+        select.choose(problem, strategy, limits)
+
+    found = {}
+    for name, problems in lists(threads=1).items():
+        forget()
+        found[name] = _summary([_seconds(choose, replace(problem)) for problem in problems])
+        times = []
+        for problem in problems:
+            forget()
+            tuned.best(problem, Limits(workspace=0))  # the layers are open
+            times.append(_seconds(choose, replace(problem)))
+        found[f"{name}, alone"] = _summary(times)
+    return found
+
+
+def stored() -> dict[str, dict[str, float]]:
+    """`choices` of strategy "cached" with stores that know none of the problems."""
+    found = {}
+    before = os.environ.get(VARIABLE)
+    for rows in (0, ROWS):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ[VARIABLE] = folder
+            with Store(Path(folder) / "autotune.sqlite") as store:
+                store.put(_rows(rows))
+            for name, figures in choices("cached", "standard", auto=False).items():
+                found[f"{name}, {rows} rows"] = figures
+    os.environ.pop(VARIABLE)
+    if before is not None:
+        os.environ[VARIABLE] = before
+    forget()
+    return found
+
+
+def _rows(count: int) -> list[Row]:
+    device, rows = fingerprint().key, []
+    for problem in draw(count // ROWS_A_PROBLEM, SEED + 1):
+        problem = replace(problem, in_layout="NCHW", out_layout="NCHW")
+        for place, ranked in enumerate(select.ranking(problem)[:ROWS_A_PROBLEM]):
+            name, seconds = str(ranked.candidate), 1e-3 * (1 + place)
+            fields = {"median": seconds, "spread": 1e-6, "count": 9, "score": seconds}
+            rows.append(Row(device, problem.key, name, workload.sources_of(name), "ok", **fields))
+    return rows
+
+
+def plans() -> dict[str, dict[str, float]]:
+    """Milliseconds of the parts of a plan of each layer's second size, and of such a plan with its kernels loaded."""
+    found = {}
+    for c, k, kernel, first, second in LAYERS:
+        weight = np.ones((k, c, kernel, kernel), np.float32)
+        for layout in ("NCHW", "auto"):
+            options: dict[str, Any] = {
+                "padding": kernel // 2, "threads": 1, "strategy": "heuristic",
+                "in_layout": layout, "out_layout": layout,
+            }  # fmt: skip
+            cpuconv.plan((1, c, first, first), weight, **options)
+            found[f"{c}→{k} {kernel}x{kernel} {layout}"] = _parts((1, c, second, second), weight, options)
+    return found
+
+
+def _parts(shape: tuple[int, ...], weight: np.ndarray, options: dict[str, Any]) -> dict[str, float]:
+    limits, pads = Limits(), (options["padding"],) * 4
+    asked = ConvProblem(*shape, len(weight), *weight.shape[2:], pads=pads, threads=1)
+    parts = {}
+    start = time.perf_counter()
+    problem = asked
+    if options["in_layout"] == "auto":
+        problem = select.resolve_layouts(asked, "auto", "auto", limits)
+    candidate = select.choose(problem, "heuristic", limits).candidate
+    parts["choice"] = time.perf_counter() - start
+    parts["packing"] = _seconds(lambda: candidate.solver.pack(problem, candidate.params, current(), flushed(weight)))
+    start = time.perf_counter()
+    recipe = assemble(problem, candidate)
+    parts["assemble+bind"] = time.perf_counter() - start
+    parts["kernels"] = _seconds(lambda: [step.compile() for step in recipe.steps])
+    select.forget()
+    parts["again, in all"] = _seconds(lambda: cpuconv.plan(shape, weight, **options))
+    return {name: seconds * 1e3 for name, seconds in parts.items()}
+
+
+def first() -> float:
+    """Milliseconds of the first choice of a process, all imports made."""
+    problem = ConvProblem(1, 64, 56, 56, 128, 3, 3, pads=(1, 1, 1, 1))
+    return 1e3 * _seconds(lambda: select.choose(problem, "cached", Limits()))
+
+
+def _seconds(call: Callable[..., object], *arguments: object) -> float:
+    start = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - start
+
+
+def _summary(times: Sequence[float]) -> dict[str, float]:
+    mean = math.exp(sum(map(math.log, times)) / len(times))
+    return {"geomean": 1e6 * mean, "worst": 1e6 * max(times), "median": 1e6 * sorted(times)[len(times) // 2]}
+
+
+_PARTS = {"first": first, "plans": plans}
+
+
+def _apart(part: str) -> Any:
+    """The result of a part in a process of its own."""
+    command = [sys.executable, "-m", "bench.shapes_new", "--part", part]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    """Measure, print, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--part", choices=_PARTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        print(json.dumps(_PARTS[options.part]()))
+        return
+    _apart("plans")  # its kernels are on disk now
+    found: dict[str, Any] = {"first choice of a process, ms": _apart("first"), "plan, ms": _apart("plans")}
+    for accuracy in ("standard", "exact"):
+        for layout, auto in (("NCHW", False), ("auto", True)):
+            found[f"choice, {accuracy}, {layout}, µs"] = choices("heuristic", accuracy, auto)
+    found["choice, cached, µs"] = stored()
+    print(f"first choice of a process: {found['first choice of a process, ms']:.1f} ms\n")
+    for title, table in found.items():
+        if isinstance(table, dict):
+            print(title)
+            for name, figures in table.items():
+                print(f"  {name:34}", *(f"{what} {value:.3g}" for what, value in figures.items()), sep="  ")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

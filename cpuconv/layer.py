@@ -1,0 +1,55 @@
+"""Layer: what `conv2d` remembers of a call, a plan that is given its weights each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cpuconv.fingerprint import Fingerprint
+from cpuconv.plan import Plan
+from cpuconv.remembered import Entry
+from cpuconv.session import Session
+
+_MOST_CHANGES = 4  # calls in a row with weights never met before, from which on such weights are not remembered
+
+
+class Layer:
+    """A plan, and the packed weights of whatever arrays come with its calls.
+
+    Weights that change on every call would push others out of memory: after a few of them, weights are remembered only
+    when they come a second time.
+    """
+
+    def __init__(self, plan: Plan, session: Session) -> None:
+        self.plan = plan
+        self._session = session
+        self._threads = plan.problem.threads
+        self._entries: dict[Fingerprint, Entry] = {}  # weights that this layer met
+        self._changes = 0
+
+    def run(self, x: Any, residual: Any, out: Any, bias: np.ndarray | None, weight: np.ndarray) -> Any:
+        """The plan's result for raw weights (K, C/groups, R, S) and `bias` (K)."""
+        name = self._session.fingerprint(weight, self._threads)
+        entry = self._entries.get(name)
+        packed = None if entry is None else entry.use()
+        if packed is None:
+            packed = self._packed(name, weight)
+        else:
+            self._changes = 0
+        return self.plan.run(x, residual, out, bias, packed)
+
+    def _packed(self, name: Fingerprint, weight: np.ndarray) -> np.ndarray:
+        weights, form = self._session.weights, self.plan.packing
+        packed = weights.find(name, form)
+        if packed is None:
+            packed = weights.pack(name, form, weight, self._threads)
+            self._changes += 1
+            if self._changes > _MOST_CHANGES and not weights.was_seen(name):
+                return packed
+        entry = weights.remember(name, form, packed)
+        if entry is not None:
+            for gone in [known for known, other in list(self._entries.items()) if other.value is None]:
+                self._entries.pop(gone, None)
+            self._entries[name] = entry
+        return packed

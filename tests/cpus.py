@@ -1,0 +1,103 @@
+"""The tests on other CPUs than this one, all that this machine can execute or emulate.
+
+    python tests/cpus.py [--slice]              code for other CPUs of x86, on this one
+    python tests/cpus.py --arm [--slice]        an emulated ARM; its root folder is made when it is missing
+
+Ends with 0 if all pass, with 1 if some do not, and with 77 if ARM cannot be emulated here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import arm
+import llvmlite.binding as llvm
+
+from autotune.interpreter import VARIABLE, python
+
+TESTS = Path(__file__).resolve().parent
+PASSED, FAILED, CANNOT = 0, 1, 77
+
+_AVX2 = ("avx2", "fma", "bmi2", "lzcnt", "movbe", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_ICELAKE = (*_AVX512, "avx512bitalg", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni", "gfni", "vaes")
+_ZEN4 = (*_ICELAKE, "avx512bf16")
+NATIVE: dict[str, tuple[str, ...]] = {  # LLVM's names, and the features that code for them may use
+    "x86-64": (),
+    "haswell": _AVX2,
+    "skylake-avx512": _AVX512,
+    "znver4": _ZEN4,
+    "znver5": (*_ZEN4, "avxvnni"),
+}
+ARM = ("cortex-a76", "neoverse-n1")
+ARM_SECONDS = 1800  # a test may take: its kernels are compiled by an emulated compiler
+
+
+def _tests(*names: str) -> tuple[str, ...]:
+    """Files of tests, or tests of theirs."""
+    return tuple("tests/test_{}.py{}{}".format(*name.partition("::")) for name in names)
+
+
+# A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
+_KERNELS = _tests("solvers", "lanewise", "blocked", "reorder", "conv2d")
+_EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
+SLICES: dict[str, tuple[str, ...]] = {
+    "x86-64": _KERNELS,
+    "haswell": (*_KERNELS, *_tests("im2col", "fft", "asm")),
+    "cortex-a76": (
+        *_tests(*(f"solvers::test_{name}" for name in _EDGES), "lanewise", "blocked", "asm"),
+        *_tests("cpus", "autotune_search::test_workers_end_with_their_parent"),  # processes are launched
+    ),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Run the tests on other CPUs than this one.", allow_abbrev=False)
+    parser.add_argument("--arm", action="store_true", help="on an emulated ARM")
+    parser.add_argument("--slice", action="store_true", help="only what takes minutes, on fewer CPUs")
+    parser.add_argument("--cpus", help="names of CPUs, with commas between them")
+    asked, options = parser.parse_known_args(arguments)
+    known = [name for name in (ARM if asked.arm else NATIVE) if name in SLICES or not asked.slice]
+    names = asked.cpus.split(",") if asked.cpus else known
+    if not {*names} <= {*known}:
+        parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
+    try:
+        found = [_run(name, asked.arm, [*(SLICES[name] if asked.slice else ()), *options]) for name in names]
+    except arm.Unavailable as error:
+        print(f"ARM cannot be emulated here: {error}", file=sys.stderr)
+        return CANNOT
+    return FAILED if any(found) else PASSED
+
+
+def missing(needs: Iterable[str]) -> list[str]:
+    """The features that this CPU does not have."""
+    have = llvm.get_host_cpu_features()
+    return [name for name in needs if not have.get(name)]
+
+
+def _run(name: str, emulated: bool, options: list[str]) -> bool:
+    """Run pytest on a CPU; whether it failed."""
+    # Without features of its own choice Numba would add this machine's.
+    environ = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(TESTS.parent)}
+    command = python("-m", "pytest", *options)
+    if emulated:
+        root = arm.root()
+        script = str(arm.interpreter(root, name))
+        environ |= {VARIABLE: shlex.join(arm.launcher(root, name)), "CPUCONV_TEST_PYTHON": script}
+        command = [script, "-m", "pytest", f"--timeout={ARM_SECONDS}", *options]
+    elif lacks := missing(NATIVE[name]):
+        print(f"== {name}: left out, as this CPU has no {', '.join(lacks)}", flush=True)
+        return False
+    print(f"== {name}", flush=True)
+    return subprocess.run(command, env=environ, cwd=TESTS.parent).returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

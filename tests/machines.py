@@ -1,0 +1,54 @@
+"""Machines in words: their instruction sets, caches and rates, for tests of what is chosen on each.
+
+Which candidate a model prefers depends on the machine. So whatever is said of choices is said of all of these, and not
+of the machine that the tests happen to run on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from cpuconv import tuned
+from cpuconv.isa import table
+from cpuconv.solvers import machine
+from cpuconv.solvers.machine import Machine
+
+AVX512, AVX2, SSE, NEON = table.TABLE
+ZEN4 = replace(AVX512, **table.MICROARCHITECTURES["znver4"])
+KIB, MIB = 1 << 10, 1 << 20
+
+MACHINES: dict[str, Machine] = {
+    "zen4": Machine(ZEN4, 32 * KIB, 1 * MIB, 32 * MIB),
+    "zen5": Machine(replace(AVX512, frequency=4.1e9, l2_rate=57, l3_rate=22, dram_rate=9), 48 * KIB, 1 * MIB, 32 * MIB),
+    "skylake-avx512": Machine(replace(AVX512, l3_rate=6), 32 * KIB, 1 * MIB, 24 * MIB),
+    "xeon-amx": Machine(replace(AVX512, frequency=2.6e9, l2_rate=48), 48 * KIB, 2 * MIB, 480 * MIB),
+    "haswell": Machine(replace(AVX2, frequency=3.4e9), 32 * KIB, 256 * KIB, 8 * MIB),
+    "cortex-a76": Machine(replace(NEON, l2_rate=16), 64 * KIB, 512 * KIB, 4 * MIB),
+    "sse": Machine(SSE, 32 * KIB, 256 * KIB, 3 * MIB),
+    "generic": Machine(table.GENERIC, 32 * KIB, 512 * KIB, 8 * MIB),
+}
+
+
+@contextlib.contextmanager
+def on(described: Machine) -> Iterator[Machine]:
+    """Problems are ranked and choices made as on that machine; nothing may be compiled or run meanwhile."""
+    caches = {"L1d": described.l1, "L2": described.l2, "L3": described.l3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "_found", lambda: described.isa)
+        patch.setattr(machine, "fingerprint", lambda: SimpleNamespace(caches=tuple(caches.items())))
+        _forget()
+        assert machine.machine() == described
+        yield described
+    _forget()
+
+
+def _forget() -> None:
+    """Drop what a process remembers of its machine; other caches have the machine in their keys."""
+    table.current.cache_clear()
+    machine.machine.cache_clear()
+    tuned.forget()

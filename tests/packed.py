@@ -1,0 +1,118 @@
+"""Packed weights in NumPy, one function a form: what the packing kernel must give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.fft import REGULAR
+from cpuconv.problem import ConvProblem
+from cpuconv.recipe import Candidate
+from cpuconv.solvers import fft, im2col, winograd
+from cpuconv.solvers.base import divide
+
+
+def flushed(weight: np.ndarray) -> np.ndarray:
+    """`weight` with denormals set to zero."""
+    return np.where(np.abs(weight) < np.finfo(np.float32).tiny, np.float32(0), weight)
+
+
+def panels(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray, depth: int) -> np.ndarray:
+    """[group][panel][C/depth][R][S][depth of C][v·lanes of K], tail channels of K zero; the last panel of a group
+    overlaps the one before."""
+    lanes, groups = isa.lanes, problem.groups
+    vectors, reduction = divide(problem.kg, lanes), problem.cg * problem.r * problem.s
+    full = np.zeros((groups, vectors * lanes, problem.cg, problem.r, problem.s), np.float32)
+    full[:, : problem.kg] = weight.reshape(groups, problem.kg, problem.cg, problem.r, problem.s)
+    full = full.reshape(groups, vectors, lanes, problem.cg, problem.r, problem.s)
+    packed = np.empty((groups, divide(vectors, v), reduction, v, lanes), np.float32)
+    for panel in range(packed.shape[1]):
+        first = min(panel * v, vectors - v)
+        for channel in range(0, problem.cg, depth):
+            some = full[:, first : first + v, :, channel : channel + depth].transpose(0, 4, 5, 3, 1, 2)
+            start = channel * problem.r * problem.s
+            packed[:, panel, start : start + math.prod(some.shape[1:4])] = some.reshape(groups, -1, v, lanes)
+    return packed
+
+
+def matrix(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """Planar panels, with rows of zeros up to whole reduction steps."""
+    _, depth, padded = im2col.sizes(problem, isa)
+    found = panels(problem, v, isa, weight, 1)
+    return np.pad(found, ((0, 0), (0, 0), (0, padded - depth), (0, 0), (0, 0)))
+
+
+def lanewise(problem: ConvProblem, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """[block][i][R][S][lanes]: what output lane l takes from lane l ^ i; tail lanes zero."""
+    lanes, mix = isa.lanes, problem.cg
+    channel = np.arange(problem.k)
+    packed = np.zeros((divide(problem.k, lanes), mix, problem.r, problem.s, lanes), np.float32)
+    for i in range(mix):
+        packed[channel // lanes, i, :, :, channel % lanes] = weight[channel, (channel % mix) ^ i]
+    return packed
+
+
+def transformed(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray, pairs: int = 0) -> np.ndarray:
+    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero; the last `pairs`
+    pairs of planes as [group][pair][panel][channel][2][v][lanes of K]."""
+    lanes, count, groups = isa.lanes, len(planes), problem.groups
+    vectors, channels = divide(problem.kg, lanes), problem.cg
+    full = np.zeros((count, groups, vectors * lanes, channels), np.float32)
+    full[:, :, : problem.kg] = planes.reshape(count, groups, problem.kg, problem.cg)
+    full = full.reshape(count, groups, vectors, lanes, channels)
+    singles = count - 2 * pairs
+    packed = np.empty((groups, count, divide(vectors, v), channels, v, lanes), np.float32)
+    paired = packed[:, singles:].reshape(groups, pairs, packed.shape[2], channels, 2, v, lanes)
+    for panel in range(packed.shape[2]):
+        first = min(panel * v, vectors - v)
+        some = full[:, :, first : first + v].transpose(1, 0, 4, 2, 3)
+        packed[:, :singles, panel] = some[:, :singles]
+        paired[:, :, panel] = some[:, singles:].reshape(groups, pairs, 2, channels, v, lanes).swapaxes(2, 3)
+    return packed
+
+
+def winograd_planes(problem: ConvProblem, params: winograd.Params, weight: np.ndarray) -> np.ndarray:
+    """G·w·Gᵀ: (a·a, K, C), in float64."""
+    down, across = winograd.matrices(params.rows, problem.r)[1], winograd.matrices(params.cols, problem.s)[1]
+    planes = np.einsum("ar,kcrs,bs->abkc", down, weight.astype(np.float64), across, optimize=True)
+    return planes.reshape(-1, problem.k, problem.cg)
+
+
+def spectrum(weight: np.ndarray, dilation: tuple[int, int], rows: int, cols: int, products: int) -> np.ndarray:
+    """Planes (count, K, C) in float64 of weights (K, C, R, S), in the order that `plane_count` names.
+
+    Edge columns take the half that the forward transform leaves out of their doubled frequencies.
+    """
+    spread = np.zeros((*weight.shape[:2], rows, cols))
+    reach = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
+    spread[:, :, : reach[0] : dilation[0], : reach[1] : dilation[1]] = weight
+    found = np.conj(np.fft.rfft2(spread)).transpose(2, 3, 0, 1) / (rows * cols)
+    edges = (0, cols // 2)
+    planes = [found[u, column].real for u in (0, rows // 2) for column in edges]
+    numbers = [found[u, column] / 2 for u in range(1, rows // 2) for column in edges]
+    numbers += [found[u, column] for column in range(1, cols // 2) for u in range(rows)]
+    for w in numbers:
+        planes += (w.real, w.imag) if products == REGULAR else (w.real, w.imag - w.real, w.real + w.imag)
+    return np.stack(planes)
+
+
+def expected(problem: ConvProblem, candidate: Candidate, isa: Isa, weight: np.ndarray) -> np.ndarray:
+    """The packed form of a candidate, flat; transforms in float64, rounded once."""
+    weight, params, name = flushed(weight), candidate.params, candidate.solver.NAME
+    if name in ("pointwise", "direct"):
+        packed = panels(problem, params.v, isa, weight, isa.lanes)
+    elif name == "first_layer":
+        packed = panels(problem, params.v, isa, weight, 1)
+    elif name == "im2col":
+        packed = matrix(problem, params.v, isa, weight)
+    elif name in ("depthwise", "grouped"):
+        packed = lanewise(problem, isa, weight)
+    elif name == "winograd":
+        packed = transformed(problem, params.v, isa, winograd_planes(problem, params, weight))
+    else:
+        form = params.rows, params.cols, params.products
+        planes = spectrum(weight.astype(np.float64), problem.dilation, *form)
+        packed = transformed(problem, params.v, isa, planes, fft.planes(*form).pairs)
+    return packed.ravel()

@@ -1,0 +1,48 @@
+"""The packing report: what it prints, and that its copy copies."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from bench import packing, shapes
+from cpuconv.problem import ConvProblem
+from cpuconv.solvers import TABLE
+
+
+def test_a_small_run(capsys, tmp_path):
+    target = tmp_path / "packing.json"
+    assert packing.main(["--pattern", "dw32$|res2a_2a", "--threads", "2", "--json", str(target)]) == 0
+    printed = capsys.readouterr().out
+    assert "mobilenetv2:dw32" in printed and "less:" in printed and "geomean" in printed
+    content = json.loads(target.read_text())
+    assert content["threads"] == 2 and content["plans"] == []
+    for form in content["forms"]:
+        assert form["solver"] in {solver.NAME for solver in TABLE}
+        assert form["pack"] > 0 and form["copy"] > 0 and form["written"] >= form["read"] > 0
+
+
+def test_every_solver_that_runs_a_line_is_there(monkeypatch):
+    monkeypatch.setattr(packing, "SECONDS", 0)
+    (line,) = shapes.load(pattern="res2a_2b")
+    found = list(packing.figures([line], 1))
+    assert [figure.solver for figure in found] == ["direct", "first_layer", "winograd", "fft", "im2col"]
+    assert all(figure.read == line.problem.weight_bytes for figure in found)
+
+
+def test_the_copy_moves_as_many_bytes():
+    problem = ConvProblem(1, 5, 8, 8, 7, 3, 3)
+    weight = packing.random_weight(problem)
+
+    class Form:
+        size = 3 * weight.nbytes
+
+    copied = packing.copier(weight, Form(), 1)()
+    assert 0 <= 2 * copied.nbytes - 4 * weight.nbytes < 256
+    np.testing.assert_array_equal(copied, 1)
+
+
+def test_a_plan_of_a_problem():
+    problem = ConvProblem(1, 6, 9, 8, 8, 3, 3, (2, 1), (1, 1, 0, 1), groups=2)
+    assert packing.plan_of(problem, packing.random_weight(problem)).problem == problem
