@@ -13,6 +13,7 @@ from conftest import CACHE, ROOT
 
 from autotune.device import fingerprint
 from autotune.interpreter import python
+from autotune.layers import OLDER
 from autotune.wisdom import read
 
 PROBLEM = "mb1ic8ih12oc8oh12kh3ph1"
@@ -77,6 +78,20 @@ def test_a_table_is_made_and_taken_by_a_process_whose_store_is_empty(environ: di
     assert (stored["decided"], stored["algorithm"]) == ("store", told["algorithm"])
 
     assert "shipped" in run(environ, package, "fresh", *autotune, "explain", PROBLEM, "--threads", "1")
+
+    # A release later, a file that all kernels share is another; the model agrees with everything.
+    for name, old, new in (
+        ("runtime/launch.py", '"""', '"""Edited. '),
+        ("neighbours.py", "AGREES = 1.1", "AGREES = 1e9"),
+    ):
+        path = package / "cpuconv" / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+    older = json.loads(run(environ, package, "fresh", "-c", TOLD))
+    assert (older["decided"], older["layer"], older["algorithm"]) == (OLDER, OLDER, told["algorithm"])
+    assert older["inside"] == pytest.approx(72.0, rel=1e-4)
+    explained = run(environ, package, "fresh", *autotune, "explain", PROBLEM, "--threads", "1")
+    assert "measured with older kernels" in explained and "shipped · older kernels" in explained
 
     table.rename(table.with_name("0123456789abcdef.json"))  # of another device
     assert json.loads(run(environ, package, "fresh", "-c", TOLD))["decided"] == "model"

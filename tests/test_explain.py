@@ -14,6 +14,7 @@ from autotune.layers import Found
 from autotune.roofline import Level, Roofs, Work
 from autotune.store import Row
 from autotune.workload import Candidate, Rejected
+from cpuconv.workload import workload
 
 ROOFS = Roofs(100.0, 50.0, (Level("L1", 1e6, 1000.0), Level("memory", math.inf, 10.0)))
 US = 1e-6
@@ -111,3 +112,15 @@ def test_a_named_choice_is_told_as_such():
     explanation = cpuconv.explain(X.shape, W.shape, padding=1, algorithm=of_solver.algorithm, threads=1)
     assert explanation.decided_by == "named" and explanation.algorithm.startswith("im2col")
     assert explanation.lines[0].chosen and explanation.lines[0].candidate == explanation.algorithm
+
+
+def test_a_problem_in_a_few_words() -> None:
+    def told(text: str) -> str:
+        return workload.summary(cpuconv.ConvProblem.parse(text).key)
+
+    assert told("mb1ic3ih224oc64oh112kh7sh2ph3") == "3→64 7x7/2 @224x224"
+    assert told("mb8ic64ih56iw28oc32oh56ow28kh1kw3ph0pw1") == "64→32 1x3 @56x28 batch 8"
+    assert told("g32mb1ic32ih112oc32oh112kh3ph1") == "32→32 3x3 @112x112 depthwise"
+    assert told("g4mb1ic32ih14oc64oh14kh3ph2dh1") == "32→64 3x3 @14x14 4 groups dilation 2"
+    assert told("mb1ic4ih8oc4oh4ow8kh3sh2sw1ph1") == "4→4 3x3/2x1 @8x8"
+    assert workload.summary("no problem") == ""
