@@ -66,14 +66,14 @@ class Plans:
 
 
 @kernel("x y vectors times rest")
-def spread(tile, worker, workers, args):
+def spread(tile, worker, before, part, parts, args):
     """Each of the `vectors` vectors at x `times` times to y, one after another; then the first `rest` of them again."""
     size, times = 4 * tile.lanes, args.times
-    for i in range(args.vectors * worker // workers, args.vectors * (worker + 1) // workers):
+    for i in range(args.vectors * part // parts, args.vectors * (part + 1) // parts):
         for j in range(i * times, (i + 1) * times):
             copy_vector(tile, args.x + i * size, args.y + j * size)
     y = args.y + args.vectors * times * size
-    for i in range(args.rest * worker // workers, args.rest * (worker + 1) // workers):
+    for i in range(args.rest * part // parts, args.rest * (part + 1) // parts):
         copy_vector(tile, args.x + i * size, y + i * size)
 
 
