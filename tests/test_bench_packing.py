@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from bench import packing, shapes
+from cpuconv.isa import current
 from cpuconv.problem import ConvProblem
 from cpuconv.solvers import TABLE
 
@@ -28,7 +29,8 @@ def test_every_solver_that_runs_a_line_is_there(monkeypatch):
     monkeypatch.setattr(packing, "SECONDS", 0)
     (line,) = shapes.load(pattern="res2a_2b")
     found = list(packing.figures([line], 1))
-    assert [figure.solver for figure in found] == ["direct", "first_layer", "winograd", "fft", "im2col"]
+    able = [solver.NAME for solver in TABLE if solver.applicable(line.problem, current()) is None]
+    assert [figure.solver for figure in found] == able and "winograd" in able
     assert all(figure.read == line.problem.weight_bytes for figure in found)
 
 
