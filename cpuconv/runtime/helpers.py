@@ -31,9 +31,7 @@ IDLE, ASLEEP = 0, 2
 """What a mailbox says without a request. With one, it holds the address of the worker's line, plus a state:"""
 _TAKEN, _AWAITED = 1, 3
 
-THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(
-    6
-)  # words of the board; lines of threads follow,
+THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(6)  # words of the board; lines of threads follow,
 BOARD = 1  # whose words are the mailbox and the board's address
 _WAIT, _WAKE = 128, 129  # operations of futex(2), within a process
 _ALL = 1 << 30
