@@ -38,7 +38,17 @@ def elsewhere(path: Path, code: str = CLAIM) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
 
 
-def test_one_claims_and_others_wait(path: Path) -> None:
+@pytest.fixture
+def start_times_agree() -> None:
+    """QEMU invents for a process when it started itself, but not for others: then no claim of another holds."""
+    pid = os.getpid()
+    code = f"from autotune import claims; print(claims._started({pid}))"
+    environ = {**os.environ, "PYTHONPATH": str(REPO)}
+    if subprocess.check_output(python("-c", code), env=environ, text=True).strip() != str(claims._started(pid)):
+        pytest.skip("the start of a process is another thing to others")
+
+
+def test_one_claims_and_others_wait(path: Path, start_times_agree: None) -> None:
     mine, other = Store(path), Store(path)
     assert mine.claim(*KEY) and mine.claim(*KEY)
     assert not other.claim(*KEY)
@@ -51,7 +61,7 @@ def test_one_claims_and_others_wait(path: Path) -> None:
     assert other.claim(*KEY)
 
 
-def test_a_claim_ends_with_its_process(path: Path) -> None:
+def test_a_claim_ends_with_its_process(path: Path, start_times_agree: None) -> None:
     process = elsewhere(path, CLAIM + "; sys.stdin.read()")
     assert process.stdout.readline() == "True\n"
     mine = Store(path)

@@ -34,7 +34,7 @@ def test_what_does_not_survive_its_first_run_is_rejected(store: Store) -> None:
     assert outcome.tuned[problem.task].candidate in ("model", "right")
     found = rows(store, problem)
     assert {name for name, row in found.items() if row.state == "ok"} == {"model", "right"}
-    assert found["crashes"].reason == "run: died by SIGSEGV"
+    assert found["crashes"].reason.startswith("run: died by SIGSEGV")  # an emulator has more to say
     assert found["stuck"].reason == "run: time limit of 1.5 s passed"
     assert found["fails"].reason == "run: TypeError: no such instruction"
     assert (found["right"].error, found["right"].error_limit) == (1e-7, 1e-5)
