@@ -130,7 +130,7 @@ class Vector:
 
     def keep(self, a: Any, count: int) -> Any:
         """The first `count` lanes of a, zero in the others."""
-        return self.builder.select(self.mask(count), a, self.constant(0.0))
+        return self.builder.select(self.first(count), a, self.constant(0.0))
 
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:
