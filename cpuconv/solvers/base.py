@@ -143,6 +143,22 @@ def view_args(prefix: str, strides: Strides) -> dict[str, int]:
     return {f"{prefix}_{name}": getattr(strides, name) for name in ("block", "cb", "c", "h", "w")}
 
 
+def window_args(problem: ConvProblem) -> dict[str, int]:
+    """The arguments of a kernel that packs columns: channels of a group, and how the kernel's windows lie."""
+    return {
+        "group_kernels": problem.kg,
+        "group_channels": problem.cg,
+        "kernel_h": problem.r,
+        "kernel_w": problem.s,
+        "stride_h": problem.stride[0],
+        "stride_w": problem.stride[1],
+        "dilation_h": problem.dilation[0],
+        "dilation_w": problem.dilation[1],
+        "pad_top": problem.pads[0],
+        "pad_left": problem.pads[2],
+    }
+
+
 def parts_each(problem: ConvProblem, units: int) -> int:
     """Parts for each worker of work in so many units: enough for others to take over, and worth it."""
     workers = max(1, problem.threads)

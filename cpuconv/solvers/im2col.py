@@ -31,6 +31,7 @@ from cpuconv.solvers.base import (
     parts_each,
     span,
     view_args,
+    window_args,
 )
 from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.packing import Packing, Panels
@@ -211,16 +212,7 @@ def bind(
         "vector_step": target.cb if direct else vector_step,
         "channels": problem.k,
         "stored": problem.k if direct else divide(problem.k, target.block) * target.block,
-        "group_kernels": problem.kg,
-        "group_channels": problem.cg,
-        "kernel_h": problem.r,
-        "kernel_w": problem.s,
-        "stride_h": problem.stride[0],
-        "stride_w": problem.stride[1],
-        "dilation_h": problem.dilation[0],
-        "dilation_w": problem.dilation[1],
-        "pad_top": problem.pads[0],
-        "pad_left": problem.pads[2],
+        **window_args(problem),
         "in_height": in_height,
         "in_width": in_width,
         "out_width": out_width,

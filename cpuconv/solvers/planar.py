@@ -32,6 +32,7 @@ from cpuconv.solvers.base import (
     parts_each,
     span,
     view_args,
+    window_args,
 )
 from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.packing import Packing, Scalars
@@ -265,16 +266,7 @@ def bind(
         "parked": space.reserve(parked_step * problem.threads) if parked_step else 0,
         "parked_step": parked_step,
         "vector_bytes": vector,
-        "group_kernels": problem.kg,
-        "group_channels": problem.cg,
-        "kernel_h": problem.r,
-        "kernel_w": problem.s,
-        "stride_h": problem.stride[0],
-        "stride_w": problem.stride[1],
-        "dilation_h": problem.dilation[0],
-        "dilation_w": problem.dilation[1],
-        "pad_top": problem.pads[0],
-        "pad_left": problem.pads[2],
+        **window_args(problem),
         "in_height": in_height,
         "in_width": in_width,
         "out_width": out_width,
