@@ -14,7 +14,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 
 import cpuconv
 from autotune.device import fingerprint
+from autotune.interpreter import python
 from autotune.paths import VARIABLE
 from autotune.store import Row, Store
 from bench.shapes.drawn import draw
@@ -175,7 +175,7 @@ _PARTS = {"first": first, "plans": plans}
 
 def _apart(part: str) -> Any:
     """The result of a part in a process of its own."""
-    command = [sys.executable, "-m", "bench.shapes_new", "--part", part]
+    command = python("-m", "bench.shapes_new", "--part", part)
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 from tabulate import tabulate
 
 from autotune import cores
+from autotune.interpreter import python
 from bench.engine import Engine
 from bench.peers import OURS
 from bench.shapes import load
@@ -138,7 +139,7 @@ def percentile(times: Sequence[float], share: float) -> float:
 @contextlib.contextmanager
 def busy_process() -> Iterator[subprocess.Popen]:
     """Another process that computes without end, stopped until it is told to go on."""
-    process = subprocess.Popen([sys.executable, "-c", _BUSY])
+    process = subprocess.Popen(python("-c", _BUSY))
     os.kill(process.pid, signal.SIGSTOP)
     try:
         yield process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
 from cpuconv.select import AUTO, Limits
+
+_PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
 if TYPE_CHECKING:
     from autotune.background import Background
@@ -189,10 +192,10 @@ def conv2d(
     settings = (wanted, strategy, accuracy, workspace_limit, reproducible)
     weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_float32_view(w, "w")
     remembered = session.current.remembered
-    key: Any = (getattr(x, "shape", None), weight.shape, arguments, settings)
-    try:
+    try:  # as bytes, in which 1, 1.0 and True differ
+        key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps((arguments, settings), _PLAIN)
         layer = remembered.get(key)
-    except TypeError:  # a list among the arguments
+    except (TypeError, ValueError):  # an argument of another type, such as NumPy's integers
         key = layer = None
     if layer is None:
         layer = _layer(key, x, weight, arguments, settings)

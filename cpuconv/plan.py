@@ -127,6 +127,9 @@ class Plan:
         self.in_layout, self.out_layout = problem.in_layout, problem.out_layout
         self.packing = choice.candidate.packing(problem)
         self.packed_weight_bytes = self.packing.size
+        if weight is not None and weight.nbytes != self.packing.size:
+            expected = f"{self.packing.size} bytes of packed weights, or None"
+            raise ArgumentError(must("weight", expected, f"{weight.nbytes} bytes of shape {weight.shape}"))
         self._candidate: Candidate = choice.candidate
         self._limits = limits
         self._x_shape = layouts.get(problem.in_layout).shape(*problem.in_shape)

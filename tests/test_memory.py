@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from autotune.interpreter import python
 
 LIMIT = 16 << 20
 BESIDE = 50 << 20
@@ -39,7 +40,7 @@ print(len(sizes), most, resident() - before)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what is resident")
 def test_ten_thousand_sizes_of_conv2d(environ):
     for _ in range(2):  # the first compiles, which leaves memory with the compiler
-        command = [sys.executable, "-c", SIZES, str(LIMIT)]
+        command = python("-c", SIZES, str(LIMIT))
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stderr
     count, remembered, grown = map(int, done.stdout.split())

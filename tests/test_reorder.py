@@ -147,7 +147,7 @@ def run_step(step, space: Space, x: np.ndarray, y: np.ndarray) -> None:
     workspace = np.empty(space.size, np.uint8)
     at = {"x": x.ctypes.data, "y": y.ctypes.data, "workspace": workspace.ctypes.data}
     words = {k: at[v.name] + v.offset if isinstance(v, Ref) else int(v) for k, v in step.args.items()}
-    Program([(step.compile(), step.kernel.pack(words), step.parallel)], 1).run()
+    Program([(step.compile(), step.kernel.pack(words), step.parts)], 1).run()
 
 
 def test_into_memory_that_is_there():

@@ -24,6 +24,7 @@ from cpuconv.runtime import helpers, launch, share, threads
 from cpuconv.runtime.helpers import IDLE
 from cpuconv.select import Choice, Limits
 from cpuconv.solvers import TABLE, base
+from cpuconv.workspaces import Workspaces
 
 ROWS, BOARD, MOST = 1 << 20, 1 << 16, 1 << 12  # addresses on the stage
 TURNS = 6  # rows of a caller
@@ -155,7 +156,8 @@ class TestKernels:
             candidates = list(solver.candidates(problem, oracle.current()))
             for params in candidates[:: max(1, len(candidates) // 3)]:
                 candidate = Candidate(solver, params)
-                yield Plan(problem, Choice(candidate, "named"), Limits("fast"), given.w, given.bias), given
+                packed = candidate.packing(problem).pack(given.w)
+                yield Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, given.bias, Workspaces()), given
 
     @pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
     def test_any_cut_and_any_order_give_the_same_bits(self, solver, monkeypatch):
@@ -163,12 +165,14 @@ class TestKernels:
         for made, operands in self.plans(solver, monkeypatch, 3):
             expected = oracle.run(made, operands)
             context = made._contexts[None, None][0]
+            (workspace,) = made._workspaces._free
+            room = workspace.memory.view(np.float32)
             y = np.full_like(expected, np.nan)
             for parts in (1, 2, 3, 5, 8, 29):
-                context.workspace[:] = np.nan
+                room[:] = np.nan
                 y[...] = np.nan
                 made(operands.x, residual=operands.residual, out=y)  # tells the blocks where y is
-                context.workspace[:] = np.nan
+                room[:] = np.nan
                 y[...] = np.nan
                 for code, block, _ in context._program._rows:
                     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)(code.address)

@@ -251,10 +251,18 @@ def test_bias_changes_with_remembered_weights(here):
         conv(w=w, bias=bias[:23])
 
 
-def test_lists_for_arguments(here):
+@pytest.mark.parametrize("one", [1, np.int64(1), [1, 1], np.array([1, 1])], ids=str)
+def test_arguments_of_any_type_are_remembered(here, one):
     for _ in range(2):
-        close(conv(stride=[1, 1], padding=[[1, 1], [1, 1]], dilation=[1, 1]), EXPECTED)
+        close(conv(stride=one, padding=[[1, 1], [1, 1]], dilation=one), EXPECTED)
     assert len(here.packed) == here.layers == 1
+
+
+def test_equal_arguments_of_another_type_are_refused_all_the_same(here):
+    conv(stride=1, reproducible=False)
+    for wrong in ({"stride": 1.0}, {"threads": True}, {"groups": 1.0}, {"reproducible": 0}):
+        with pytest.raises((ArgumentError, ArgumentTypeError)):
+            conv(**wrong)
 
 
 def test_a_plan_keeps_its_own_weights_and_bias():
