@@ -3,8 +3,8 @@
     python -m bench.shapes_new [--json FILE]
 
 Every choice is of another problem; what solvers remember of tiles is empty when a list begins ("list"), or before every
-choice ("alone"). A plan's kernels are on disk, those of the first size are loaded; it is measured in a process of its
-own, once for each layer, as it happens once.
+choice ("alone"). Another size of a known layer has its kernels on disk, and is measured in a process of its own, once,
+as it happens once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from autotune.interpreter import python
 from autotune.paths import VARIABLE
 from autotune.store import Row, Store
 from bench.shapes.drawn import draw
-from cpuconv import select, tuned
-from cpuconv.isa import current
-from cpuconv.plan import flushed
+from cpuconv import select, session, tuned
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import assemble
 from cpuconv.select import Limits
@@ -41,13 +39,14 @@ from cpuconv.workload import workload
 CANONICAL = Path(__file__).parent / "shapes" / "canonical.txt"
 DRAWN, SEED = 200, 31
 ROWS, ROWS_A_PROBLEM = 1000, 8  # of a store that holds none of the problems
-LAYERS = (  # channels in and out, kernel, first and second size
-    (64, 128, 3, 56, 60),
-    (64, 64, 3, 56, 50),
-    (256, 64, 1, 56, 44),
-    (3, 64, 7, 224, 200),
-    (48, 64, 5, 35, 41),
+LAYERS = (  # channels in and out, kernel, and three sizes
+    (64, 128, 3, (56, 60, 50)),
+    (64, 64, 3, (56, 50, 62)),
+    (256, 64, 1, (56, 44, 60)),
+    (3, 64, 7, (224, 200, 240)),
+    (48, 64, 5, (35, 41, 30)),
 )
+RUNS = 9  # of a call whose time is taken off that of the first
 
 
 def lists(threads: int) -> dict[str, list[ConvProblem]]:
@@ -118,39 +117,39 @@ def _rows(count: int) -> list[Row]:
     return rows
 
 
-def plans() -> dict[str, dict[str, float]]:
-    """Milliseconds of the parts of a plan of each layer's second size, and of such a plan with its kernels loaded."""
+def sizes() -> dict[str, dict[str, float]]:
+    """Milliseconds of a second size of each layer through `conv2d`, beyond its run, and of the parts for a third."""
     found = {}
-    for c, k, kernel, first, second in LAYERS:
+    for c, k, kernel, (first, second, third) in LAYERS:
         weight = np.ones((k, c, kernel, kernel), np.float32)
-        for layout in ("NCHW", "auto"):
-            options: dict[str, Any] = {
-                "padding": kernel // 2, "threads": 1, "strategy": "heuristic",
-                "in_layout": layout, "out_layout": layout,
-            }  # fmt: skip
-            cpuconv.plan((1, c, first, first), weight, **options)
-            found[f"{c}→{k} {kernel}x{kernel} {layout}"] = _parts((1, c, second, second), weight, options)
+        options: dict[str, Any] = {"padding": kernel // 2, "threads": 1, "strategy": "heuristic"}
+
+        def call(size: int, weight: np.ndarray = weight, options: dict[str, Any] = options) -> float:
+            x = np.ones((1, weight.shape[1], size, size), np.float32)
+            return _seconds(lambda: cpuconv.conv2d(x, weight, **options))
+
+        call(first)
+        parts = {"in all": call(second) - sorted(call(second) for _ in range(RUNS))[RUNS // 2]}
+        parts |= _parts((1, c, third, third), weight, options["padding"])
+        found[f"{c}→{k} {kernel}x{kernel}"] = {name: 1e3 * seconds for name, seconds in parts.items()}
     return found
 
 
-def _parts(shape: tuple[int, ...], weight: np.ndarray, options: dict[str, Any]) -> dict[str, float]:
-    limits, pads = Limits(), (options["padding"],) * 4
-    asked = ConvProblem(*shape, len(weight), *weight.shape[2:], pads=pads, threads=1)
+def _parts(shape: tuple[int, ...], weight: np.ndarray, padding: int) -> dict[str, float]:
     parts = {}
     start = time.perf_counter()
-    problem = asked
-    if options["in_layout"] == "auto":
-        problem = select.resolve_layouts(asked, "auto", "auto", limits)
-    candidate = select.choose(problem, "heuristic", limits).candidate
+    problem = ConvProblem(*shape, len(weight), *weight.shape[2:], pads=(padding,) * 4, threads=1)
+    choice = select.choose(problem, "heuristic", Limits())
+    forms = session.current.weights.forms(session.current.fingerprint(weight))
+    candidate = select.reusing(problem, Limits(), choice, forms).candidate
     parts["choice"] = time.perf_counter() - start
-    parts["packing"] = _seconds(lambda: candidate.solver.pack(problem, candidate.params, current(), flushed(weight)))
+    form = candidate.packing(problem)
+    parts["packing"] = 0.0 if form in forms else _seconds(lambda: form.pack(weight))
     start = time.perf_counter()
     recipe = assemble(problem, candidate)
-    parts["assemble+bind"] = time.perf_counter() - start
+    parts["steps"] = time.perf_counter() - start
     parts["kernels"] = _seconds(lambda: [step.compile() for step in recipe.steps])
-    select.forget()
-    parts["again, in all"] = _seconds(lambda: cpuconv.plan(shape, weight, **options))
-    return {name: seconds * 1e3 for name, seconds in parts.items()}
+    return parts
 
 
 def first() -> float:
@@ -170,7 +169,7 @@ def _summary(times: Sequence[float]) -> dict[str, float]:
     return {"geomean": 1e6 * mean, "worst": 1e6 * max(times), "median": 1e6 * sorted(times)[len(times) // 2]}
 
 
-_PARTS = {"first": first, "plans": plans}
+_PARTS = {"first": first, "sizes": sizes}
 
 
 def _apart(part: str) -> Any:
@@ -188,8 +187,8 @@ def main() -> None:
     if options.part:
         print(json.dumps(_PARTS[options.part]()))
         return
-    _apart("plans")  # its kernels are on disk now
-    found: dict[str, Any] = {"first choice of a process, ms": _apart("first"), "plan, ms": _apart("plans")}
+    _apart("sizes")  # its kernels are on disk now
+    found: dict[str, Any] = {"first choice of a process, ms": _apart("first"), "another size, ms": _apart("sizes")}
     for accuracy in ("standard", "exact"):
         for layout, auto in (("NCHW", False), ("auto", True)):
             found[f"choice, {accuracy}, {layout}, µs"] = choices("heuristic", accuracy, auto)
