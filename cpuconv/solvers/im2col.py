@@ -48,6 +48,7 @@ _UNROLLS = range(4, 10)
 _LINE = 64 // FLOAT
 _PAGE_CYCLES = 3.0  # a tile and row of a matrix whose rows are planes
 _RUN_CYCLES = 12.0  # around each run of pixels that is packed
+_VECTOR_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to load, and to store, a vector of pixels; a float without neighbours
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, ti
     vectors, depth, _ = sizes(problem, isa)
     planes = problem.n * problem.groups
     wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
-    packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * (4 / isa.lanes if wide else 1.5))
+    pixel = _VECTOR_CYCLES * (1 + problem.stride[1]) / isa.lanes if wide else _FLOAT_CYCLES
+    packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * pixel)
     if problem.in_layout == "NCHW" and _is_plain(problem):
         packing = planes * tiles * depth * _PAGE_CYCLES  # the input is the matrix, each of its rows a page of its own
     way_out = planes * vectors * problem.oh * problem.ow * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
