@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,7 +18,7 @@ from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, effective_threads, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE, blocked
 from cpuconv.solvers.base import Cost
-from cpuconv.solvers.machine import machine
+from cpuconv.solvers.machine import Machine, machine
 from cpuconv.solvers.packing import Packing
 
 STRATEGIES = ("heuristic", "cached", "profile")
@@ -27,6 +28,7 @@ _CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which
 _MODELLED = ("neighbour", "model")  # what decides where nothing is stored
 _UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
 _MOST_REMEMBERED = 4096  # choices: a server may meet any number of shapes
+_MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
 _HARDLY = 1.03  # how much slower a candidate may be whose packed weights exist
 _IN_THE_RUNNING = 1.5  # a favourite is tried when the model finds it slower than its choice by at most this much
 
@@ -122,15 +124,16 @@ def _bound(problem: ConvProblem, module: ModuleType) -> float:
     return module.bound(problem, here) + _reorders(problem, *module.layouts(problem, None, here.isa))
 
 
-def _costed(problem: ConvProblem, module: ModuleType) -> list[Ranked]:
-    """All candidates of a solver."""
-    found = (Candidate(module, params) for params in module.candidates(problem, current()))
-    return [Ranked(candidate, modelled_cost(problem, candidate)) for candidate in found]
+@functools.lru_cache(maxsize=_MOST_COSTED)
+def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ranked, ...]:
+    """All candidates of a solver on this machine, its favourite first."""
+    found = (Candidate(module, params) for params in module.candidates(problem, here.isa))
+    return tuple(sorted((Ranked(candidate, modelled_cost(problem, candidate)) for candidate in found), key=_estimate))
 
 
 def ranking(problem: ConvProblem, solver: str | None = None) -> list[Ranked]:
     """All candidates (of one solver, if named), the model's favourite first."""
-    found = [each for module in _able(problem, solver) for each in _costed(problem, module)]
+    found = [each for module in _able(problem, solver) for each in _costed(problem, module, machine())]
     return sorted(found, key=_estimate)
 
 
@@ -156,7 +159,7 @@ def search(
     for bound, index in bounds:
         if bound > below:
             break
-        for each in sorted(_costed(problem, TABLE[index]), key=_estimate):
+        for each in _costed(problem, TABLE[index], machine()):
             if each.cost.estimate > below or (each.cost.estimate == below and index > place):
                 break
             named = str(each.candidate).startswith(prefix)

@@ -23,7 +23,7 @@ from cpuconv.problem import ConvProblem
 from cpuconv.recipe import workspace_bytes
 from cpuconv.select import Limits
 from cpuconv.solvers import TABLE, fft, tiling, transformed, winograd
-from cpuconv.solvers.machine import machine
+from cpuconv.solvers.machine import Machine, machine
 from cpuconv.workload import workload
 
 BLOCKED = layouts.blocked(current().lanes).name
@@ -122,9 +122,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     costed = select._costed
 
-    def counted(problem: ConvProblem, solver: ModuleType) -> list[select.Ranked]:
+    def counted(problem: ConvProblem, solver: ModuleType, here: Machine) -> tuple[select.Ranked, ...]:
         counts[solver.NAME] += 1
-        return costed(problem, solver)
+        return costed(problem, solver, here)
 
     monkeypatch.setattr(select, "_costed", counted)
     return counts
@@ -234,6 +234,7 @@ def test_forms_are_those_with_the_least_work(problem):
 
 def test_tiles_are_ranked_once_for_all_layouts():
     tiling.tiles.cache_clear()
+    select._costed.cache_clear()
     select.ranking(PROBLEM)
     before = tiling.tiles.cache_info().misses
     for first, second in itertools.product((BLOCKED, "NCHW", "NHWC"), repeat=2):

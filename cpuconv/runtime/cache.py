@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
+import itertools
 import os
 import re
 import tempfile
@@ -38,6 +39,7 @@ from cpuconv.runtime.target import target, target_machine
 LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
 _lock = threading.RLock()
+_LINKED = 256  # files that a linker links
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -98,8 +100,12 @@ def folder() -> tuple[Path | None, bool]:
     return usable, False
 
 
+Load = Callable[[bytes, str], Code]
+"""From an object file's code and the name of its function to that function."""
+
+
 def load_object(code: bytes, symbol: str) -> Code:
-    """The function `symbol` of an object file's `code`."""
+    """The function `symbol` of an object file's `code`, which may name symbols of Numba's."""
     with _lock:  # an engine a file: all call their function by the same name
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
@@ -107,7 +113,34 @@ def load_object(code: bytes, symbol: str) -> Code:
         return Code(engine.get_function_address(symbol), engine)
 
 
-def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[], tuple[bytes, str, Code]]) -> Code:
+class _Linkers:
+    """LLVM's linkers (ORC), which take a tenth of an engine's time for a file, a library each.
+
+    A library leaves some KB behind in its linker, so that there is a new one now and then; it goes with the last
+    function that it linked.
+    """
+
+    def __init__(self) -> None:
+        self._linked = itertools.count()
+        self._linker: llvm.LLJIT | None = None
+
+    def load(self, code: bytes, symbol: str) -> Code:
+        """The function `symbol` of an object file's `code`, which names symbols of the C library at most."""
+        with _lock:
+            number = next(self._linked)
+            if number % _LINKED == 0:
+                self._linker = llvm.create_lljit_compiler(target_machine())
+            library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
+            linked = library.link(self._linker, f"cpuconv-{number}")
+            return Code(linked[symbol], (self._linker, linked))  # freed from the last to the first
+
+
+link_object: Load = _Linkers().load
+
+
+def load_or_compile(
+    name: str, module: str, identity: str, compile_: Callable[[], tuple[bytes, str, Code]], load: Load = load_object
+) -> Code:
     """The kernel `name` of `module` specialised as `identity`.
 
     `compile_` gives (object code, symbol, function).
@@ -119,7 +152,7 @@ def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[]
             Statistics.compiled += 1
             return compile_()[2]
         path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
-        loaded = _load(path)
+        loaded = _load(path, load)
         if loaded is not None:
             return loaded
         if not writable:
@@ -133,7 +166,7 @@ def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[]
         except (Timeout, OSError):
             guard = None  # compile for ourselves: slower, never wrong
         try:
-            loaded = _load(path)
+            loaded = _load(path, load)
             if loaded is None:
                 content, symbol, loaded = compile_()
                 Statistics.compiled += 1
@@ -144,7 +177,7 @@ def load_or_compile(name: str, module: str, identity: str, compile_: Callable[[]
                 guard.release()
 
 
-def _load(path: Path) -> Code | None:
+def _load(path: Path, load: Load) -> Code | None:
     try:
         with path.open("rb") as file:
             if not ownership.is_ours(os.fstat(file.fileno())):
@@ -156,7 +189,7 @@ def _load(path: Path) -> Code | None:
     if hashlib.sha256(body).digest() != digest:
         return None  # torn or damaged: compiled again and replaced
     symbol, _, code = body.partition(b"\0")
-    loaded = load_object(code, symbol.decode())
+    loaded = load(code, symbol.decode())
     Statistics.loaded += 1
     return loaded
 

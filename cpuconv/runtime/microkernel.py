@@ -6,6 +6,7 @@ are int64 words: addresses, byte strides, counts.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from cpuconv.runtime.cache import Code, Entries, load_object, load_or_compile
+from cpuconv.runtime.cache import Code, Entries, link_object, load_or_compile
 from cpuconv.runtime.target import target, target_machine
 from cpuconv.runtime.types import I64, tile_text
 
@@ -49,9 +50,7 @@ class MicroKernel:
 
     def entry(self, tile: Any) -> Code:
         """The micro-kernel for `tile` (compiled at most once per machine)."""
-        return self._entries.get(
-            tile, lambda: load_or_compile(self.name, self.module, tile_text(tile), lambda: self._compile(tile))
-        )
+        return self._entries.get(tile, lambda: self._load(tile))
 
     def assembly(self, tile: Any) -> str:
         """Assembly text for `tile`, for tests on the machine code."""
@@ -59,11 +58,15 @@ class MicroKernel:
             machine = target_machine()
             return machine.emit_assembly(self._optimized(tile, machine))
 
+    def _load(self, tile: Any) -> Code:
+        compiled = functools.partial(self._compile, tile)
+        return load_or_compile(self.name, self.module, tile_text(tile), compiled, link_object)
+
     def _compile(self, tile: Any) -> tuple[bytes, str, Code]:
         with _lock:
             machine = target_machine()
             code = machine.emit_object(self._optimized(tile, machine))
-        return code, _SYMBOL, load_object(code, _SYMBOL)
+        return code, _SYMBOL, link_object(code, _SYMBOL)
 
     def _optimized(self, tile: Any, machine: llvm.TargetMachine) -> llvm.ModuleRef:
         module = ir.Module(self.name)
