@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import sys
 from collections.abc import Iterable
@@ -69,13 +68,15 @@ def _dtype_message(dtype: np.dtype, name: str) -> str:
 
 def _from_foreign(x: object, name: str) -> np.ndarray:
     """The memory of a subclass, of a DLPack exporter or of an object with ``__array__``."""
+    if _is_tensor(x):
+        try:
+            return x.detach().numpy()  # type: ignore[attr-defined]
+        except (RuntimeError, TypeError):  # the way below says what is wrong with it
+            pass
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentTypeError(must(name, "an array without a mask: fill it with .filled()", "a masked array"))
     if isinstance(x, np.ndarray):
         return x.view(np.ndarray)
-    if _is_tensor(x):
-        with contextlib.suppress(RuntimeError, TypeError):  # the way below says what is wrong with it
-            return x.detach().numpy()  # type: ignore[attr-defined]
     if getattr(x, "requires_grad", False) and hasattr(x, "detach"):
         x = x.detach()  # tensors that record gradients refuse to export their memory
     try:
