@@ -113,7 +113,7 @@ def test_the_shortest_way_is_taken(shape):
         ("NHWC", "NCHW"): UNPACK,
         ("NCHW", "NHWC"): PACK,
         ("NCHW", "NCHW4c"): PACK,
-        ("NCHW4c", "NHWC"): PACK,
+        ("NCHW4c", "NHWC"): UNPACK if current().lanes == 4 else PACK,  # a vector holds a block, or several
         ("NHWC", "NHWC"): LINES,
         ("NCHW", "NCHW"): LINES,
     }
