@@ -15,9 +15,10 @@ from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.isa.table import TABLE
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS
+from cpuconv.plan import Plan
 from cpuconv.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble
-from cpuconv.select import ranking
+from cpuconv.select import Choice, Limits, ranking
 from cpuconv.solvers import planar
 from cpuconv.solvers.machine import machine
 
@@ -66,10 +67,9 @@ def test_parts_of_the_reduction(depth, threads):
 def forced(problem: ConvProblem, parts: int, given: oracle.Operands) -> np.ndarray:
     """The result of the first candidate with its reduction in as many parts as it takes of `parts`."""
     first = next(iter(planar.candidates(problem, ISA)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planar, "candidates", lambda problem, isa: [replace(first, parts=parts)])
-        made = oracle.plan(problem, given, f"planar(v={first.v},n={first.n},parts={parts},packed={first.packed})")
-        return oracle.run(made, given)
+    candidate = Candidate(planar, replace(first, parts=parts))
+    packed = candidate.packing(problem).pack(given.w)
+    return oracle.run(Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, given.bias), given)
 
 
 @st.composite
