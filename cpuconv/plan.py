@@ -232,11 +232,13 @@ class Plan:
         packed = self._weight if weight is None else weight
         if packed is None:
             raise ArgumentError(must("weight", "packed weights: the plan was made without", "None"))
-        workspace = self._workspaces.take(context.workspace_bytes)
-        context.run(
-            x_address, y_address, 0 if residual is None else address(residual), address(packed), workspace.address
-        )
-        self._workspaces.give_back(workspace)
+        added = 0 if residual is None else address(residual)
+        if context.workspace_bytes:
+            workspace = self._workspaces.take(context.workspace_bytes)
+            context.run(x_address, y_address, added, address(packed), workspace.address)
+            self._workspaces.give_back(workspace)
+        else:
+            context.run(x_address, y_address, added, address(packed), 0)
         free.append(context)
         return result
 
