@@ -101,9 +101,8 @@ def emit_tile(
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
-    Of a planar tile, which has one row, `x` are weights and `w` vectors of pixels, those of each scalar `kstep` after
-    those of the one before; `xrow` is from a tile to the first scalar of the next, `yrow` from an output channel to the
-    next.
+    A planar tile has one row. Its `x` are weights, its `w` vectors of pixels, `kstep` bytes apart from scalar to scalar.
+    Its `xrow` is from the weights of a tile to those of the next, its `yrow` from an output channel to the next.
 
     Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
     `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual;
