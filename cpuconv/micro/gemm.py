@@ -101,8 +101,8 @@ def emit_tile(
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
-    A planar tile has one row. Its `x` are weights, its `w` vectors of pixels, `kstep` bytes apart from scalar to scalar.
-    Its `xrow` is from the weights of a tile to those of the next, its `yrow` from an output channel to the next.
+    A planar tile has one row. Its `x` are weights, its `w` vectors of pixels, `kstep` bytes from scalar to scalar. Its
+    `xrow` is from the weights of a tile to those of the next, its `yrow` from an output channel to the next.
 
     Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
     `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual;
