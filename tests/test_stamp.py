@@ -57,7 +57,7 @@ from autotune.store.store import Row, Store
 from cpuconv.choice import tuned
 from cpuconv.recipe import Candidate
 from cpuconv.runtime.cache import Statistics
-from cpuconv.choice.select import Limits, by_model
+from cpuconv.choice.model import Limits, by_model
 from cpuconv.tuning.workload import workload
 
 problem = cpuconv.ConvProblem(1, 16, 12, 12, 16, 3, 3, pads=(1, 1, 1, 1))
