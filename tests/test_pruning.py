@@ -127,7 +127,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[solver.NAME] += 1
         return costed(problem, solver, here)
 
-    monkeypatch.setattr(select, "_costed", counted)
+    monkeypatch.setattr(model, "_costed", counted)
     return counts
 
 
