@@ -3,8 +3,8 @@
 A kernel's name covers the sources that it is made from (`runtime.stamp`), its folder the versions of Numba and
 llvmlite and the target CPU with its features, so a change of any of them compiles anew instead of running stale code.
 Files hold machine code only: nothing is unpickled. They are written whole under a checksum, and what others could have
-written is not loaded (`runtime.kept`). This module is no part of a stamp: who changes what a file holds gives the folder
-another name.
+written is not loaded (`runtime.kept`). This module is no part of a stamp: whoever changes what a file holds must change
+the folder's name.
 
 In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
 not grow for ever: programs hold theirs, and the latest are kept for the next program.
