@@ -17,12 +17,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune import database, wisdom
 from autotune.files import write_whole
 from autotune.paths import store_path
-from autotune.rows import KEY, Row, from_values, to_values
-from autotune.store import COLUMNS, INSERT
-from cpuconv.tuned import TABLES
+from autotune.store import database
+from autotune.store.rows import KEY, Row, from_values, to_values
+from autotune.store.store import COLUMNS, INSERT
+from autotune.wisdom import document
+from cpuconv.choice.tuned import TABLES
 
 STAMPS = {
     "depthwise": ("2ef1c32e2c664996", "bb39d7e46d2c05a3", "78793a5136c0586e", "4c3634d09c5fa871"),
@@ -84,15 +85,15 @@ def restamp_wisdom(path: Path, *, dry_run: bool) -> tuple[int, int]:
 
     Raises
     ------
-    OSError, wisdom.WisdomError
+    OSError, document.WisdomError
         The file is refused, or cannot be read or written.
     """
-    known = wisdom.read(path)
+    known = document.read(path)
     counts = sum(row.sources in ANEW for row in known), sum(each.sources in ANEW for each in known.finished)
     if any(counts) and not dry_run:
         known.rows = {problem: stamped_anew(rows) for problem, rows in known.rows.items()}
         known.finished = [replace(each, sources=ANEW.get(each.sources, each.sources)) for each in known.finished]
-        write_whole(path, wisdom.render(known))
+        write_whole(path, document.render(known))
     return counts
 
 
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in options.file or [*filter(Path.exists, [store_path()]), *sorted(TABLES.glob("*.json"))]:
         try:
             rows, tunings = restamp(path, dry_run=options.dry_run)
-        except (OSError, sqlite3.Error, database.Unusable, wisdom.WisdomError) as error:
+        except (OSError, sqlite3.Error, database.Unusable, document.WisdomError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             failed = 1
         else:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune import exchange, wisdom
-from autotune.device import fingerprint
-from autotune.rows import KEY, Finished, Row
-from autotune.store import Store
+from autotune.machine.device import fingerprint
+from autotune.store.rows import KEY, Finished, Row
+from autotune.store.store import Store
+from autotune.wisdom import document, exchange
 from bench import restamp
 
 HERE = fingerprint()
@@ -52,7 +52,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         if request.param == "store":
             return store.path
         path = tmp_path / "wisdom.json"
-        path.write_text(wisdom.render(exchange.from_store(store)))
+        path.write_text(document.render(exchange.from_store(store)))
         return path
 
 
@@ -111,7 +111,7 @@ def test_without_files_the_store_and_the_tables(
     with Store() as store:
         store.write([(HERE, {})], ROWS, FINISHED, [])
     (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "a.json").write_text(wisdom.render(exchange.from_store(store)))
+    (tmp_path / "tables" / "a.json").write_text(document.render(exchange.from_store(store)))
     assert restamp.main([]) == 0
     assert capsys.readouterr().out.count("5 rows and 1 tunings stamped anew") == 2
     assert found(store.path) == found(tmp_path / "tables" / "a.json") == ANEW

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import fingerprint
-from autotune.wisdom import read
+from autotune.machine.device import fingerprint
+from autotune.wisdom.document import read
+from cpuconv.choice.tuned import TABLES
 from cpuconv.recipe import current_sources
-from cpuconv.tuned import TABLES
 
 OLDER = {
     "0c8a6f49848acfbf": "AMD Zen 4, measured on 2026-11-22",
