@@ -161,6 +161,13 @@ def test_a_source_is_parsed_once(parses: list[bytes]) -> None:
     assert parsed.syntaxes(sources) == found and len(parses) == 3
 
 
+def test_a_start_parses_nothing_that_is_kept(parses: list[bytes]) -> None:
+    for _ in range(3):
+        stamp._syntaxes.cache_clear()
+        assert stamp._syntaxes().keys() == set(MODULES)
+    assert len(parses) == len({path.read_bytes() for path in stamp._files().values()})
+
+
 def test_another_rule_parses_again(parses: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     parsed.syntaxes([source(0)])
     monkeypatch.setattr(parsed, "_rules", lambda: hashlib.sha256(b"another version of runtime.syntax"))

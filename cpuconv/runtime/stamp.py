@@ -25,7 +25,7 @@ _PACKAGE = __name__.partition(".")[0]
 @functools.cache
 def stamp(*modules: str) -> str:
     """Hash of what the modules are made from; one of another package counts as made from every kernel source."""
-    reached = set().union(*map(made_from, modules))
+    reached: set[str] = set().union(*map(made_from, modules))
     return hashlib.sha256("\n".join(sorted(map(_content, reached))).encode()).hexdigest()[:16]
 
 

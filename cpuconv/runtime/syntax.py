@@ -79,10 +79,11 @@ class _Essence(ast.NodeTransformer):
             return None
         return self.generic_visit(node)
 
-    def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         if getattr(node.test, "id", getattr(node.test, "attr", "")) == "TYPE_CHECKING":
-            node = ast.Module(node.orelse, [])
-            return self.generic_visit(node).body
+            rest = ast.Module(node.orelse, [])
+            self.generic_visit(rest)
+            return rest.body
         return self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
@@ -101,11 +102,9 @@ class _Essence(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        if not self._in_class:  # there it makes a field
-            if node.value is None:
-                return None
-            node = ast.Assign([node.target], node.value)
-        return self.generic_visit(node)
+        if self._in_class:  # there it makes a field
+            return self.generic_visit(node)
+        return self.generic_visit(ast.Assign([node.target], node.value)) if node.value else None
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         """Texts between the fields whole, as Python before and after 3.12 cuts them differently."""
@@ -114,7 +113,7 @@ class _Essence(ast.NodeTransformer):
         for is_text, parts in itertools.groupby(node.values, lambda each: isinstance(each, ast.Constant)):
             if not is_text:
                 values += parts
-            elif text := "".join(each.value for each in parts):
+            elif text := "".join(str(each.value) for each in parts if isinstance(each, ast.Constant)):
                 values.append(ast.Constant(text))
         node.values = values
         return node
