@@ -83,20 +83,6 @@ class Run:
                 found[title] = group
         return found | {self.names[key]: (key,) for key in self.peers}
 
-    @property
-    def caption(self) -> str:
-        """One paragraph: the machine, the engines, the method."""
-        asked = self.settings
-        engines = ", ".join(f"{name} {self.versions[key]}" for key, name in self.names.items())
-        forms = "form that takes and gives NCHW" if asked.plain else "form"
-        text = (
-            f"{machine_name()}, {asked.title}, fp32; {engines}. GFLOP/s of the direct sum at the median of "
-            f"{asked.rounds} rounds of {asked.seconds:g} s, each engine in its own process and best {forms}, asked in "
-            f"turn; strategy {asked.strategy}. Ratios: peer's time over ours, median of the rounds' ratios, in "
-            "brackets that of the fastest runs."
-        )
-        return text if asked.runs == 1 else f"{text} Every figure is the median of {asked.runs} whole runs."
-
 
 def machine_name() -> str:
     """The processor's name as the system tells it."""
