@@ -180,12 +180,14 @@ def conv2d(
     out : numpy.ndarray, torch.Tensor or None
         C-contiguous float32 for the result.
 
-    The other parameters, and the errors raised, are those of `plan`. N = 0 gives an empty result.
-
     Returns
     -------
     numpy.ndarray or torch.Tensor
-        `out`; or a new array, a tensor if `x` is one.
+        `out`; or a new array, a tensor if `x` is one. N = 0 gives an empty result.
+
+    Notes
+    -----
+    The other parameters, and the errors raised, are those of `plan`.
     """
     arguments = (stride, padding, dilation, groups, activation, residual is not None, in_layout, out_layout)
     wanted = threads if threads is not None else wanted_threads(None)
