@@ -6,8 +6,8 @@ what was found is kept in a `Store`, one row for each (device, problem, candidat
 
 from __future__ import annotations
 
-from autotune.device import Device, allowed_cores, fingerprint
-from autotune.store import Row, Store, shared
+from autotune.machine.device import Device, allowed_cores, fingerprint
+from autotune.store.store import Row, Store, shared
 from autotune.workload import ADMITS, Candidate, Problem, Rejected, SourceError, Trial, Workload
 
 __all__ = [

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from autotune.roofline import Work
+from autotune.machine.roofline import Work
 
 GROUP = "autotune.workloads"
 VARIABLE = "AUTOTUNE_WORKLOAD"
+MISSED = "missed"  # the network that missed problems are put under
 
 # The accuracy classes of candidates that a request for an accuracy admits.
 ADMITS: dict[str, tuple[str, ...]] = {
@@ -135,7 +136,7 @@ class Workload(Protocol):
     sources: frozenset[str]
     """`sources_of` every candidate there may be: what is current."""
     tables: Path | None
-    """Folder of device tables that come with the workload (`autotune.layers`), if any."""
+    """Folder of device tables that come with the workload (`autotune.wisdom.tiers`), if any."""
 
     def load(self, source: str, reading: Reading = AS_IT_IS) -> list[Problem]:
         """The problems of a file or of one problem string."""

@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from autotune.roofline import Roofs
+from autotune.machine.roofline import Roofs
 from bench import oracle, peers, roofs
 from bench.peers.base import Form, Peer, version
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
 LEAST_RUNS = 3

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from tabulate import tabulate
 
-from autotune.device import fingerprint
+from autotune.machine.device import fingerprint
 from bench.files import write_whole
 from bench.loops import Loop, depthwise_loops, gemm_loops, peak_loop, time_all, winograd_loops
 from bench.settings import machine_name, words

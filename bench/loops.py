@@ -17,14 +17,15 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.lanes import lane_strip
 from cpuconv.micro.probe import fma_peak
 from cpuconv.micro.winograd import WinogradTransform, winograd_in, winograd_out
-from cpuconv.probes import fma_tile
-from cpuconv.problem import FLOAT_BYTES, ConvProblem
+from cpuconv.problem.problem import FLOAT_BYTES, ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime.microkernel import MicroKernel
-from cpuconv.solvers import blocked, lanewise, winograd
-from cpuconv.solvers.base import Operand, Ref, Space, aligned, contiguous
-from cpuconv.solvers.machine import machine
-from cpuconv.solvers.tiling import fits
+from cpuconv.solvers import winograd
+from cpuconv.solvers.shared import blocked, lanewise
+from cpuconv.solvers.shared.base import Operand, Ref, Space, aligned, contiguous
+from cpuconv.solvers.shared.machine import machine
+from cpuconv.solvers.shared.tiling import fits
+from cpuconv.tuning.probes import fma_tile
 
 L1_SHARE, L2_SHARE = 0.75, 0.5  # of the cache, for what a tile reads again and again
 _STRIP = 16  # tiles a call, all in one place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 # Largest error relative to the output's largest value. Ours is held to its accuracy class; a peer's figure counts as
 # long as its result is right at all (one of them runs Winograd tiles large enough to lose three digits), and its

@@ -21,15 +21,15 @@ import cpuconv
 from bench import shapes
 from bench.files import write_whole
 from bench.results import geomean
-from cpuconv import sources
 from cpuconv.isa import current
 from cpuconv.micro.intrinsics import copy_vector
 from cpuconv.micro.pack import PackTile
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import sources
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program, kernel
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.base import aligned
-from cpuconv.solvers.packing import Packing
+from cpuconv.solvers.shared.base import aligned
+from cpuconv.solvers.shared.packing import Packing
 
 SECONDS = 0.02  # of packing a form, and of copying beside it
 LEAST, MOST = 5, 100  # runs of either

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from autotune.roofline import Roofs
+from autotune.machine.roofline import Roofs
 from bench.engine import Engine, EngineError
 from bench.oracle import OUR_TOLERANCE, PEER_TOLERANCE
 from bench.peers import OURS

@@ -10,7 +10,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from autotune.device import fingerprint
+from autotune.machine.device import fingerprint
 from bench import targets
 from bench.peers import OURS
 from bench.results import LineResult, Ratio, Timing, mean_ratio

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from autotune.roofline import Roofs
+from autotune.machine.roofline import Roofs
 from bench import roofs
 from bench.peers import OURS
 from bench.shapes import Line

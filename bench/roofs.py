@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.device import fingerprint
-from autotune.roofline import Roofs, bounds
-from cpuconv.probes import probe
-from cpuconv.problem import ConvProblem
+from autotune.machine.device import fingerprint
+from autotune.machine.roofline import Roofs, bounds
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
+from cpuconv.tuning.probes import probe
 from cpuconv.work import work
 
 

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.device import fingerprint
+from autotune.machine.device import fingerprint
 from bench.peers import OURS, PEERS
 
 ALL = "all-five"

@@ -24,17 +24,19 @@ from typing import Any
 import numpy as np
 
 import cpuconv
-from autotune.device import fingerprint
 from autotune.interpreter import python
+from autotune.machine.device import fingerprint
 from autotune.paths import VARIABLE
-from autotune.store import Row, Store
+from autotune.store.store import Row, Store
 from bench.shapes.drawn import draw
-from cpuconv import select, session, tuned
-from cpuconv.problem import ConvProblem
+from cpuconv import session
+from cpuconv.choice import select, tuned
+from cpuconv.choice.select import Limits
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import assemble
-from cpuconv.select import Limits
-from cpuconv.solvers import TABLE, blocked, lanewise, tiling, transformed
-from cpuconv.workload import workload
+from cpuconv.solvers import TABLE
+from cpuconv.solvers.shared import blocked, lanewise, tiling, transformed
+from cpuconv.tuning.workload import workload
 
 CANONICAL = Path(__file__).parent / "shapes" / "canonical.txt"
 DRAWN, SEED = 200, 31

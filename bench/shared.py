@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 
 from tabulate import tabulate
 
-from autotune import cores
 from autotune.interpreter import python
+from autotune.machine import cores
 from bench.engine import Engine
 from bench.peers import OURS
 from bench.shapes import load
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 LINES = (
     "resnet50:res2a_2a",

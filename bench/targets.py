@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.roofline import FMA
+from autotune.machine.roofline import FMA
 from bench.results import LineResult, mean_ratio
 from bench.settings import Run
 from bench.shapes import family
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 Least = tuple[float, float]  # with one thread, and with more
 Belongs = Callable[[ConvProblem], bool]

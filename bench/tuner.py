@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from autotune.device import fingerprint
-from autotune.measure import EFFORTS
+from autotune.machine.device import fingerprint
+from autotune.timing.measure import EFFORTS
 from autotune.workload import Problem
 from bench.shapes.drawn import draw
 from bench.tuning.choices import heuristic, regret, repeat, seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cpuconv.api import clear_cache, conv2d, explain, plan, set_cache_limit, tune_in_background
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
 from cpuconv.plan import Plan
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.reorder import reorder
 from cpuconv.runtime.threads import get_num_threads, set_num_threads
 

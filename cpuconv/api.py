@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpuconv import explain as explaining
-from cpuconv import missed, select, session
-from cpuconv.arguments import problem_from_arguments
-from cpuconv.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
+from cpuconv import session
+from cpuconv.choice import explain as explaining
+from cpuconv.choice import select
+from cpuconv.choice import untuned_log as missed
+from cpuconv.choice.select import AUTO, Limits
 from cpuconv.errors import ArgumentError, must
-from cpuconv.fingerprint import Fingerprint
-from cpuconv.integers import integer
 from cpuconv.layer import Layer
+from cpuconv.memory.fingerprint import Fingerprint
 from cpuconv.plan import Plan
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.arguments import problem_from_arguments
+from cpuconv.problem.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
+from cpuconv.problem.integers import integer
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
-from cpuconv.select import AUTO, Limits
 
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
 if TYPE_CHECKING:
-    from autotune.background import Background
+    from autotune.tuning.background import Background
 
 
 def plan(
@@ -243,11 +245,11 @@ def tune_in_background(effort: str = "quick") -> Background:
         What is spent on a shape.
     """
     global _background
-    from autotune.background import Background
     from autotune.paths import store_path
+    from autotune.tuning.background import Background
 
     if _background is None or not _background.is_running():
-        _background = Background("cpuconv.workload:workload", store_path(), effort)
+        _background = Background("cpuconv.tuning.workload:workload", store_path(), effort)
     return _background
 
 

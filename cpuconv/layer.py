@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.fingerprint import Fingerprint
+from cpuconv.memory.fingerprint import Fingerprint
+from cpuconv.memory.remembered import Entry
 from cpuconv.plan import Plan
-from cpuconv.remembered import Entry
 from cpuconv.session import Session
 
 _MOST_CHANGES = 4  # calls in a row with weights never met before, from which on such weights are not remembered

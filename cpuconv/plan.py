@@ -14,15 +14,15 @@ import numpy as np
 
 import layouts
 from cpuconv import session
-from cpuconv.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
+from cpuconv.choice.explain import Explanation, explain
+from cpuconv.choice.select import Choice, Limits
 from cpuconv.errors import ArgumentError, must
-from cpuconv.explain import Explanation, explain
-from cpuconv.problem import ConvProblem
+from cpuconv.memory.workspaces import Workspaces
+from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, Recipe, assemble
 from cpuconv.runtime import Program
-from cpuconv.select import Choice, Limits
-from cpuconv.solvers.base import FLOAT, MicroRef, Ref, aligned, divide
-from cpuconv.workspaces import Workspaces
+from cpuconv.solvers.shared.base import FLOAT, MicroRef, Ref, aligned, divide
 
 _F32 = np.dtype(np.float32)
 _WIDEST_BLOCK = 16

@@ -13,13 +13,14 @@ import layouts
 from cpuconv.isa import Isa, current
 from cpuconv.micro import tail
 from cpuconv.micro.tail import TailTile, clear_tail
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import launch
 from cpuconv.runtime.stamp import stamp
-from cpuconv.solvers import BY_NAME, reordering
-from cpuconv.solvers.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
-from cpuconv.solvers.packing import Packing
-from cpuconv.solvers.reordering import reorder_step
+from cpuconv.solvers import BY_NAME
+from cpuconv.solvers.shared import reordering
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
+from cpuconv.solvers.shared.packing import Packing
+from cpuconv.solvers.shared.reordering import reorder_step
 from layouts import Strides
 
 _SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.errors import ArgumentError, must
+from cpuconv.isa import current
+from cpuconv.problem.arrays import FLOAT32, address, as_float32_view, check_out, like, writable_view
+from cpuconv.problem.integers import integer
+from cpuconv.problem.problem import layout_name
+from cpuconv.runtime import Program, get_num_threads
+from cpuconv.runtime.threads import check_threads
+from cpuconv.solvers.shared.base import FLOAT, Operand, Ref, Space, aligned, contiguous
+from cpuconv.solvers.shared.reordering import reorder_step
 from layouts import Layout
-
-from .arrays import FLOAT32, address, as_float32_view, check_out, like, writable_view
-from .errors import ArgumentError, must
-from .integers import integer
-from .isa import current
-from .problem import layout_name
-from .runtime import Program, get_num_threads
-from .runtime.threads import check_threads
-from .solvers.base import FLOAT, Operand, Ref, Space, aligned, contiguous
-from .solvers.reordering import reorder_step
 
 _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have started
 _MOST_BOUND = 256  # kinds of calls for which programs are kept; the least recently used goes first

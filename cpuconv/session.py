@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from cpuconv.fingerprint import Fingerprinter
-from cpuconv.remembered import Remembered, default_limit
-from cpuconv.weights import Weights
-from cpuconv.workspaces import Workspaces
+from cpuconv.memory.fingerprint import Fingerprinter
+from cpuconv.memory.remembered import Remembered, default_limit
+from cpuconv.memory.weights import Weights
+from cpuconv.memory.workspaces import Workspaces
 
 
 class Session:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from autotune.roofline import Work
-from cpuconv.problem import FLOAT_BYTES, ConvProblem
+from autotune.machine.roofline import Work
+from cpuconv.problem.problem import FLOAT_BYTES, ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.solvers import fft, transformed, winograd
-from cpuconv.solvers.transformed import Planes
+from cpuconv.solvers import fft, winograd
+from cpuconv.solvers.shared import transformed
+from cpuconv.solvers.shared.transformed import Planes
 
 Size = tuple[int, int]
 

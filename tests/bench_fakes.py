@@ -6,14 +6,14 @@ import os
 import time
 from collections import Counter
 
-from autotune.roofline import Level, Roofs
+from autotune.machine.roofline import Level, Roofs
 from bench import shapes
 from bench.engine import Prepared
 from bench.oracle import convolve
 from bench.peers.base import Form
 from bench.results import LineResult, Measurement, Timing
 from bench.settings import Run, Settings
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 PEER = "bench_fakes:FakePeer"
 SMALL = ConvProblem(1, 4, 6, 6, 8, 3, 3, pads=(1, 1, 1, 1))

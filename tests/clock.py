@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.measure import Entrant, calibrate
+from autotune.timing.measure import Entrant, calibrate
 
 
 class Clock:

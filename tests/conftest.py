@@ -16,9 +16,9 @@ from clock import Clock
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from autotune.store import Store
+    from autotune.store.store import Store
     from bench.tuning import fake
-    from cpuconv.solvers.machine import Machine
+    from cpuconv.solvers.shared.machine import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,7 +48,7 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def no_attendant() -> None:
     """No thread of this process writes what was missed to stores, while a test looks at it."""
-    from cpuconv import missed
+    from cpuconv.choice import untuned_log as missed
 
     missed._thread = threading.main_thread()
 
@@ -56,8 +56,8 @@ def no_attendant() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def no_shipped_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The package's own table of the device that the tests run on decides nothing in this process."""
-    from autotune.layers import Layers
-    from cpuconv import tuned
+    from autotune.wisdom.tiers import Layers
+    from cpuconv.choice import tuned
 
     tuned._layers = Layers(tmp_path_factory.mktemp("tables"))
 
@@ -65,7 +65,7 @@ def no_shipped_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def new_look() -> None:
     """Layers of wisdom that another test has looked at, in its own environment, are looked at again."""
-    from cpuconv import tuned
+    from cpuconv.choice import tuned
 
     tuned.forget()
 
@@ -88,7 +88,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> fake.Clock:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """An empty store."""
-    from autotune.store import Store
+    from autotune.store.store import Store
 
     return Store(tmp_path / "store.sqlite")
 
@@ -128,7 +128,7 @@ def small_work_is_shared() -> Iterator[None]:
 @pytest.fixture
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Fail whoever times a candidate."""
-    from autotune import search
+    from autotune.tuning import search
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a candidate was timed")

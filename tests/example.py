@@ -9,9 +9,9 @@ import oracle
 
 import cpuconv
 import layouts
-from cpuconv import reference
 from cpuconv.isa import current
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 
 LIMIT = 1e-4
 BLOCKED = layouts.blocked(current().lanes).name

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.device import fingerprint
-from autotune.store import Row, Store
+from autotune.machine.device import fingerprint
+from autotune.store.store import Row, Store
 from autotune.workload import Problem, Reading
 from bench.tuning.fake import workload
 

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from cpuconv import tuned
+from cpuconv.choice import tuned
 from cpuconv.isa import table
-from cpuconv.solvers import machine
-from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.shared import machine
+from cpuconv.solvers.shared.machine import Machine
 
 AVX512, AVX2, SSE, NEON = table.TABLE
 ZEN4 = replace(AVX512, **table.MICROARCHITECTURES["znver4"])

@@ -9,13 +9,13 @@ import numpy as np
 
 import cpuconv
 import layouts
-from cpuconv import reference
 from cpuconv.isa import current
 from cpuconv.plan import Plan
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.runtime.threads import maximum_threads
-from cpuconv.trial import ERROR_LIMITS
+from cpuconv.tuning.trial import ERROR_LIMITS
 
 GUARD = 64  # floats around every array that kernels get
 SENTINEL = np.float32(-7.25e33)

@@ -8,10 +8,10 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.micro.fft import REGULAR
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.solvers import fft, im2col, winograd
-from cpuconv.solvers.base import divide
+from cpuconv.solvers.shared.base import divide
 
 
 def flushed(weight: np.ndarray) -> np.ndarray:

@@ -8,9 +8,9 @@ import pytest
 
 import cpuconv
 import layouts
-from cpuconv import activation as activations
 from cpuconv.isa import current
 from cpuconv.micro import epilogue
+from cpuconv.problem import activation as activations
 
 SCALARS = {"clip": [(-0.5, 0.75), (0.0, float("inf"))], "leaky_relu": [(0.01,), (-2.0,), (0.0,)]}
 ALL = [(name, *scalars) for name in activations.TABLE for scalars in SCALARS.get(name, [()])]

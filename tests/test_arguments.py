@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.arguments import padding, pair, problem_from_arguments
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.arguments import padding, pair, problem_from_arguments
+from cpuconv.problem.problem import ConvProblem
 
 
 def pads(value, kernel=(3, 3), stride=(1, 1), dilation=(1, 1), in_hw=(8, 8)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpuconv.arrays import as_float32_view, check_activation_array, check_out, logical_shape
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.arrays import as_float32_view, check_activation_array, check_out, logical_shape
+from cpuconv.problem.problem import ConvProblem
 
 BASE = np.arange(240, dtype=np.float32).reshape(2, 5, 4, 6)
 

@@ -13,9 +13,10 @@ from autotune.interpreter import python
 from cpuconv.isa import current
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.lanes import LaneTile, lane_strip
-from cpuconv.problem import ConvProblem
-from cpuconv.solvers import blocked, lanewise, planar, tiling
-from cpuconv.solvers.base import Operand, Ref, Space, contiguous
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers import planar
+from cpuconv.solvers.shared import blocked, lanewise, tiling
+from cpuconv.solvers.shared.base import Operand, Ref, Space, contiguous
 
 ISA = current()
 FULL = [(v, 1, most) for v, most in enumerate(ISA.pixels, 1)]  # the largest tiles that solvers may choose

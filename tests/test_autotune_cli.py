@@ -16,14 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune import cli_warmup, doctor
-from autotune.cli import main
-from autotune.database import StoreWarning
-from autotune.device import fingerprint
+from autotune.cli import warmup as cli_warmup
+from autotune.cli.main import main
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.interpreter import python
-from autotune.lines import Line
-from autotune.options import FAILED, INTERRUPTED, OK, USAGE
-from autotune.store import Store, Use
+from autotune.machine.device import fingerprint
+from autotune.report import doctor
+from autotune.report.lines import Line
+from autotune.store.database import StoreWarning
+from autotune.store.store import Store, Use
 from autotune.workload import Reading
 from bench.tuning import fake
 from bench.tuning.fake import workload

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune import database
-from autotune.database import StoreWarning
-from autotune.schema import MIGRATIONS
-from autotune.store import Row, Store
+from autotune.store import database
+from autotune.store.database import StoreWarning
+from autotune.store.schema import MIGRATIONS
+from autotune.store.store import Row, Store
 
 
 def row(candidate: str, seconds: float, **values) -> Row:

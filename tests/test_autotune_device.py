@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune import cores, device
-from autotune.device import UNKEYED, Device, fingerprint
+from autotune.machine import cores, device
+from autotune.machine.device import UNKEYED, Device, fingerprint
 from autotune.paths import cache_folder, store_path
 
 FIELDS = [field.name for field in dataclasses.fields(Device)]

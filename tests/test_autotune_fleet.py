@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune import fleet
-from autotune.cli import FAILED, OK, USAGE, main
-from autotune.device import fingerprint
-from autotune.store import Row, Store
-from autotune.wisdom import read
+from autotune.cli.main import FAILED, OK, USAGE, main
+from autotune.machine.device import fingerprint
+from autotune.store.store import Row, Store
+from autotune.tuning import fleet
+from autotune.wisdom.document import read
 from autotune.workload import Problem
 from bench.tuning import fake
 from bench.tuning.fake import workload

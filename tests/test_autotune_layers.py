@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune import database, layers, wisdom
-from autotune.database import StoreWarning
-from autotune.device import fingerprint
 from autotune.interpreter import python
-from autotune.layers import Layers
-from autotune.rows import COLD, Row
-from autotune.store import Store
-from autotune.wisdom import Wisdom
+from autotune.machine.device import fingerprint
+from autotune.store import database
+from autotune.store.database import StoreWarning
+from autotune.store.rows import COLD, Row
+from autotune.store.store import Store
+from autotune.wisdom import document as wisdom
+from autotune.wisdom import tiers as layers
+from autotune.wisdom.document import Wisdom
+from autotune.wisdom.tiers import Layers
 
 REPO = Path(__file__).parents[1]
 HERE = fingerprint()
@@ -149,7 +151,7 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
     assert (best(asked), older()) == ("current", [])
 
 
-PUT = """import sys; from autotune.store import Row, Store
+PUT = """import sys; from autotune.store.store import Row, Store
 Store(sys.argv[1]).put([Row(sys.argv[2], "p", "b", "s", "ok", median=1e-3, score=1e-3)])"""
 
 

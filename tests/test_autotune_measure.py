@@ -13,9 +13,18 @@ from dataclasses import replace
 import pytest
 from clock import Clock, enter
 
-from autotune import measure, pace
-from autotune.measure import Entrant, calibrate, is_faster, is_settled, median_and_spread, pseudomedian, race, sign_test
-from autotune.pace import Pace
+from autotune.timing import measure, pace
+from autotune.timing.measure import (
+    Entrant,
+    calibrate,
+    is_faster,
+    is_settled,
+    median_and_spread,
+    pseudomedian,
+    race,
+    sign_test,
+)
+from autotune.timing.pace import Pace
 
 
 def test_the_fastest_of_close_candidates_wins(clock: Clock) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from clock import Clock
 
-from autotune import pace
-from autotune.pace import Pace, Wake
+from autotune.timing import pace
+from autotune.timing.pace import Pace, Wake
 
 
 def machine(clock: Clock, slow: Callable[[float], float]) -> Callable[[], None]:

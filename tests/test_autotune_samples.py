@@ -7,9 +7,9 @@ import sys
 import pytest
 from clock import Clock
 
-from autotune import measure, stack
-from autotune.measure import Entrant, calibrate
-from autotune.pace import Pace
+from autotune.timing import measure, stack
+from autotune.timing.measure import Entrant, calibrate
+from autotune.timing.pace import Pace
 
 
 def test_calibration_makes_samples_long_enough(clock: Clock) -> None:

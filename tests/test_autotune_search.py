@@ -13,15 +13,15 @@ import pytest
 from events import until
 from fakes import problems, rows
 
-from autotune import worker
-from autotune.candidates import choose
-from autotune.device import fingerprint
 from autotune.interpreter import python
-from autotune.measure import EFFORTS
-from autotune.search import profile
-from autotune.store import Store
-from autotune.warmup import warmup
-from autotune.worker import Pool, WorkerError, _Queue
+from autotune.machine.device import fingerprint
+from autotune.store.store import Store
+from autotune.timing.measure import EFFORTS
+from autotune.tuning import worker
+from autotune.tuning.candidates import choose
+from autotune.tuning.search import profile
+from autotune.tuning.warmup import warmup
+from autotune.tuning.worker import Pool, WorkerError, _Queue
 from autotune.workload import Problem, SourceError, Verdict, discover
 from bench.tuning import fake
 from bench.tuning.fake import workload
@@ -257,7 +257,7 @@ def test_a_pool_stops_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     code = """
 import os, sys, threading
-from autotune.worker import Pool
+from autotune.tuning.worker import Pool
 pool = Pool("bench.tuning.fake:workload", workers=1, limit=600)
 threading.Thread(target=lambda: pool.run([("bad:1", "hangs")]), daemon=True).start()
 while pool._workers[0]._tasks == 0 and not os.path.exists(sys.argv[1]): pass

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune import claims, database, store
 from autotune.interpreter import python
-from autotune.rows import Row
-from autotune.store import Store
+from autotune.store import claims, database, store
+from autotune.store.rows import Row
+from autotune.store.store import Store
 from bench.tuning import kills
 
 REPO = Path(__file__).parents[1]
@@ -28,7 +28,9 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store.sqlite"
 
 
-CLAIM = "import sys; from autotune.store import Store; print(Store(sys.argv[1]).claim('d', 'p', 'warm'), flush=True)"
+CLAIM = (
+    "import sys; from autotune.store.store import Store; print(Store(sys.argv[1]).claim('d', 'p', 'warm'), flush=True)"
+)
 
 
 def elsewhere(path: Path, code: str = CLAIM) -> subprocess.Popen[str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune import database
 from autotune.interpreter import python
-from autotune.rows import KEY
-from autotune.store import Row, Store, shared
+from autotune.store import database
+from autotune.store.rows import KEY
+from autotune.store.store import Row, Store, shared
 from autotune.workload import Problem
 
 REPO = Path(__file__).parents[1]
@@ -149,7 +149,7 @@ def test_values_that_no_tuner_writes_are_ignored(path: Path) -> None:
 def test_two_processes_write_at_once(path: Path) -> None:
     code = """
         import sys; sys.path[:0] = [sys.argv[1]]
-        from autotune.store import Row, Store
+        from autotune.store.store import Row, Store
         kept = Store(sys.argv[2])
         for n in range(100):
             kept.put([Row("d", f"p{n}", sys.argv[3], "s", "ok", median=1e-3, score=1e-3)])

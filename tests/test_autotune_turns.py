@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from fakes import problems, rows
 
-from autotune import search
-from autotune import warmup as tuner
-from autotune.measure import EFFORTS, Entrant, Race, Round
-from autotune.progress import Progress
-from autotune.search import profile
-from autotune.store import Store
-from autotune.warmup import warmup
+from autotune.store.store import Store
+from autotune.timing.measure import EFFORTS, Entrant, Race, Round
+from autotune.tuning import search
+from autotune.tuning import warmup as tuner
+from autotune.tuning.progress import Progress
+from autotune.tuning.search import profile
+from autotune.tuning.warmup import warmup
 from autotune.workload import Verdict
 from bench.tuning import fake
 from bench.tuning.fake import workload

@@ -12,14 +12,14 @@ import pytest
 from events import until
 from fakes import problems, rows
 
-from autotune import background, threads, worker
-from autotune import warmup as tuner
-from autotune.candidates import choose
-from autotune.cores import thread_counts
-from autotune.device import fingerprint
-from autotune.explain import explain_stored
-from autotune.store import Row, Store
-from autotune.warmup import Outcome, warmup
+from autotune.machine.cores import thread_counts
+from autotune.machine.device import fingerprint
+from autotune.report.explain import explain_stored
+from autotune.store.store import Row, Store
+from autotune.tuning import background, threads, worker
+from autotune.tuning import warmup as tuner
+from autotune.tuning.candidates import choose
+from autotune.tuning.warmup import Outcome, warmup
 from autotune.workload import Candidate, Problem
 from bench.tuning import fake
 from bench.tuning.fake import workload

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune import database, exchange, layers, wisdom
-from autotune.device import fingerprint
-from autotune.rows import COLD, Finished, Row
-from autotune.store import Store
-from autotune.wisdom import Wisdom, WisdomError
+from autotune.machine.device import fingerprint
+from autotune.store import database
+from autotune.store.rows import COLD, Finished, Row
+from autotune.store.store import Store
+from autotune.wisdom import document as wisdom
+from autotune.wisdom import exchange
+from autotune.wisdom import tiers as layers
+from autotune.wisdom.document import Wisdom, WisdomError
 from autotune.workload import Problem
 from bench.tuning.fuzz import fuzz_store, fuzz_wisdom, signed
 

@@ -24,8 +24,8 @@ from bench.peers import OURS
 from bench.peers.base import symmetric_pads
 from bench.results import LineResult, Measurement, Ratio, geomean, mean_ratio
 from bench.settings import Settings, layout_names
-from cpuconv.problem import ConvProblem
-from cpuconv.reference import conv2d
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reference import conv2d
 
 ROOT = Path(__file__).resolve().parents[1]
 

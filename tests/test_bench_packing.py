@@ -9,7 +9,7 @@ import numpy as np
 
 from bench import packing, shapes
 from cpuconv.isa import current
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from bench_fakes import LINE, ROOFS, SMALL, measurement
 
-from autotune.roofline import FMA
+from autotune.machine.roofline import FMA
 from bench import roofs
 from bench.results import LineResult
 

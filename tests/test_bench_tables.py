@@ -11,7 +11,7 @@ import pytest
 from bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_of
 from rich.console import Console
 
-from autotune.device import fingerprint
+from autotune.machine.device import fingerprint
 from bench import race, report, tables
 from bench.engine import EngineError
 from bench.files import write_whole
@@ -19,7 +19,7 @@ from bench.peers import OURS
 from bench.results import LineResult
 from bench.settings import Settings
 from bench.tables.__main__ import main, parser, wanted
-from cpuconv import sources
+from cpuconv.problem import sources
 
 DIRECT = "direct(v=1,rows=1,cols=6,block=6)"
 SHAPES = 'mb1ic64ih8oc64oh8kh3ph1n"net:a"\nmb1ic64ih8oc64oh8kh1ph0n"net:b"\n'

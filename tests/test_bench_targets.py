@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from bench_fakes import ROOFS, measurement, result_of, run_of
 
-from autotune.roofline import FMA
+from autotune.machine.roofline import FMA
 from bench import shapes, targets
 from bench.peers import OURS
 from bench.results import LineResult
 from bench.settings import Run
 from bench.targets import BINDING, Lines, Mean, Verdict, check
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 RUN = run_of(OURS, "torch", "mnn")
 POINTWISE = "pointwise(v=1,rows=1,cols=6,block=0)"

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from rich.progress import Progress as Bar
 
-from autotune import pace
 from autotune.paths import VARIABLE
+from autotune.timing import pace
 from bench import tuner
 from bench.shapes import drawn, family
 from bench.tuning import choices, fake, fuzz, kills, mutations, session
 from bench.tuning.figures import Figure, table
 from bench.tuning.session import UNCOUNTED, Session, Times
-from cpuconv import select
+from cpuconv.choice import select
 
 
 def test_drawn_shapes_are_the_same_for_a_seed_and_differ_otherwise() -> None:

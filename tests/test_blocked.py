@@ -8,9 +8,10 @@ import pytest
 import layouts
 from cpuconv.isa import current
 from cpuconv.micro.convolve import PLANAR_BAND
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble
-from cpuconv.solvers import blocked, direct, pointwise, winograd
+from cpuconv.solvers import direct, pointwise, winograd
+from cpuconv.solvers.shared import blocked
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 LANES = current().lanes

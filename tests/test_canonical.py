@@ -8,8 +8,9 @@ from pathlib import Path
 import oracle
 import pytest
 
-from cpuconv import select, sources
-from cpuconv.sources import Entry
+from cpuconv.choice import select
+from cpuconv.problem import sources
+from cpuconv.problem.sources import Entry
 
 CANONICAL = Path(__file__).parent.parent / "bench" / "shapes" / "canonical.txt"
 ENTRIES = sources.load(str(CANONICAL), ("NCHW", "NCHW"), 1)

@@ -11,11 +11,11 @@ from example import BLOCKED, EXPECTED, PROBLEM, W, X, close, conv
 
 import cpuconv
 import layouts
-from cpuconv import select
+from cpuconv.choice import select
 from cpuconv.errors import ArgumentError, WorkspaceError
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.solvers.machine import Machine
+from cpuconv.solvers.shared.machine import Machine
 
 
 def test_cached_times_nothing(no_timing):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cpuconv
-from cpuconv import reference
+from cpuconv.problem import reference
 from cpuconv.runtime.cache import Code, Entries
 
 CHANNELS = 8

@@ -12,10 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import cpuconv
-from cpuconv import reference
-from cpuconv.arguments import problem_from_arguments
 from cpuconv.errors import ArgumentError
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.arguments import problem_from_arguments
+from cpuconv.problem.problem import ConvProblem
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 PLANES = [1, 2, 3, 5, 7, 8, 12, 17, 23]

@@ -13,10 +13,10 @@ import cpus
 import machines
 import pytest
 
-from autotune import background, worker
 from autotune.interpreter import VARIABLE, python
+from autotune.tuning import background, worker
 from cpuconv.isa import current
-from cpuconv.solvers.machine import machine
+from cpuconv.solvers.shared.machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = "bench.tuning.fake:workload"

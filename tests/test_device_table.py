@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from conftest import CACHE, ROOT
 
-from autotune.device import fingerprint
 from autotune.interpreter import python
-from autotune.layers import OLDER
-from autotune.wisdom import read
+from autotune.machine.device import fingerprint
+from autotune.wisdom.document import read
+from autotune.wisdom.tiers import OLDER
 
 PROBLEM = "mb1ic8ih12oc8oh12kh3ph1"
 
@@ -22,7 +22,7 @@ TOLD = """
 import json
 import numpy as np
 import cpuconv
-from cpuconv.tuned import TABLES
+from cpuconv.choice.tuned import TABLES
 
 w = np.ones((8, 8, 3, 3), np.float32)
 made = cpuconv.plan((1, 8, 12, 12), w, padding=1, threads=1)
@@ -50,7 +50,7 @@ def run(environ: dict[str, str], package: Path, cache: str, *command: str) -> st
         (CACHE / "kernels").mkdir(parents=True, exist_ok=True)
         (folder / "kernels").symlink_to(CACHE / "kernels", target_is_directory=True)
     variables = {"PYTHONPATH": str(package), "CPUCONV_CACHE_DIR": str(folder)}
-    variables["AUTOTUNE_WORKLOAD"] = "cpuconv.workload:workload"
+    variables["AUTOTUNE_WORKLOAD"] = "cpuconv.tuning.workload:workload"
     done = subprocess.run(
         python(*command),
         env={**environ, **variables},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cpuconv
-from autotune import cli
+from autotune.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def test_commands_exist(page, capsys):
             assert name in targets
         else:
             with pytest.raises(SystemExit) as ended:
-                cli.main([name, "--help"])
+                main([name, "--help"])
             assert ended.value.code == 0, name
 
 

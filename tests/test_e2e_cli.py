@@ -11,8 +11,9 @@ import pytest
 
 import cpuconv
 from autotune.interpreter import python
-from cpuconv import reference, select, tuned
-from cpuconv.problem import ConvProblem
+from cpuconv.choice import select, tuned
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 
 onnx = pytest.importorskip("onnx")
@@ -54,7 +55,7 @@ def autotune(environ: dict[str, str], *arguments: str) -> subprocess.CompletedPr
 
 
 def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timing):
-    variables = {"AUTOTUNE_WORKLOAD": "cpuconv.workload:workload", "CPUCONV_CACHE_DIR": str(own_store)}
+    variables = {"AUTOTUNE_WORKLOAD": "cpuconv.tuning.workload:workload", "CPUCONV_CACHE_DIR": str(own_store)}
     environ = {**environ, **variables}
     arguments = ("warmup", str(model), "--effort", "quick", "--budget", "3600", "--threads", "1", "--json")
     first = autotune(environ, *arguments)
@@ -136,7 +137,7 @@ def test_profile_times_what_is_not_stored(own_store, monkeypatch):
 
 
 def test_sources_that_cannot_be_read(environ, tmp_path):
-    command = python("-m", "autotune", "warmup", "--workload", "cpuconv.workload:workload")
+    command = python("-m", "autotune", "warmup", "--workload", "cpuconv.tuning.workload:workload")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     for source in (str(broken), str(tmp_path), "mb1ic3ih8oc8", "nothing.txt"):

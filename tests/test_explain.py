@@ -9,12 +9,12 @@ import pytest
 from example import W, X
 
 import cpuconv
-from autotune.explain import ROOFS_UNKNOWN, Explanation, account
-from autotune.layers import Found
-from autotune.roofline import Level, Roofs, Work
-from autotune.store import Row
+from autotune.machine.roofline import Level, Roofs, Work
+from autotune.report.explain import ROOFS_UNKNOWN, Explanation, account
+from autotune.store.store import Row
+from autotune.wisdom.tiers import Found
 from autotune.workload import Candidate, Rejected
-from cpuconv.workload import workload
+from cpuconv.tuning.workload import workload
 
 ROOFS = Roofs(100.0, 50.0, (Level("L1", 1e6, 1000.0), Level("memory", math.inf, 10.0)))
 US = 1e-6

@@ -10,14 +10,14 @@ from packed import spectrum
 
 import cpuconv
 import layouts
-from cpuconv import reference
+from cpuconv.choice.select import Choice, Limits
 from cpuconv.isa import current
 from cpuconv.micro import fft as micro
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.select import Choice, Limits
 from cpuconv.solvers import fft
-from cpuconv.solvers.base import Operand, Ref, Space, contiguous
+from cpuconv.solvers.shared.base import Operand, Ref, Space, contiguous
 
 LIMIT = 1e-4
 BLOCKED = layouts.blocked(current().lanes).name

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.fingerprint import _LARGE, Fingerprinter
 from cpuconv.isa import current
+from cpuconv.memory.fingerprint import _LARGE, Fingerprinter
 from cpuconv.micro.fingerprint import BLOCK
 
 VECTOR = current().lanes

@@ -14,12 +14,22 @@ import layouts
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS
-from cpuconv.problem import ConvProblem
-from cpuconv.reference import conv2d
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reference import conv2d
 from cpuconv.runtime import Program
 from cpuconv.solvers import im2col
-from cpuconv.solvers.base import MicroRef, Operand, Ref, Space, aligned, contiguous, divide, params_text, parse_params
-from cpuconv.solvers.machine import machine
+from cpuconv.solvers.shared.base import (
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    aligned,
+    contiguous,
+    divide,
+    params_text,
+    parse_params,
+)
+from cpuconv.solvers.shared.machine import machine
 
 ISA = current()
 BLOCKED = layouts.blocked(ISA.lanes).name

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import layouts
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.solvers import depthwise, grouped, lanewise
-from cpuconv.solvers.machine import machine
+from cpuconv.solvers import depthwise, grouped
+from cpuconv.solvers.shared import lanewise
+from cpuconv.solvers.shared.machine import machine
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 ISA = current()

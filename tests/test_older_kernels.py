@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import fingerprint
-from autotune.explain import explain_stored
-from autotune.layers import OLDER
-from autotune.store import Row, Store
-from cpuconv import missed, neighbours, select, tuned
-from cpuconv.explain import explain
-from cpuconv.problem import ConvProblem
-from cpuconv.select import Limits
-from cpuconv.workload import workload
+from autotune.machine.device import fingerprint
+from autotune.report.explain import explain_stored
+from autotune.store.store import Row, Store
+from autotune.wisdom.tiers import OLDER
+from cpuconv.choice import neighbours, select, tuned
+from cpuconv.choice import untuned_log as missed
+from cpuconv.choice.explain import explain
+from cpuconv.choice.select import Limits
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.tuning.workload import workload
 
 DEVICE = fingerprint().key
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))

@@ -10,8 +10,8 @@ from test_sources import conv, save  # noqa: F401 - a fixture
 from autotune.workload import Reading
 from autotune.workload import SourceError as Unloadable
 from cpuconv.errors import SourceError
-from cpuconv.sources import load
-from cpuconv.workload import workload
+from cpuconv.problem.sources import load
+from cpuconv.tuning.workload import workload
 
 OPEN = {"image": ("batch", 3, "height", "width")}
 WEIGHTS = [("w", (4, 3, 3, 3)), ("v", (2, 4, 1, 1))]

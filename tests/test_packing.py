@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from cpuconv.isa import current
 from cpuconv.micro.fft import GAUSS, REGULAR
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.solvers import TABLE, fft, packing, winograd
+from cpuconv.solvers import TABLE, fft, winograd
+from cpuconv.solvers.shared import packing
 
 ISA = current()
 SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)

@@ -12,12 +12,12 @@ from html.parser import HTMLParser
 import browser
 import pytest
 
-from autotune.lines import COLUMNS, Line, Section
-from autotune.page import page
-from autotune.page.plot import Axis
-from autotune.report import FORMATS, render
-from autotune.roofline import Level, Roofs, Work
-from autotune.store import Row, Use
+from autotune.machine.roofline import Level, Roofs, Work
+from autotune.report.lines import COLUMNS, Line, Section
+from autotune.report.page import page
+from autotune.report.page.plot import Axis
+from autotune.report.tables import FORMATS, render
+from autotune.store.store import Row, Use
 
 HOSTILE = "<script>document.title = 'taken'</script>&\"'</style>"
 ABOUT = "3→64 7x7/2 @224x224"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.arrays import address
-from cpuconv.places import LEAST, MOST, TIMES, Room
-from cpuconv.solvers.base import ALIGNMENT
+from cpuconv.problem.arrays import address
+from cpuconv.solvers.shared.base import ALIGNMENT
+from cpuconv.tuning.places import LEAST, MOST, TIMES, Room
 
 
 @pytest.mark.parametrize(("size", "spare"), [(64, LEAST), (1000, LEAST), (1 << 20, TIMES << 20), (10 << 20, MOST)])

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv import reference
+from cpuconv.choice.select import Choice, Limits, ranking
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.isa.table import TABLE
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS
 from cpuconv.plan import Plan
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble
-from cpuconv.select import Choice, Limits, ranking
 from cpuconv.solvers import planar
-from cpuconv.solvers.machine import machine
+from cpuconv.solvers.shared.machine import machine
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 ISA = current()

@@ -8,13 +8,13 @@ import subprocess
 import pytest
 from asm import count_fma, hot_loop, loops, needs_fma, vector_spills
 
-from autotune.device import fingerprint
 from autotune.interpreter import python
+from autotune.machine.device import fingerprint
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
 from cpuconv.micro.probe import fma_peak, read_sum, write_all
-from cpuconv.probes import fma_tile, level_sizes, probe, read_tile
 from cpuconv.runtime.threads import maximum_threads
+from cpuconv.tuning.probes import fma_tile, level_sizes, probe, read_tile
 
 MEGABYTE = 1 << 20
 
@@ -91,6 +91,8 @@ def stored(line: str) -> int:
 
 
 def test_import_compiles_nothing():
-    code = "import cpuconv.probes; from cpuconv.runtime.cache import Statistics as s; print(s.compiled, s.loaded)"
+    code = (
+        "import cpuconv.tuning.probes; from cpuconv.runtime.cache import Statistics as s; print(s.compiled, s.loaded)"
+    )
     done = subprocess.run(python("-c", code), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0"]

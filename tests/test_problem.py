@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import layouts
-from cpuconv import activation
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import activation
+from cpuconv.problem.problem import ConvProblem
 
 BASE = {"n": 1, "c": 8, "h": 10, "w": 12, "k": 6, "r": 3, "s": 3}
 ACTIVATIONS = (None, "relu", "relu6", "gelu", ("clip", -1, 2.5), ("clip", float("-inf"), 0), ("leaky_relu", 0.01))

@@ -31,7 +31,7 @@ w = np.random.default_rng(1).standard_normal((32, 32, 3, 3), np.float32) / 17
 w.flags.writeable = False
 
 def right(y):
-    from cpuconv import reference
+    from cpuconv.problem import reference
     problem = cpuconv.ConvProblem(1, 32, 28, 28, 32, 3, 3, pads=(1, 1, 1, 1))
     return reference.relative_error(y, reference.conv2d(x, w, None, problem)) < 1e-4
 

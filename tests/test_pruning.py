@@ -13,18 +13,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
-from autotune.device import fingerprint
-from autotune.store import Row, Store
-from cpuconv import neighbours, select
+from autotune.machine.device import fingerprint
+from autotune.store.store import Row, Store
+from cpuconv.choice import neighbours, select
+from cpuconv.choice.select import Limits
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import TABLE as SETS
 from cpuconv.isa import current
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import workspace_bytes
-from cpuconv.select import Limits
-from cpuconv.solvers import TABLE, fft, tiling, transformed, winograd
-from cpuconv.solvers.machine import Machine, machine
-from cpuconv.workload import workload
+from cpuconv.solvers import TABLE, fft, winograd
+from cpuconv.solvers.shared import tiling, transformed
+from cpuconv.solvers.shared.machine import Machine, machine
+from cpuconv.tuning.workload import workload
 
 BLOCKED = layouts.blocked(current().lanes).name
 PROBLEM = ConvProblem(1, 64, 56, 56, 128, 3, 3, pads=(1, 1, 1, 1))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.signal import correlate
 
 import layouts
-from cpuconv import reference
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 
 
 def by_loops(x, w, bias, p: ConvProblem, residual) -> np.ndarray:

@@ -18,8 +18,8 @@ from cpuconv.isa import current
 from cpuconv.micro.reorder import LINES, PACK, UNPACK
 from cpuconv.reorder import reorder
 from cpuconv.runtime import Program
-from cpuconv.solvers.base import Operand, Ref, Space, contiguous
-from cpuconv.solvers.reordering import reorder_step
+from cpuconv.solvers.shared.base import Operand, Ref, Space, contiguous
+from cpuconv.solvers.shared.reordering import reorder_step
 
 reorder_module = sys.modules[reorder.__module__]  # the package gives its name to the function
 names = st.sampled_from(layouts.NAMES)

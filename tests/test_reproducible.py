@@ -12,18 +12,18 @@ import pytest
 from example import BLOCKED, PROBLEM, W, X
 
 import cpuconv
-from autotune import exchange
-from autotune.device import fingerprint
-from autotune.layers import Layers
-from autotune.store import Row, Store
-from autotune.wisdom import render
-from cpuconv import select, tuned
+from autotune.machine.device import fingerprint
+from autotune.store.store import Row, Store
+from autotune.wisdom import exchange
+from autotune.wisdom.document import render
+from autotune.wisdom.tiers import Layers
+from cpuconv.choice import select, tuned
+from cpuconv.choice.select import Choice, Limits
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import current
 from cpuconv.plan import Plan
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, current_sources, workspace_bytes
-from cpuconv.select import Choice, Limits
 from cpuconv.solvers import TABLE
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")

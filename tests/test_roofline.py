@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autotune.roofline import (
+from autotune.machine.roofline import (
     BANDWIDTH,
     COMPUTE,
     FMA,

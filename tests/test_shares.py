@@ -16,15 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from turns import Stage
 
+from cpuconv.choice.select import Choice, Limits
+from cpuconv.memory.workspaces import Workspaces
 from cpuconv.micro.parts import last_unit
 from cpuconv.plan import Plan
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.runtime import helpers, launch, share, threads
 from cpuconv.runtime.helpers import IDLE
-from cpuconv.select import Choice, Limits
-from cpuconv.solvers import TABLE, base
-from cpuconv.workspaces import Workspaces
+from cpuconv.solvers import TABLE
+from cpuconv.solvers.shared import base
 
 ROWS, BOARD, MOST = 1 << 20, 1 << 16, 1 << 12  # addresses on the stage
 TURNS = 6  # rows of a caller

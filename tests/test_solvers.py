@@ -15,13 +15,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
-from cpuconv import reference, select
+from cpuconv.choice import select
 from cpuconv.isa import current
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE, winograd
-from cpuconv.solvers.base import ALIGNMENT
-from cpuconv.solvers.machine import machine
+from cpuconv.solvers.shared.base import ALIGNMENT
+from cpuconv.solvers.shared.machine import machine
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)

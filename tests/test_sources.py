@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cpuconv.errors import CpuconvWarning, SourceError
-from cpuconv.problem import ConvProblem
-from cpuconv.sources import load
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sources import load
 
 CANONICAL = Path(__file__).parent.parent / "bench" / "shapes" / "canonical.txt"
 

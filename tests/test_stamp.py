@@ -41,7 +41,7 @@ def test_imports_are_those_that_python_sees(module: str) -> None:
 def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
     for name, solver in BY_NAME.items():
         found = made_from(solver.__name__)
-        assert {solver.__name__, "cpuconv.solvers.base", "cpuconv.runtime.kernel", "cpuconv.isa.table"} <= found
+        assert {solver.__name__, "cpuconv.solvers.shared.base", "cpuconv.runtime.kernel", "cpuconv.isa.table"} <= found
         assert not found & {other.__name__ for other in BY_NAME.values() if other is not solver}, name
     assert "cpuconv.micro.winograd" in made_from("cpuconv.solvers.winograd")
     assert "cpuconv.micro.winograd" not in made_from("cpuconv.solvers.fft")
@@ -52,13 +52,13 @@ TOLD = """
 import json, sys
 import numpy as np
 import cpuconv
-from autotune.device import fingerprint
-from autotune.store import Row, Store
-from cpuconv import tuned
+from autotune.machine.device import fingerprint
+from autotune.store.store import Row, Store
+from cpuconv.choice import tuned
 from cpuconv.recipe import Candidate
 from cpuconv.runtime.cache import Statistics
-from cpuconv.select import Limits, by_model
-from cpuconv.workload import workload
+from cpuconv.choice.select import Limits, by_model
+from cpuconv.tuning.workload import workload
 
 problem = cpuconv.ConvProblem(1, 16, 12, 12, 16, 3, 3, pads=(1, 1, 1, 1))
 store = Store()

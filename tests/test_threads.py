@@ -13,9 +13,10 @@ import oracle
 import pytest
 
 import cpuconv
-from cpuconv import api, reference
+from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import threads as runtime_threads
 from cpuconv.solvers import TABLE
 

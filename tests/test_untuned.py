@@ -15,24 +15,27 @@ from events import until
 from example import EXPECTED, W, X, close
 
 import cpuconv
-from autotune import database
-from autotune.device import fingerprint
-from autotune.explain import explain_stored
 from autotune.interpreter import python
-from autotune.store import Row, Store
-from autotune.threads import serial_fraction
-from cpuconv import metronome, missed, neighbours, select, session, tuned
+from autotune.machine.device import fingerprint
+from autotune.report.explain import explain_stored
+from autotune.store import database
+from autotune.store.store import Row, Store
+from autotune.tuning.threads import serial_fraction
+from cpuconv import session
+from cpuconv.choice import neighbours, select, tuned
+from cpuconv.choice import untuned_log as missed
+from cpuconv.choice.select import Limits
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.layer import Layer
-from cpuconv.places import LEAST, MOST
 from cpuconv.plan import Plan
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime import threads as runtime_threads
-from cpuconv.select import Limits
-from cpuconv.solvers.base import ALIGNMENT
-from cpuconv.solvers.machine import Machine
-from cpuconv.workload import workload
+from cpuconv.solvers.shared.base import ALIGNMENT
+from cpuconv.solvers.shared.machine import Machine
+from cpuconv.tuning import metronome
+from cpuconv.tuning.places import LEAST, MOST
+from cpuconv.tuning.workload import workload
 
 DEVICE = fingerprint().key
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
@@ -326,7 +329,8 @@ PROGRAM = """
 import sys, time
 import numpy as np
 import cpuconv
-from cpuconv import missed, session
+from cpuconv.choice import untuned_log as missed
+from cpuconv import session
 
 missed.PERIOD = 0.2
 w = np.random.default_rng(0).standard_normal((8, 8, 3, 3), np.float32)

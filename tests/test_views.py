@@ -10,7 +10,7 @@ import pytest
 from example import EXPECTED, W, X, close, conv
 
 import cpuconv
-from cpuconv import select
+from cpuconv.choice import select
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 
 VIEWS = {

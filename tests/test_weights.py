@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 import cpuconv
 import layouts
-from cpuconv import reference, select, session
+from cpuconv import session
+from cpuconv.choice import select
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.fingerprint import is_constant
 from cpuconv.layer import Layer
-from cpuconv.problem import ConvProblem
+from cpuconv.memory.fingerprint import is_constant
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.session import Session
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from bench_fakes import ROOFS, SMALL
 
-from autotune.roofline import FMA, STORES, Work, bounds
+from autotune.machine.roofline import FMA, STORES, Work, bounds
 from bench import shapes
 from cpuconv.isa import current
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
+from cpuconv.tuning.workload import workload
 from cpuconv.work import touched_bytes, work
-from cpuconv.workload import workload
 
 ISA = current()
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 
 @dataclass

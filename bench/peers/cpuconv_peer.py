@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.peers.base import Form
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 CALLS = ("plan", "conv2d")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.peers.base import Form, missing
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 
 class MnnPeer:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.peers.base import Form, missing
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 HALF_PRECISION = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage")
 FAST_PATHS = ("use_winograd_convolution", "use_sgemm_convolution", "use_packing_layout")

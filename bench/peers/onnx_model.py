@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
 
 from bench.peers.base import symmetric_pads
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 
 def conv_model(problem: ConvProblem, w: np.ndarray, bias: np.ndarray) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.peers.base import Form, missing
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 
 class OpenVinoPeer:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cpuconv import sources
-from cpuconv.problem import ConvProblem
+from cpuconv.problem import sources
+from cpuconv.problem.problem import ConvProblem
 
 CANONICAL = Path(__file__).with_name("canonical.txt")
 

@@ -7,7 +7,7 @@ import random
 
 import layouts
 from cpuconv.isa import current
-from cpuconv.problem import ConvProblem
+from cpuconv.problem.problem import ConvProblem
 
 KERNELS = ((1, 1),) * 4 + ((3, 3),) * 6 + ((5, 5), (7, 7), (1, 7), (7, 1), (2, 2))
 CHANNELS = (3, 768)

@@ -19,8 +19,8 @@ from typing import Any
 
 from rich.console import Console
 
-from autotune.device import Device, fingerprint
 from autotune.interpreter import python
+from autotune.machine.device import Device, fingerprint
 from bench import report
 from bench.peers import OURS
 from bench.race import Race

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from autotune.store import Store
+from autotune.store.store import Store
 from autotune.workload import ADMITS, Problem
 from bench.tuning import session as warmups
 from bench.tuning.figures import Figure

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune import measure, pace, progress, search, warmup
-from autotune.layers import OLDER
-from autotune.roofline import Work
+from autotune.machine.roofline import Work
+from autotune.timing import measure, pace
+from autotune.tuning import progress, search, warmup
+from autotune.wisdom.tiers import OLDER
 from autotune.workload import AS_IT_IS, Candidate, Problem, Reading, Rejected, SourceError
 
 US = 1e-6

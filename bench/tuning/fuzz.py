@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune import exchange, wisdom
-from autotune.rows import Row
-from autotune.store import Store
-from autotune.wisdom import Wisdom, WisdomError
+from autotune.store.rows import Row
+from autotune.store.store import Store
+from autotune.wisdom import document as wisdom
+from autotune.wisdom import exchange
+from autotune.wisdom.document import Wisdom, WisdomError
 
 JUNK = (None, True, -1, 0, 1 << 80, -0.0, 1e308, 5e-324, "", "x" * 5000, "\x00", "ok", "direct(v=1)", [], {}, [[]])
 EXECUTIONS = ("exec", "compile", "import", "marshal", "pickle", "subprocess", "os.system", "os.exec", "os.spawn")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.device import fingerprint
 from autotune.interpreter import python
-from autotune.rows import PROVISIONAL
-from autotune.store import Store
+from autotune.machine.device import fingerprint
+from autotune.store.rows import PROVISIONAL
+from autotune.store.store import Store
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
 

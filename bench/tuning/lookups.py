@@ -6,14 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from autotune.device import fingerprint
+from autotune.machine.device import fingerprint
 from autotune.paths import VARIABLE
-from autotune.store import Row, Store
+from autotune.store.store import Row, Store
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
-from cpuconv import select, tuned
-from cpuconv.problem import ConvProblem
-from cpuconv.workload import workload
+from cpuconv.choice import select, tuned
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.tuning.workload import workload
 
 ROWS_A_PROBLEM = 8  # of the large store
 TURNS = 2000  # samples of look-ups, of which the shortest counts: full speed is rare on a shared machine, and short

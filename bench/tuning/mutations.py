@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from autotune import exchange
-from autotune.device import fingerprint
 from autotune.interpreter import python
-from autotune.layers import PINNED
+from autotune.machine.device import fingerprint
 from autotune.paths import VARIABLE
-from autotune.store import Row, Store
-from autotune.wisdom import Wisdom, render
+from autotune.store.store import Row, Store
+from autotune.wisdom import exchange
+from autotune.wisdom.document import Wisdom, render
+from autotune.wisdom.tiers import PINNED
 from autotune.workload import ADMITS, Problem
 from bench.tuning.figures import Figure
 from bench.tuning.fuzz import Done, Tally, fuzz_store, fuzz_wisdom
 from bench.tuning.session import Session
-from cpuconv import select, tuned
-from cpuconv.problem import ConvProblem
-from cpuconv.workload import workload
+from cpuconv.choice import select, tuned
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.tuning.workload import workload
 
 KINDS = ("wisdom", "store")
 PROBLEM = ConvProblem(1, 8, 12, 12, 8, 3, 3, pads=(1, 1, 1, 1))

@@ -15,14 +15,14 @@ from pathlib import Path
 from rich.progress import Progress as Bar
 from scipy.stats import t as student
 
-from autotune.candidates import timed_rows
-from autotune.measure import CONFIDENCE, calibrate, interval, race
-from autotune.store import Row, Store
-from autotune.warmup import warmup
+from autotune.store.store import Row, Store
+from autotune.timing.measure import CONFIDENCE, calibrate, interval, race
+from autotune.tuning.candidates import timed_rows
+from autotune.tuning.warmup import warmup
 from autotune.workload import ADMITS, Problem
-from cpuconv.workload import workload
+from cpuconv.tuning.workload import workload
 
-SPEC = "cpuconv.workload:workload"
+SPEC = "cpuconv.tuning.workload:workload"
 ACCURACY = "standard"
 EXHAUSTIVE = "exhaustive"
 UNCOUNTED = -1  # the turn of a warmup that only compiles

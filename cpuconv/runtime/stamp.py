@@ -58,9 +58,9 @@ def imported(module: str) -> frozenset[str]:
 def _files() -> dict[str, Path]:
     """Each module of the kernel rooms with its file."""
     return {
-        f"{_PACKAGE}.{room}.{path.stem}".removesuffix(".__init__"): path
+        ".".join((_PACKAGE, *path.relative_to(_ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
         for room in ROOMS
-        for path in (_ROOT / room).glob("*.py")
+        for path in (_ROOT / room).rglob("*.py")
     }
 
 

@@ -18,7 +18,7 @@ import warnings
 import numba
 from numba.np.ufunc import parallel
 
-from autotune.cores import allowed_cores
+from autotune.machine.cores import allowed_cores
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
 from cpuconv.runtime import helpers
 from cpuconv.runtime.helpers import Helpers

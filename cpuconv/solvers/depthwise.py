@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cpuconv.isa import Isa
-from cpuconv.problem import ConvProblem
-from cpuconv.solvers import blocked, lanewise
-from cpuconv.solvers.base import Cost, Operand, Space, Step
-from cpuconv.solvers.machine import Machine
-from cpuconv.solvers.packing import Filters, Packing, Panels
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked, lanewise
+from cpuconv.solvers.shared.base import Cost, Operand, Space, Step
+from cpuconv.solvers.shared.machine import Machine
+from cpuconv.solvers.shared.packing import Filters, Packing, Panels
 
 NAME = "depthwise"
 ACCURACY = "exact"

@@ -19,12 +19,12 @@ import numpy as np
 from cpuconv.isa import Isa
 from cpuconv.micro.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
 from cpuconv.micro.fft_weights import FftWeights, fft_weights
-from cpuconv.problem import ConvProblem
-from cpuconv.solvers import blocked, transformed
-from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step
-from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.packing import Packing
-from cpuconv.solvers.transformed import Planes
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked, transformed
+from cpuconv.solvers.shared.base import Cost, MicroRef, Operand, Space, Step
+from cpuconv.solvers.shared.machine import Machine, machine
+from cpuconv.solvers.shared.packing import Packing
+from cpuconv.solvers.shared.transformed import Planes
 
 NAME = "fft"
 ACCURACY = "standard"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import PLANAR_BAND
-from cpuconv.problem import ConvProblem
-from cpuconv.solvers import blocked
-from cpuconv.solvers.base import Cost, Operand, Space, Step
-from cpuconv.solvers.machine import Machine
-from cpuconv.solvers.packing import Packing, Panels
-from cpuconv.solvers.tiling import tiles
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared.base import Cost, Operand, Space, Step
+from cpuconv.solvers.shared.machine import Machine
+from cpuconv.solvers.shared.packing import Packing, Panels
+from cpuconv.solvers.shared.tiling import tiles
 
 NAME = "first_layer"
 ACCURACY = "exact"

@@ -17,8 +17,8 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
-from cpuconv.problem import ConvProblem
-from cpuconv.solvers.base import (
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.base import (
     FLOAT,
     Args,
     Cost,
@@ -33,10 +33,10 @@ from cpuconv.solvers.base import (
     view_args,
     window_args,
 )
-from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.packing import Packing, Panels
-from cpuconv.solvers.reordering import plane, row_tile
-from cpuconv.solvers.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
+from cpuconv.solvers.shared.machine import Machine, machine
+from cpuconv.solvers.shared.packing import Packing, Panels
+from cpuconv.solvers.shared.reordering import plane, row_tile
+from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
 from layouts import Strides
 
 NAME = "im2col"

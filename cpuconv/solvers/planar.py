@@ -17,9 +17,9 @@ from cpuconv.isa import Isa
 from cpuconv.micro import rows
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
-from cpuconv.problem import ConvProblem
-from cpuconv.solvers import tiling
-from cpuconv.solvers.base import (
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import tiling
+from cpuconv.solvers.shared.base import (
     FLOAT,
     Args,
     Cost,
@@ -34,9 +34,9 @@ from cpuconv.solvers.base import (
     view_args,
     window_args,
 )
-from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.packing import Packing, Scalars
-from cpuconv.solvers.reordering import plane, row_tile
+from cpuconv.solvers.shared.machine import Machine, machine
+from cpuconv.solvers.shared.packing import Packing, Scalars
+from cpuconv.solvers.shared.reordering import plane, row_tile
 
 NAME = "planar"
 ACCURACY = "exact"

@@ -18,12 +18,12 @@ import numpy as np
 from cpuconv.isa import Isa
 from cpuconv.micro.linear import Matrix, apply
 from cpuconv.micro.winograd import WinogradTransform, WinogradWeights, winograd_in, winograd_out, winograd_weights
-from cpuconv.problem import ConvProblem
-from cpuconv.solvers import blocked, transformed
-from cpuconv.solvers.base import Cost, MicroRef, Operand, Space, Step, divide
-from cpuconv.solvers.machine import Machine, machine
-from cpuconv.solvers.packing import Packing
-from cpuconv.solvers.transformed import Planes, Size
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked, transformed
+from cpuconv.solvers.shared.base import Cost, MicroRef, Operand, Space, Step, divide
+from cpuconv.solvers.shared.machine import Machine, machine
+from cpuconv.solvers.shared.packing import Packing
+from cpuconv.solvers.shared.transformed import Planes, Size
 
 NAME = "winograd"
 ACCURACY = "standard"

@@ -1,0 +1,176 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from autotune.cli import warmup as cli_warmup
+from autotune.cli import wisdom as cli_wisdom
+from autotune.cli.options import EPILOG, FAILED, INTERRUPTED, OK, USAGE, add_problem_options, load, say
+from autotune.files import write_whole
+from autotune.machine.device import fingerprint
+from autotune.report import tables as report
+from autotune.report.doctor import as_lines, examine, figure_text
+from autotune.report.explain import explain_stored
+from autotune.report.lines import Section, best_lines
+from autotune.store.store import Store
+from autotune.text import count_of, joined
+from autotune.timing.measure import EFFORTS
+from autotune.tuning.worker import WorkerError
+from autotune.wisdom.document import WisdomError
+from autotune.workload import SourceError, discover
+
+ALL = "all"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is cli_warmup.run and not (options.source or options.missed):
+        parser.error("warmup needs a SOURCE, or --missed")
+    try:
+        return options.command(options)
+    except SourceError as error:
+        return say(str(error), USAGE)
+    except (WorkerError, WisdomError, sqlite3.Error, OSError) as error:
+        return say(str(error), FAILED)
+    except KeyboardInterrupt:
+        return say("interrupted", INTERRUPTED)
+
+
+def _table(options: argparse.Namespace) -> int:
+    _, workload = discover(options.workload)
+    store = Store(options.store, read_only=True)
+    wanted = fingerprint().key if options.device is None else options.device
+    sections = []
+    for key, fields in store.devices().items():
+        if wanted == ALL or key.startswith(wanted):
+            lines = best_lines(store, key, workload, store.problems(key))
+            sections.append(Section(fields, [line for line in lines if line.row is not None]))
+    sections = [section for section in sections if section.lines]
+    if not sections:
+        which = "this device" if options.device is None else f"a device {wanted!r}"
+        return say(f"{store.path} holds nothing for {which}; see 'autotune warmup --help'", FAILED)
+    text = report.render(sections, options.format)
+    if options.output is None:
+        print(text, end="")
+    else:
+        write_whole(options.output, text)
+    return OK
+
+
+def _show(options: argparse.Namespace) -> int:
+    store = Store(options.store, read_only=True)
+    devices = store.devices()
+    content: dict[str, Any] = {
+        "store": str(store.path),
+        "bytes": store.path.stat().st_size if store.path.exists() else 0,
+        "health": store.health(),
+        "this_device": fingerprint().key,
+        "devices": list(devices.values()),
+    }
+    if options.json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+        return OK
+    print(f"{content['store']}: {content['bytes'] / 1024:.0f} KiB, {content['health']}\n")
+    table = [
+        (
+            key + (" (this)" if key == content["this_device"] else ""),
+            *(fields[name] for name in ("model", "isa", "cores", "finished", "provisional", "timed", "rejected")),
+        )
+        for key, fields in devices.items()
+    ]
+    titles = ("device", "CPU", "ISA", "cores", "problems", "provisional", "timed", "rejected")
+    print(tabulate(table, titles, disable_numparse=True))
+    return OK
+
+
+def _explain(options: argparse.Namespace) -> int:
+    _, workload = discover(options.workload)
+    device = fingerprint().key
+    store = Store(options.store, read_only=True)
+    known = [use for use in store.problems(device) if options.problem in (use.label, use.problem)]
+    found = [(use.problem, use.label, use.flops, use.threads) for use in known]
+    if not found:
+        loaded = load(workload, [options.problem], options)
+        found = [(p.key, p.label, p.flops, options.threads) for p in loaded]
+    told = {}
+    for key, label, flops, threads in dict.fromkeys(found):
+        told[label, key] = explain_stored(store, device, workload, key, flops, threads, list(EFFORTS)[-1])
+    if options.json:
+        reports = [{"label": label, **explanation.to_dict()} for (label, _), explanation in told.items()]
+        print(json.dumps(reports, indent=2, ensure_ascii=False))
+    else:
+        titles = {each: joined(each[0], workload.summary(each[1])) for each in told}
+        print("\n\n".join(f"{titles[each]}\n{explanation}" for each, explanation in told.items()))
+    return OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    try:
+        workload = discover(options.workload)[1]
+    except SourceError as error:
+        say(str(error), OK)
+        workload = None
+
+    def told(threads: int, name: str, value: float) -> None:
+        say(f"{count_of(threads, 'thread')}: {': '.join(figure_text(name, value))}", OK)
+
+    findings = examine(workload, Store(options.store, read_only=True), told if options.measure else None)
+    if options.json:
+        print(json.dumps(findings, indent=2, ensure_ascii=False, default=str))
+    else:
+        print(tabulate(as_lines(findings, fingerprint()), tablefmt="plain", disable_numparse=True))
+    return OK if findings["healthy"] else FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="autotune",
+        description="Find the fastest way to compute each problem on this machine, and remember it.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name, help=help, description=help, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        made.set_defaults(command=run)
+        made.add_argument("--store", metavar="PATH", type=Path, help="store file (default: in the cache folder)")
+        made.add_argument("--workload", metavar="MODULE:ATTR", help="what to tune (default: the installed one)")
+        return made
+
+    made = command(
+        "warmup", cli_warmup.run, "time the candidates of every problem in the sources and store the fastest"
+    )
+    cli_warmup.add_options(made)
+
+    made = command("table", _table, "print the best of every problem of every network, with totals")
+    made.add_argument("--device", metavar="KEY", help=f"one of 'autotune show', or {ALL} (default: this one)")
+    made.add_argument("--format", choices=report.FORMATS, default="github")
+    made.add_argument("--output", metavar="FILE", type=Path, help="write to a file, whole or not at all")
+
+    made = command("show", _show, "say what the store holds")
+    made.add_argument("--json", action="store_true", help="print as JSON")
+
+    made = command("explain", _explain, "list every candidate of a problem: its time, or why it was left out")
+    made.add_argument("problem", metavar="PROBLEM", help="a label or key from the table, or a source of problems")
+    add_problem_options(made)
+    made.add_argument("--json", action="store_true", help="print as JSON")
+
+    made = command("doctor", _doctor, "say what is known of this machine and of the store")
+    made.add_argument("--measure", action="store_true", help="measure the roofs, a second or two, and store them")
+    made.add_argument("--json", action="store_true", help="print as JSON")
+
+    cli_wisdom.add_commands(command)
+    return parser

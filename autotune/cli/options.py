@@ -1,0 +1,104 @@
+"""What the commands of the command line have in common: exit codes, options and their values."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.machine.device import allowed_cores
+from autotune.workload import Problem, Reading, Workload
+
+AUTO = "auto"
+
+OK = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+EPILOG = f"""exit codes:
+  {OK:3}  done
+  {FAILED:3}  failed: nothing to tune or to show, a problem that no candidate solves, or a store or workload in trouble
+  {USAGE:3}  wrong usage, or a source that cannot be read
+  {INTERRUPTED:3}  interrupted; what was found is kept, and the same command goes on from there
+"""
+
+
+def say(message: str, code: int) -> int:
+    """Tell the user; returns the exit code."""
+    print(f"autotune: {message}", file=sys.stderr)
+    return code
+
+
+def load(workload: Workload, sources: Sequence[str], options: argparse.Namespace) -> list[Problem]:
+    """The problems of the sources under the options."""
+    threads = allowed_cores() if options.threads == AUTO else options.threads
+    batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
+    reading = Reading(options.layouts, threads, batches, inputs)
+    return [problem for source in sources for problem in workload.load(source, reading)]
+
+
+def layouts_text(options: argparse.Namespace) -> str:
+    """The layouts asked for, as they are stored."""
+    return ",".join(options.layouts)
+
+
+def layouts(text: str) -> tuple[str, str]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) not in (1, 2) or not all(parts):
+        raise argparse.ArgumentTypeError(f"must be 'IN,OUT' such as NCHW,NCHW, or auto, not {text!r}")
+    return parts[0], parts[-1]
+
+
+def threads(text: str) -> int | str:
+    return AUTO if text == AUTO else positive(int)(text)
+
+
+def batches(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(positive(int)(part) for part in text.split(",")))
+
+
+def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, shape = text.rpartition("=")
+    if not name or not equals or not all(part.isdecimal() and int(part) for part in shape.split("x")):
+        raise argparse.ArgumentTypeError(f"must be 'NAME=1x3x224x224', not {text!r}")
+    return name, tuple(map(int, shape.split("x")))
+
+
+def part(text: str) -> tuple[int, int]:
+    index, slash, count = text.partition("/")
+    if not slash or not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"must be 'I/N' from 1/N to N/N, not {text!r}")
+    return int(index), int(count)
+
+
+def positive(kind: type[int] | type[float]) -> Any:
+    """Converter of a positive number."""
+
+    def convert(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be positive, not {text}")
+        return value
+
+    convert.__name__ = kind.__name__  # argparse names it in its errors
+    return convert
+
+
+def add_problem_options(made: argparse.ArgumentParser, kind: Any = None, more: str = "") -> None:
+    """Options that say what the problems of a source are for."""
+    made.add_argument(
+        "--threads",
+        metavar="N",
+        type=kind or positive(int),
+        default=allowed_cores(),
+        help=f"threads that will run the problems (default: the cores allowed, %(default)s){more}",
+    )
+    made.add_argument(
+        "--layouts",
+        metavar="L,L",
+        type=layouts,
+        default=("NCHW", "NCHW"),
+        help="layouts of input and output, or auto (default: NCHW,NCHW)",
+    )

@@ -1,0 +1,228 @@
+"""`autotune warmup`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.cli.display import display
+from autotune.cli.options import (
+    AUTO,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    add_problem_options,
+    batches,
+    input_shape,
+    layouts_text,
+    load,
+    part,
+    positive,
+    say,
+    threads,
+)
+from autotune.machine.cores import thread_counts
+from autotune.machine.device import allowed_cores, fingerprint
+from autotune.report import tables as report
+from autotune.report.doctor import measure, missing_roofs
+from autotune.report.lines import Section, best_lines
+from autotune.store.store import Store, Use
+from autotune.text import count_of
+from autotune.timing.measure import EFFORTS
+from autotune.tuning import fleet
+from autotune.tuning.warmup import Outcome, warmup
+from autotune.tuning.worker import describe
+from autotune.wisdom import exchange
+from autotune.workload import MISSED, REGIMES, Problem, SourceError, Workload, discover
+
+HELP = "time the candidates of every problem in the sources and store the fastest"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tune what the sources hold, or what was missed, here or on a cluster; returns the exit code."""
+    spec, workload = discover(options.workload)
+    store, outcome, begun = Store(options.store), Outcome(), time.monotonic()
+    missed = store.missed(fingerprint().key) if options.missed else []
+    problems = _varied(workload, load(workload, options.source, options) + _missed(workload, missed), options)
+    if not problems:
+        return say("nothing was missed" if options.missed else "the sources hold no problem to tune", FAILED)
+    if options.shard is not None:
+        problems = fleet.shard(workload, problems, *options.shard)
+    if options.dask is not None:
+        return _on_cluster(workload, spec, problems, store, options)
+    if options.roofs:
+        _measure_roofs(workload, problems, store)
+    budget = options.budget and max(0.0, options.budget - (time.monotonic() - begun))
+    try:
+        with display() as listener:
+            warmup(
+                workload,
+                problems,
+                store,
+                options.effort,
+                budget,
+                listener,
+                spec=spec,
+                layouts=layouts_text(options),
+                shape_limit=options.shape_limit,
+                outcome=outcome,
+            )
+    except KeyboardInterrupt:
+        done = len(outcome.tuned) + len(outcome.resumed)
+        return say(f"interrupted: {done} tuned, {len(outcome.left)} left; the same command goes on", INTERRUPTED)
+    finally:
+        ended = {problem.key for problem in problems if problem.task not in outcome.left}
+        store.clear_missed(fingerprint().key, [key for key, _ in missed if key in ended])
+    return _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
+
+
+def _measure_roofs(workload: Workload, problems: Sequence[Problem], store: Store) -> None:
+    """Measure the roofs that tables of the problems need and the store lacks, while nothing loads the machine yet."""
+    missing = missing_roofs(store, {problem.threads for problem in problems})
+    if not missing:
+        return
+    say(f"measuring the roofs of this device ({', '.join(count_of(count, 'thread') for count in missing)})", OK)
+    try:
+        measure(workload, store, counts=missing)
+    except Exception as error:  # what tables then leave out
+        say(f"the roofs cannot be measured: {describe(error)}", OK)
+
+
+def _on_cluster(
+    workload: Workload, spec: str, problems: Sequence[Problem], store: Store, options: argparse.Namespace
+) -> int:
+    """Tune on a dask cluster; what its machines find goes into the store of this one."""
+    try:
+        harvest = fleet.tune_on_cluster(
+            options.dask,
+            workload,
+            spec,
+            problems,
+            options.effort,
+            layouts=layouts_text(options),
+            shape_limit=options.shape_limit,
+            tell=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    except ImportError:
+        return say("--dask needs the package distributed: pip install 'cpuconv[dask]'", FAILED)
+    exchange.into_store(harvest.found, store)
+    if options.json:
+        told = {"store": str(store.path), "tuned": harvest.tuned, "failed": harvest.failed}
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+    counts = ", ".join(f"{len(tasks)} on {device}" for device, tasks in harvest.tuned.items())
+    say(f"tuned: {counts}; {len(harvest.failed)} failed", OK)
+    return FAILED if harvest.failed else OK
+
+
+def _missed(workload: Workload, missed: Sequence[tuple[str, int]]) -> list[Problem]:
+    """The problems that were asked for in vain, with how often."""
+    found = []
+    for key, count in missed:
+        try:
+            loaded = workload.load(key)
+        except SourceError:  # of other sources than these
+            continue
+        found += [replace(problem, count=count, network=MISSED) for problem in loaded]
+    return found
+
+
+def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.Namespace) -> list[Problem]:
+    """The problems in the regimes and for the threads asked for."""
+    if options.threads == AUTO:
+        problems = [
+            replace(problem, key=workload.with_threads(problem.key, count), threads=count)
+            for problem in problems
+            for count in thread_counts(allowed_cores())
+        ]
+    if options.regime is None:
+        return list(problems)
+    regimes = REGIMES if options.regime == "both" else (options.regime,)
+    return [replace(problem, regime=regime) for regime in regimes for problem in problems]
+
+
+def _tell_outcome(
+    workload: Workload,
+    problems: Sequence[Problem],
+    store: Store,
+    outcome: Outcome,
+    seconds: float,
+    options: argparse.Namespace,
+) -> int:
+    layouts = layouts_text(options)
+    uses = [Use(p.network, p.threads, layouts, p.label, p.key, p.count, p.flops) for p in problems]
+    uses = sorted(dict.fromkeys(uses), key=lambda use: use.threads)
+    lines = best_lines(store, fingerprint().key, workload, uses)
+    if options.json:
+        content = {
+            "device": fingerprint().to_dict(),
+            "store": str(store.path),
+            "seconds": seconds,
+            "tuned": list(outcome.tuned),
+            "resumed": outcome.resumed,
+            "failed": outcome.failed,
+            "left": outcome.left,
+            "elsewhere": outcome.elsewhere,
+            "problems": [line.record() for line in lines],
+        }
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        print(report.render([Section(fingerprint().to_dict(), lines)], "plain"), end="")
+    counts = f"{len(outcome.tuned)} tuned in {seconds:.1f} s, {len(outcome.resumed)} tuned before"
+    if outcome.elsewhere:
+        counts += f", {len(outcome.elsewhere)} that another warmup is at"
+    if late := len(outcome.left) - len(outcome.elsewhere):
+        counts += f", {late} left for want of time"
+    if outcome.failed:
+        counts += f", {len(outcome.failed)} that no candidate solves (see 'autotune explain')"
+    say(counts, OK)
+    return FAILED if outcome.failed or not (outcome.tuned or outcome.resumed or outcome.elsewhere) else OK
+
+
+def add_options(made: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    made.add_argument("source", metavar="SOURCE", nargs="*", help="a model file, a file of problems, or one problem")
+    made.add_argument("--missed", action="store_true", help="tune what programs asked for and was not tuned")
+    more = "; auto: 1, 2, 4, … up to those, and compare them"
+    add_problem_options(made, threads, more)
+    efforts = "; ".join(f"{name}: {e.candidates} candidates, {e.seconds:g} s" for name, e in EFFORTS.items())
+    made.add_argument("--effort", choices=EFFORTS, default="quick", help=f"spent on a problem, at most ({efforts})")
+    made.add_argument("--budget", metavar="SECONDS", type=positive(float), help="limit on everything, roofs included")
+    made.add_argument("--shape-limit", metavar="SECONDS", type=positive(float), help="limit on one problem")
+    made.add_argument(
+        "--regime",
+        choices=(*REGIMES, "both"),
+        help="time with weights in cache (warm) or in memory (cold; default: cold for models, warm for problems)",
+    )
+    made.add_argument(
+        "--batches",
+        metavar="N,N",
+        type=batches,
+        default=(),
+        help="batch sizes of models that leave the batch open (default: 1)",
+    )
+    made.add_argument(
+        "--input",
+        metavar="NAME=1x3x224x224",
+        type=input_shape,
+        action="append",
+        default=[],
+        help="shape of an input that a model leaves open; may be repeated",
+    )
+    made.add_argument(
+        "--shard", metavar="I/N", type=part, help="tune the I-th of N parts of equal weight: a part for each machine"
+    )
+    made.add_argument(
+        "--dask", metavar="ADDRESS", help="tune on each kind of device of a dask cluster, given its scheduler's address"
+    )
+    made.add_argument(
+        "--no-roofs",
+        dest="roofs",
+        action="store_false",
+        help="do not measure what this device can reach (about a second for each number of threads, once); tables then"
+        " leave out 'of roof' and 'bound by'",
+    )
+    made.add_argument("--json", action="store_true", help="print the result as JSON")

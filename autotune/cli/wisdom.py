@@ -1,0 +1,155 @@
+"""`autotune export`, `import`, `merge`, `diff` and `prune`: wisdom as files, between stores and machines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from autotune.cli.options import FAILED, OK, USAGE, say
+from autotune.files import write_whole
+from autotune.machine.device import fingerprint
+from autotune.store.store import Store
+from autotune.wisdom import exchange
+from autotune.wisdom.document import Wisdom, render
+from autotune.workload import Workload, discover
+
+FILE = "a file of wisdom, or a store"
+
+
+def _export(options: argparse.Namespace) -> int:
+    store = Store(options.store, read_only=True)
+    here = fingerprint().key
+    wanted = None if options.all else (options.device or [here])
+    found = exchange.from_store(store, wanted)
+    missing = sorted(set(wanted or ()) - found.devices.keys())
+    if missing or not found.devices:
+        return say(f"{store.path} holds nothing of {', '.join(missing) or 'any device'}", FAILED)
+    if options.device_table is None:
+        return _put(found, options.file)
+    _, workload = discover(options.workload)
+    folder = _tables(workload, options.device_table)
+    if folder is None:
+        return say("the workload ships no tables: name a folder after --device-table", USAGE)
+    folder.mkdir(parents=True, exist_ok=True)
+    for key in found.devices:
+        table = exchange.table_of(found, key, workload.sources)
+        write_whole(folder / f"{key}.json", render(table))
+        say(f"{folder / key}.json: {table.count()} rows of {len(table.rows)} problems", OK)
+    return OK
+
+
+def _tables(workload: Workload, told: Path | bool) -> Path | None:
+    return workload.tables if told is True else Path(told)
+
+
+def _import(options: argparse.Namespace) -> int:
+    found = exchange.load(options.file)
+    with Store(options.store) as store:
+        exchange.into_store(found, store)
+        if store.trouble:
+            return say(f"nothing was kept: {store.health()}", FAILED)
+        _, workload = discover(options.workload)
+        counts = _counts(found, workload)
+        if options.json:
+            print(json.dumps({"store": str(store.path), **counts}, indent=2))
+    trusted, seeds, stale = (counts[name] for name in ("trusted", "seeds", "stale"))
+    return say(f"{trusted} rows of this device, {seeds} of others (seeds of a search), {stale} of older sources", OK)
+
+
+def _counts(found: Wisdom, workload: Workload) -> dict[str, int]:
+    here = fingerprint().key
+    current = [row for row in found if row.sources in workload.sources]
+    trusted = sum(row.device == here for row in current)
+    return {"trusted": trusted, "seeds": len(current) - trusted, "stale": found.count() - len(current)}
+
+
+def _merge(options: argparse.Namespace) -> int:
+    return _put(exchange.merge(map(exchange.load, options.file)), options.output)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    first = exchange.load(options.first)
+    if options.second is None:
+        second = exchange.from_store(Store(options.store, read_only=True))
+    else:
+        second = exchange.load(options.second)
+    found = exchange.diff(first, second)
+    if options.json:
+        print(json.dumps([each._asdict() for each in found], indent=2, ensure_ascii=False))
+        return OK
+
+    def micro(seconds: float | None) -> str:
+        return "" if seconds is None else f"{seconds * 1e6:.1f}"
+
+    table = [
+        (*each[:3], each.first, micro(each.first_seconds), each.second, micro(each.second_seconds)) for each in found
+    ]
+    headers = ("device", "problem", "regime", "first", "µs", "second", "µs")
+    print(tabulate(table, headers, disable_numparse=True))
+    return say(f"{len(found)} problems have another best candidate", OK)
+
+
+def _prune(options: argparse.Namespace) -> int:
+    _, workload = discover(options.workload)
+    here = fingerprint().key
+    with Store(options.store) as store:
+        dropped = {here: store.prune(here, workload.sources)}
+        if options.others:
+            dropped |= {key: store.prune(key, keep=False) for key in store.devices() if key != here}
+        store.shrink()
+        if options.json:
+            print(json.dumps({"store": str(store.path), "dropped": dropped}, indent=2))
+        return say(f"{sum(dropped.values())} rows dropped from {store.path}", OK)
+
+
+def _put(found: Wisdom, file: Path | None) -> int:
+    text = render(found)
+    if file is None:
+        print(text, end="")
+    else:
+        write_whole(file, text)
+    return say(f"{found.count()} rows of {len(found.rows)} problems on {len(found.devices)} devices", OK)
+
+
+def add_commands(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
+    """Add the commands to a parser."""
+    made = command("export", _export, "write what the store holds as a JSON file of wisdom")
+    made.add_argument("file", metavar="FILE", nargs="?", type=Path, help="where to (default: standard output)")
+    made.add_argument(
+        "--device", metavar="KEY", action="append", help="a device of 'autotune show' (default: this one)"
+    )
+    made.add_argument("--all", action="store_true", help="all devices")
+    made.add_argument(
+        "--device-table",
+        metavar="FOLDER",
+        nargs="?",
+        const=True,
+        help="write FOLDER/<device>.json with the rows that choices can need, as a package ships them"
+        " (default: the folder that the workload ships)",
+    )
+
+    made = command("import", _import, "take a file of wisdom into the store: trusted for an equal device, else seeds")
+    made.add_argument("file", metavar="FILE", type=Path, help=FILE)
+    made.add_argument("--json", action="store_true", help="print what was taken as JSON")
+
+    made = command("merge", _merge, "make one file of wisdom from several; of equal rows the newest counts")
+    made.add_argument("file", metavar="FILE", nargs="+", type=Path, help=FILE)
+    made.add_argument("--output", metavar="FILE", type=Path, help="where to (default: standard output)")
+
+    made = command("diff", _diff, "list the problems whose best candidates differ")
+    made.add_argument("first", metavar="FIRST", type=Path, help=FILE)
+    made.add_argument("second", metavar="SECOND", nargs="?", type=Path, help=f"{FILE} (default: the store)")
+    made.add_argument("--json", action="store_true", help="print as JSON")
+
+    made = command(
+        "prune",
+        _prune,
+        "drop what no choice on this device can use any more: rows of older sources that were measured again",
+    )
+    made.add_argument("--others", action="store_true", help="drop other devices too, and so the seeds they give")
+    made.add_argument("--json", action="store_true", help="print what was dropped as JSON")

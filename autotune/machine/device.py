@@ -1,0 +1,203 @@
+"""What this machine is, as far as running times depend on it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from autotune.machine.cores import affinity_cores, allowed_cores, quota_cores
+
+__all__ = ["Device", "allowed_cores", "fingerprint"]
+
+CPUINFO = Path("/proc/cpuinfo")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+# Used where the system does not tell; a small but common core.
+DEFAULT_CACHES = {"L1d": 32 << 10, "L2": 512 << 10, "L3": 8 << 20}
+
+# Names of macOS's sysctl; performance cores before the machine's own answer.
+DARWIN_TEXTS = ("machdep.cpu.vendor", "machdep.cpu.brand_string")
+DARWIN_NUMBERS = ("hw.cpufamily", "hw.cpusubfamily", "machdep.cpu.stepping")
+DARWIN_CACHES = {
+    "L1d": ("hw.perflevel0.l1dcachesize", "hw.l1dcachesize"),
+    "L2": ("hw.perflevel0.l2cachesize", "hw.l2cachesize"),
+    "L3": ("hw.l3cachesize",),
+}
+
+# The widest instruction set by the LLVM features that it needs, widest first.
+ISAS = (
+    ("avx512", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
+    ("avx2", ("avx2", "fma")),
+    ("avx", ("avx",)),
+    ("sse4", ("sse4.2",)),
+    ("sve", ("sve",)),
+    ("neon", ("neon",)),
+)
+
+# Told to the user, but not what times depend on: the cores that they leave are.
+UNKEYED = ("affinity", "quota", "release")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A machine as the tuner sees it. `features` is LLVM's list; `caches` maps a level to its bytes."""
+
+    vendor: str
+    model: str
+    family: str
+    number: str
+    stepping: str
+    machine: str
+    isa: str
+    cpu_name: str
+    features: str
+    caches: tuple[tuple[str, int], ...]
+    cores: int
+    os: str
+    numpy: str
+    numba: str
+    llvm: str
+    affinity: int
+    quota: float | None
+    release: str
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Short hash of the fields that the time depends on."""
+        fields = {name: value for name, value in asdict(self).items() if name not in UNKEYED}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields and the key, ready for JSON."""
+        return {"key": self.key, **asdict(self), "caches": dict(self.caches)}
+
+
+@functools.cache
+def fingerprint() -> Device:
+    """This machine; found once in a process (`fingerprint.cache_clear()` looks again)."""
+    cpu = _cpu()
+    name, features = _target(os.environ)
+    return Device(
+        vendor=cpu["vendor"],
+        model=cpu["model"],
+        family=cpu["family"],
+        number=cpu["number"],
+        stepping=cpu["stepping"],
+        machine=platform.machine(),
+        isa=_isa(features),
+        cpu_name=name,
+        features=features,
+        caches=tuple(_caches().items()),
+        cores=allowed_cores(),
+        os=platform.system(),
+        numpy=_version("numpy"),
+        numba=_version("numba"),
+        llvm=".".join(map(str, llvm.llvm_version_info)),
+        affinity=affinity_cores(),
+        quota=quota_cores(),
+        release=platform.release(),
+    )
+
+
+def _target(environ: Mapping[str, str]) -> tuple[str, str]:
+    """LLVM's CPU name and features as Numba hands them to code generation."""
+    name = environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    chosen = environ.get("NUMBA_CPU_FEATURES")
+    if chosen is not None or name == "generic":
+        return name, chosen or ""
+    try:
+        features = llvm.get_host_cpu_features()
+    except RuntimeError:  # LLVM knows no features of this host
+        return name, ""
+    if environ.get("NUMBA_ENABLE_AVX") == "0":
+        features = {key: on and not key.startswith("avx") for key, on in features.items()}
+    return name, ",".join(sorted(f"+{key}" for key, on in features.items() if on))
+
+
+def _isa(features: str) -> str:
+    present = {part[1:] for part in features.split(",") if part.startswith("+")}
+    return next((name for name, needs in ISAS if present.issuperset(needs)), platform.machine())
+
+
+def _version(package: str) -> str:
+    # Not the module's own word: it may be spelt otherwise, and the module need not be loaded yet.
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return getattr(sys.modules.get(package), "__version__", "")
+
+
+def _cpu(cpuinfo: Path = CPUINFO) -> dict[str, str]:
+    """vendor, model, family, number and stepping; "" where the system does not tell."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return _cpu_elsewhere()
+    pairs = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines())
+    info = {key.strip(): value.strip() for key, _, value in pairs}
+
+    def first(*names: str) -> str:
+        return next((info[name] for name in names if info.get(name)), "")
+
+    return {
+        "vendor": first("vendor_id", "CPU implementer"),
+        "model": first("model name", "Model", "CPU part") or platform.processor(),
+        "family": first("cpu family", "CPU architecture"),
+        "number": first("model", "CPU part"),
+        "stepping": first("stepping", "CPU revision"),
+    }
+
+
+def _cpu_elsewhere() -> dict[str, str]:
+    if sys.platform == "darwin":
+        texts = [_sysctl(name).rstrip(b"\0").decode(errors="replace") for name in DARWIN_TEXTS]
+        numbers = [str(_number(_sysctl(name))) for name in DARWIN_NUMBERS]
+        return dict(zip(("vendor", "model", "family", "number", "stepping"), texts + numbers, strict=True))
+    # Windows puts "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel" into one text.
+    return dict(vendor="", model=platform.processor(), family="", number="", stepping="")
+
+
+def _caches(folder: Path = CACHES) -> dict[str, int]:
+    """Bytes of each level of data cache of the first core."""
+    found: dict[str, int] = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind, level = ((index / name).read_text().strip() for name in ("type", "level"))
+            if kind != "Instruction":
+                found["L1d" if level == "1" else f"L{level}"] = _bytes((index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    if not found and sys.platform == "darwin":
+        for level, names in DARWIN_CACHES.items():
+            if size := next((size for name in names if (size := _number(_sysctl(name)))), 0):
+                found[level] = size
+    return found or dict(DEFAULT_CACHES)
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 10, "M": 20, "G": 30}
+    return int(text[:-1]) << units[text[-1]] if text[-1:] in units else int(text)
+
+
+def _sysctl(name: str) -> bytes:
+    """A value of macOS's sysctl as it lies in memory, empty if unknown."""
+    size = ctypes.c_size_t(256)
+    buffer = ctypes.create_string_buffer(size.value)
+    failed = ctypes.CDLL(None).sysctlbyname(name.encode(), buffer, ctypes.byref(size), None, ctypes.c_size_t(0))
+    return b"" if failed else buffer.raw[: size.value]
+
+
+def _number(raw: bytes) -> int:
+    return int.from_bytes(raw, sys.byteorder)

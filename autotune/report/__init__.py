@@ -1,0 +1,1 @@
+"""What was found, shown: tables, pages, explanations."""

@@ -1,0 +1,134 @@
+"""What the program knows of this machine and of its own state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from autotune.machine.device import Device, allowed_cores, fingerprint
+from autotune.machine.roofline import MEASURED, newest_roofs, roofs_for
+from autotune.paths import cache_folder
+from autotune.store.store import Store
+from autotune.text import count_of
+from autotune.tuning.worker import describe
+from autotune.workload import Workload
+
+LEVELS = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "dram_gbs": "memory"}
+GFLOPS, GBS = "_gflops", "_gbs"
+
+Told = Callable[[int, str, float], None]
+
+
+def measure(
+    workload: Workload,
+    store: Store,
+    told: Told = lambda threads, name, value: None,
+    counts: Iterable[int] | None = None,
+) -> dict[str, Any]:
+    """Measure the roofs of so many threads, about a second each, and store them for this device beside those of others.
+
+    Arguments:
+        told: called with the threads, the name and the value of each figure as it is found.
+        counts: of threads; None: one, and all cores allowed.
+
+    Returns:
+        By the number of threads as text: figures by name, and when they were measured.
+    """
+    roofs: dict[str, dict[str, float]] = {}
+    for threads in sorted({1, allowed_cores()} if counts is None else counts):
+        figures = roofs[str(threads)] = {}
+        for name, value in workload.probe(threads):
+            figures[name] = value
+            told(threads, name, value)
+        figures[MEASURED] = time.time()
+    device = fingerprint()
+    with Store(store.path) as writable:
+        writable.register(device)
+        kept = writable.devices().get(device.key, {}).get("roofs", {})
+        writable.set_roofs(device.key, newest_roofs(kept, roofs))
+    return roofs
+
+
+def missing_roofs(store: Store, counts: Iterable[int]) -> list[int]:
+    """Those of the numbers of threads, within the cores allowed, whose roofs are not stored for this device."""
+    kept = store.devices().get(fingerprint().key, {})
+    return [count for count in sorted(counts) if count <= allowed_cores() and roofs_for(kept, count) is None]
+
+
+def examine(workload: Workload | None, store: Store, told: Told | None = None) -> dict[str, Any]:
+    """Look at device, workload, roofs, cache folder and store.
+
+    Arguments:
+        told: listens while the roofs are measured and stored, if the store is healthy; None: those stored are shown.
+
+    Returns:
+        {"device", "workload", "trouble", "roofs", "cache_folder", "store": {"path", "health"}, "healthy"}, ready for
+        JSON; roofs as `measure` gives them.
+    """
+    device = fingerprint()
+    workload_told: dict[str, Any] = {}
+    health = store.health()
+    roofs = store.devices().get(device.key, {}).get("roofs", {}) if health == "ok" else {}
+    trouble = "no workload is installed" if workload is None else ""
+    if workload is not None:
+        try:
+            workload_told = {"name": workload.name, "sources": sorted(workload.sources), **workload.describe()}
+            if told is not None and health == "ok":
+                roofs = measure(workload, store, told)
+        except Exception as error:  # the doctor reports what is broken
+            trouble = describe(error)
+    return {
+        "device": device.to_dict(),
+        "workload": workload_told,
+        "trouble": trouble,
+        "roofs": roofs,
+        "cache_folder": str(cache_folder()),
+        "store": {"path": str(store.path), "health": health},
+        "healthy": not trouble and health == "ok",
+    }
+
+
+def figure_text(name: str, value: float) -> tuple[str, str]:
+    """What a figure of `Workload.probe` is called, and its value with its unit."""
+    if name.endswith(GFLOPS):
+        return f"FMA peak, {name.removesuffix(GFLOPS)}", f"{value:.1f} GFLOP/s"
+    what = "vector stores" if name == "store_gbs" else f"{LEVELS.get(name, name.removesuffix(GBS))} bandwidth"
+    return what, f"{value:.1f} GB/s"
+
+
+def _roof_lines(roofs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines: dict[str, list[str]] = {}
+    for threads, figures in roofs.items():
+        for name, value in figures.items():
+            if name == MEASURED:
+                what, text = "roofs measured", time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+            else:
+                what, text = figure_text(name, value)
+            lines.setdefault(what, []).append(f"{text} ({count_of(int(threads), 'thread')})")
+    return [(what, ", ".join(texts)) for what, texts in lines.items()] or [
+        ("roofs", "not measured; the first 'autotune warmup' does it, or 'autotune doctor --measure'")
+    ]
+
+
+def as_lines(findings: dict[str, Any], device: Device) -> list[tuple[str, str]]:
+    """The findings as pairs of name and text."""
+    quota = "none" if device.quota is None else f"{device.quota:g}"
+    numbers = "/".join(part or "?" for part in (device.family, device.number, device.stepping))
+    lines = [
+        ("device", device.key),
+        ("CPU", f"{device.model} ({device.vendor}, family/model/stepping {numbers})"),
+        ("ISA", f"{device.isa} on {device.machine}, compiled for {device.cpu_name}"),
+        ("caches", ", ".join(f"{level} {size >> 10} KiB" for level, size in device.caches)),
+        ("cores", f"{device.cores} allowed: affinity {device.affinity}, quota {quota}"),
+        ("system", f"{device.os} {device.release}"),
+        ("versions", f"NumPy {device.numpy}, Numba {device.numba}, LLVM {device.llvm}"),
+    ]
+    lines += [(f"workload {name}", str(value)) for name, value in findings["workload"].items()]
+    lines += _roof_lines(findings["roofs"])
+    lines += [
+        ("cache folder", findings["cache_folder"]),
+        ("store", findings["store"]["path"]),
+        ("store health", findings["store"]["health"]),
+    ]
+    return lines + ([("trouble", findings["trouble"])] if findings["trouble"] else [])

@@ -1,0 +1,217 @@
+"""What tables show: the best of every problem of every network, device by device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
+from autotune.report.explain import ROOFS_UNKNOWN
+from autotune.store.rows import COLD
+from autotune.store.store import Row, Store, Use
+from autotune.text import count_of, joined, number, size
+from autotune.wisdom.tiers import Layers
+from autotune.workload import ADMITS, Workload
+
+FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fraction")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A problem of a network with its best row and the layer of wisdom that it is from, None if nothing solves it.
+
+    work, roofs: where they are known.  remark: on the row, such as "provisional".  summary: of the problem, as the
+    workload says what it is.
+    """
+
+    use: Use
+    row: Row | None
+    work: Work | None = None
+    roofs: Roofs | None = None
+    layer: str | None = None
+    remark: str | None = None
+    summary: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the network calls the problem, and what it is; once if it has no other name than its key."""
+        nameless = self.summary and self.use.problem.startswith(self.use.label)
+        return joined("" if nameless else self.use.label, self.summary)
+
+    @property
+    def gflops(self) -> float:
+        """Of the problem's own operations, whatever the algorithm executes."""
+        return self.use.flops / self.row.median * 1e-9 if self.row else math.nan
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """What the run is bound by; None without a row, its work or the roofs."""
+        if self.row is None or self.work is None or self.roofs is None:
+            return None
+        return classify(self.work, self.roofs, self.row.median, cold=self.row.regime == COLD)
+
+    @property
+    def executed_gflops(self) -> float:
+        """Of the operations that the algorithm executes; NaN where its work is not known."""
+        return self.work.flops / self.row.median * 1e-9 if self.row and self.work else math.nan
+
+    def group(self) -> str:
+        """The table that the line belongs to: a network with its threads and layouts."""
+        use = self.use
+        return ", ".join(part for part in (use.network, count_of(use.threads, "thread"), use.layouts) if part)
+
+    def record(self) -> dict[str, Any]:
+        """What is known of the line, ready for JSON: figures with units in their names, None where unknown."""
+        use, row, verdict = self.use, self.row, self.verdict
+        figures: dict[str, float | None] = dict.fromkeys(FIGURES)
+        if row is not None:
+            figures = {
+                "time_us": row.median * 1e6,
+                "spread_us": row.spread * 1e6,
+                "samples": row.count,
+                "gflops": self.gflops,
+                "error": row.error,
+                "serial_fraction": row.threads_fraction,
+            }
+        return {
+            "network": use.network,
+            "threads": use.threads,
+            "layouts": use.layouts,
+            "problem": use.label,
+            "title": self.title,
+            "summary": self.summary,
+            "shape": use.problem,
+            "count": use.count,
+            "algorithm": row.candidate if row else None,
+            "regime": row.regime if row else None,
+            "layer": self.layer,
+            "remark": self.remark,
+            **{name: None if value is None or math.isnan(value) else value for name, value in figures.items()},
+            "total_ms": row.median * use.count * 1e3 if row else None,
+            "roof_share": verdict.share if verdict else None,
+            "bound_by": str(verdict) if verdict else None,
+            "remedy": verdict.remedy if verdict else None,
+            "workspace_bytes": row.workspace if row else None,
+        }
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: the name of its figure in `Line.record`, how that becomes text, the name of a text that
+    follows it, and whether the text may be long and so take several lines."""
+
+    title: str
+    name: str
+    text: Callable[[Any], str] | None = None
+    aside: str = ""
+    is_long: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        return self.text is not None
+
+    def cell(self, record: Mapping[str, Any]) -> str:
+        """The figure of a line's record as text, empty where unknown."""
+        value = record[self.name]
+        told = str(value or "") if self.text is None else self.text(value)
+        return joined(told, record[self.aside]) if self.aside else told
+
+
+def _decimals(format: str) -> Callable[[float | None], str]:
+    return lambda value: number(value, format)
+
+
+COLUMNS = (
+    Column("problem", "title"),
+    Column("count", "count", str),
+    Column("time µs", "time_us", _decimals(".1f")),
+    Column("± µs", "spread_us", _decimals(".1f")),
+    Column("algorithm", "algorithm", is_long=True),
+    Column("count × time ms", "total_ms", _decimals(".3f")),
+    Column("GFLOP/s", "gflops", _decimals(".1f")),
+    Column("of roof", "roof_share", _decimals(".0%")),
+    Column("bound by", "bound_by"),
+    Column("serial", "serial_fraction", _decimals(".0%")),
+    Column("weights", "regime"),
+    Column("from", "layer", aside="remark"),
+    Column("error", "error", _decimals(".1e")),
+    Column("workspace", "workspace_bytes", size),
+    Column("shape", "shape"),
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A device with its lines. device: its fields as `Store.devices` gives them, its key among them."""
+
+    device: Mapping[str, Any]
+    lines: Sequence[Line] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The CPU, and what else tells it from another like it."""
+        device = self.device
+        return f"{device['model'] or 'this device'} ({device['isa']}, {count_of(device['cores'], 'core')})"
+
+    def networks(self) -> dict[str, list[Line]]:
+        """The lines by the table that they belong to."""
+        return {name: list(group) for name, group in groupby(self.lines, key=Line.group)}
+
+
+def best_lines(
+    store: Store, device: str, workload: Workload, uses: Iterable[Use], accuracy: str = "standard"
+) -> list[Line]:
+    """The best row of each use on a device, as a caller with no limits gets it: of the first layer that has one."""
+    fields, layers, sources = store.devices().get(device, {}), Layers(workload.tables, store), workload.sources
+    lines = []
+    for use in uses:
+        found = layers.lookup(device, use.problem, sources=sources, accuracies=ADMITS[accuracy])
+        line = Line(use, None, roofs=roofs_for(fields, use.threads), summary=workload.summary(use.problem))
+        if found is not None:
+            work = workload.work(use.problem, found.row.candidate)
+            line = replace(line, row=found.row, work=work, layer=found.layer, remark=found.remark)
+        lines.append(line)
+    return lines
+
+
+def totals(lines: Sequence[Line]) -> dict[str, Any]:
+    """Of one network: executions, their time and GFLOP/s together, and the share of the roofs that bind them.
+
+    Lines without a row are excluded; the share is known only if that of every other line is.
+    """
+    timed = [line for line in lines if line.row]
+    seconds = sum(line.use.count * line.row.median for line in timed)
+    flops = sum(line.use.count * line.use.flops for line in timed)
+    verdicts = [line.verdict for line in timed]
+    at_roofs = None
+    if timed and all(verdicts):
+        at_roofs = sum(v.share * line.use.count * line.row.median for v, line in zip(verdicts, timed, strict=True))
+    return {
+        "layers": sum(line.use.count for line in timed),
+        "time_ms": seconds * 1e3,
+        "gflops": flops / seconds * 1e-9 if seconds else None,
+        "roof_share": None if at_roofs is None else at_roofs / seconds,
+        "missing": len(lines) - len(timed),
+    }
+
+
+def total_text(lines: Sequence[Line]) -> str:
+    """The totals in words."""
+    total = totals(lines)
+    parts = [f"total: {total['layers']} executions", f"{total['time_ms']:.3f} ms"]
+    if total["gflops"]:
+        parts.append(f"{total['gflops']:.1f} GFLOP/s")
+    if total["roof_share"] is not None:
+        parts.append(f"{total['roof_share']:.0%} of the roofs")
+    elif all(line.roofs is None for line in lines):
+        parts.append(ROOFS_UNKNOWN)
+    return ", ".join(parts) + (f"; {total['missing']} without a result" if total["missing"] else "")
+
+
+def remedies(lines: Sequence[Line]) -> dict[str, str]:
+    """What helps lines bound by what, by the name of what binds them, each once."""
+    return {str(line.verdict): line.verdict.remedy for line in lines if line.verdict is not None}

@@ -1,0 +1,71 @@
+"""Tables of what the store holds, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from autotune.report.lines import COLUMNS, Line, Section, remedies, total_text, totals
+from autotune.report.page import page
+
+
+def render(sections: Sequence[Section], format: str) -> str:
+    """A table for each device and network with its totals, in one of `FORMATS`."""
+    return RENDER[format](sections)
+
+
+def _text(format: str, sections: Sequence[Section]) -> str:
+    marks = ("## ", "### ", "- ") if format == "github" else ("", "", "")
+    parts = []
+    for section in sections:
+        parts.append(f"{marks[0]}{section.title}")
+        for name, lines in section.networks().items():
+            rows = [[column.cell(record) for column in COLUMNS] for record in map(Line.record, lines)]
+            titles = [column.title for column in COLUMNS]
+            alignment = ["right" if column.is_number else "left" for column in COLUMNS]
+            table = tabulate(rows, titles, tablefmt=format, colalign=alignment, disable_numparse=True)
+            parts += [f"{marks[1]}{name}", table, total_text(lines)]
+        if found := remedies(section.lines):
+            parts.append("\n".join(f"{marks[2]}bound by {name}: {remedy}" for name, remedy in found.items()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _csv(sections: Sequence[Section]) -> str:
+    out = io.StringIO()
+    records = [{"device": section.device.get("key"), **line.record()} for section in sections for line in section.lines]
+    if records:
+        writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    return out.getvalue()
+
+
+def _json(sections: Sequence[Section]) -> str:
+    content: dict[str, Any] = {
+        "devices": [
+            {
+                "device": dict(section.device),
+                "networks": [
+                    {"name": name, "problems": [line.record() for line in lines], "total": totals(lines)}
+                    for name, lines in section.networks().items()
+                ],
+            }
+            for section in sections
+        ]
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+RENDER = {
+    "github": lambda sections: _text("github", sections),
+    "plain": lambda sections: _text("plain", sections),
+    "html": page,
+    "csv": _csv,
+    "json": _json,
+}
+FORMATS = tuple(RENDER)

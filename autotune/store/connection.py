@@ -1,0 +1,126 @@
+"""A store's connection to its file: opened when needed, again after a fork, another file, damage or a full disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from autotune.paths import store_path
+from autotune.store import database
+
+T = TypeVar("T")
+
+_writes = 0  # by any store of this process, so that its readers need not wait to see them
+
+
+def writes() -> int:
+    """Transactions that this process has written, to any file."""
+    return _writes
+
+
+class Connection:
+    """One file. Safe for threads and processes; a child after fork opens its own connection."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
+        """Open `path` (default: `paths.store_path()`).
+
+        A file that is damaged, foreign or newer is moved to name.corrupt-N; where nothing can be written the rows
+        are kept in memory; each with one warning. `read_only` creates and moves nothing and does not raise: a missing
+        file is empty, and so, with one warning, is one that cannot be read.
+        """
+        self.path = Path(path) if path is not None else store_path()
+        self.read_only = read_only
+        self.trouble = ""  # why the rows are in memory only
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._owner = 0
+        self._identity: tuple[int, int] | None = None
+        self._abandoned: list[sqlite3.Connection] = []
+        if not read_only:
+            self._open()
+
+    def health(self) -> str:
+        """ "ok", or what is wrong."""
+        if self.trouble:
+            return f"in memory only: {self.trouble}"
+        try:
+            return self._attempt(lambda c: c.execute("PRAGMA quick_check(1)").fetchone()[0], "ok")
+        except (database.Unusable, sqlite3.Error, OSError) as error:
+            return str(error)
+
+    def close(self) -> None:
+        """Close the file; the store opens it again when asked."""
+        with self._lock:
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection | None:
+        """The connection to the file that lies at the path now; None if there is none and none may be made."""
+        if self.trouble:
+            return self._connection
+        identity = database.identity(self.path)
+        if self._connection is not None and self._owner != os.getpid():
+            # A connection must neither be used nor closed in a forked child.
+            self._abandoned.append(self._connection)
+            self._connection = None
+        if self._connection is None or identity != self._identity:
+            self.close()
+            self._owner = os.getpid()
+            if self.read_only:
+                self._connection = database.open_readable(self.path)
+            else:
+                self._connection, self.trouble = database.open_writable(self.path)
+            self._identity = database.identity(self.path)
+        return self._connection
+
+    def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+        """The outcome of `work`; `otherwise` if there is no file, or a reader cannot use it."""
+        if not self.read_only:
+            return self._attempt(work, otherwise)
+        try:
+            return self._attempt(work, otherwise)
+        except (database.Unusable, sqlite3.Error, OSError) as error:
+            what = f"{self.path} cannot be read ({error}); nothing is taken from it"
+            database.warn_once(what, database.identity(self.path))
+            return otherwise
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+        """The outcome of `work` on the file, on its successor if it proves damaged, or on memory."""
+        with self._lock:
+            connection = self._open()
+            if connection is None:
+                return otherwise
+            try:
+                return work(connection)
+            except sqlite3.DatabaseError as error:
+                corrupt = database.is_corrupt(error)
+                if self.read_only or self.trouble or not (corrupt or isinstance(error, sqlite3.OperationalError)):
+                    raise
+                self.close()
+                self._connection, self.trouble = database.recover(self.path, error)
+                self._identity = database.identity(self.path)
+            return work(self._connection)
+
+    def _write(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """The outcome of `work`, all of which is written, or nothing."""
+        global _writes
+
+        def transaction(connection: sqlite3.Connection) -> T:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                outcome = work(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            return outcome
+
+        outcome = self._do(transaction, None)
+        _writes += 1
+        return outcome

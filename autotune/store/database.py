@@ -1,0 +1,244 @@
+"""The store's SQLite file: opened, migrated, set aside when it cannot be used, replaced by memory when read-only."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sqlite3
+import warnings
+from pathlib import Path
+from urllib.parse import quote
+
+from autotune.store.rows import checksum
+from autotune.store.schema import MIGRATIONS, SCHEMA, VERSION
+
+APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
+MAGIC = b"SQLite format 3\0"
+BUSY_SECONDS = 30.0
+ATTEMPTS = 3
+
+
+class StoreWarning(UserWarning):
+    """The store on disk could not be used as it is; the message says what was done."""
+
+
+class Unusable(Exception):
+    """A file that is no store of this version; the message says why."""
+
+
+def open_writable(path: Path) -> tuple[sqlite3.Connection, str]:
+    """Open or create the file; a file that is no store of ours is set aside first.
+
+    Returns:
+        The connection and "", or a connection to memory that holds what could be read, and why.
+    """
+    why = "its file keeps changing"
+    for _ in range(ATTEMPTS):
+        seen = identity(path)
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what others may write to is not trusted
+            _check_header(path)
+            return _connect(str(path)), ""
+        except Unusable as error:
+            # Another process may have replaced the file in the meantime: then look again.
+            if seen == identity(path):
+                try:
+                    aside = set_aside(path)
+                except OSError as failure:
+                    why = str(failure)
+                    break
+                warn_once(f"{path} is {error}; moved to {aside.name}, a new store is begun", seen)
+        except (sqlite3.Error, OSError) as error:
+            why = str(error)
+            break
+    return in_memory(path, why), why
+
+
+def open_readable(path: Path) -> sqlite3.Connection | None:
+    """Open the file for reading only, never creating or moving it; None if there is none.
+
+    Raises:
+        Unusable, sqlite3.Error: it is no store of ours, or cannot be read.
+    """
+    if not path.exists():
+        return None
+    _check_header(path)
+    try:
+        return _connect(_uri(path, "mode=ro"), writable=False)
+    except sqlite3.OperationalError:
+        # The write-ahead log of a read-only folder cannot be opened: read the main file alone.
+        return _connect(_uri(path, "immutable=1"), writable=False)
+
+
+def journal(connection: sqlite3.Connection) -> str:
+    """How the file is kept whole: "wal" where the file system allows it, else another of SQLite's journal modes."""
+    return connection.execute("PRAGMA journal_mode").fetchone()[0]
+
+
+def recover(path: Path, error: sqlite3.DatabaseError) -> tuple[sqlite3.Connection, str]:
+    """What to go on with after an error in use: a new file if the old is damaged, else memory; as `open_writable`."""
+    why = str(error)
+    if is_corrupt(error):
+        seen = identity(path)
+        try:
+            aside = set_aside(path)
+        except OSError as failure:
+            why = str(failure)
+        else:
+            warn_once(f"{path} is damaged ({error}); moved to {aside.name}, a new store is begun", seen)
+            return open_writable(path)
+    return in_memory(path, why), why
+
+
+def in_memory(path: Path, why: str) -> sqlite3.Connection:
+    """A store in memory, filled from the file as far as that can be read; warns once."""
+    warn_once(f"{path} cannot be written ({why}); what is tuned is kept in memory only")
+    connection = _connect(":memory:")
+    try:
+        source = open_readable(path)
+    except (Unusable, sqlite3.Error, OSError):
+        return connection
+    if source is not None:
+        with contextlib.closing(source):
+            try:
+                source.backup(connection)
+            except sqlite3.Error:
+                return _connect(":memory:")
+    return connection
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file and its logs to the first free name.corrupt-N, which is returned."""
+    names = (path.with_name(f"{path.name}.corrupt-{n}") for n in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
+    os.replace(path, aside)
+    for suffix in ("-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
+    return aside
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies at the path, whatever its name; None if none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def is_corrupt(error: sqlite3.Error) -> bool:
+    """Whether SQLite says that the file itself is damaged (its other errors have classes of their own)."""
+    return type(error) is sqlite3.DatabaseError
+
+
+_warned: set[object] = set()
+
+
+def warn_once(message: str, unusable: tuple[int, int] | None = None) -> None:
+    """Warn, once in a process for each message; once for each file (its `identity`) that cannot be used as a store,
+    whether it is passed over or moved."""
+    subject = unusable or message
+    if subject not in _warned:
+        _warned.add(subject)
+        warnings.warn(message, StoreWarning, stacklevel=3)
+
+
+def _check_header(path: Path) -> None:
+    """SQLite itself takes some files of a few bytes for empty ones, and would write over them."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(MAGIC))
+    except FileNotFoundError:
+        return
+    if header and header != MAGIC:
+        raise Unusable("damaged or no store (not a database)")
+
+
+def _uri(path: Path, options: str) -> str:
+    return f"file:{quote(str(path.absolute()))}?{options}"
+
+
+def _connect(name: str, *, writable: bool = True) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
+    )
+    connection.text_factory = _text
+    try:
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute("PRAGMA cell_size_check=ON")
+        version = _version(connection)
+        if writable:
+            # Not every file system can hold a write-ahead log; the default journal serves there.
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+        elif version < VERSION:
+            connection = _copy_in_memory(connection)
+        if version < VERSION:
+            _migrate(connection)
+        return connection
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if is_corrupt(error):
+            raise Unusable(f"damaged or no store ({error})") from error
+        raise
+    except UnicodeDecodeError as error:  # SQLite quotes what it found in its own complaint
+        connection.close()
+        raise Unusable("damaged or no store") from error
+    except Unusable:
+        connection.close()
+        raise
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")  # a damaged row must fail by its checksum, not by its encoding
+
+
+def _copy_in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """What a reader migrates in place of the file, which is not its to change."""
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    copy.text_factory = _text
+    with contextlib.closing(connection):
+        connection.backup(copy)
+    return copy
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """The schema's version, 0 for an empty file.
+
+    A schema must be ours to the letter: views and triggers of a hostile file would run inside our statements.
+    """
+    alone = not connection.in_transaction
+    if alone:  # so that another process that creates the store is seen wholly, or not at all
+        connection.execute("BEGIN")
+    try:
+        schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    finally:
+        if alone and connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if schema and application != APPLICATION:
+        raise Unusable("another program's database")
+    if version > VERSION:
+        raise Unusable(f"a store of the newer version {version}")
+    if version < 0 or len(schema) != len(SCHEMA[version]) or set(schema) != SCHEMA[version]:
+        raise Unusable("damaged or no store (its tables are not a store's)")
+    return version
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.create_function("checksum", -1, checksum, deterministic=True)
+        version = _version(connection)  # again: another process may have been first
+        for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={APPLICATION}")
+        connection.execute(f"PRAGMA user_version={VERSION}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

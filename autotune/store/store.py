@@ -1,0 +1,352 @@
+"""What was found: one row for each (device, problem, regime, candidate), in SQLite under the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from autotune.machine.device import Device
+from autotune.machine.roofline import KeptRoofs, sound_roofs
+from autotune.paths import VARIABLE
+from autotune.store import claims, database
+from autotune.store.connection import Connection, writes
+from autotune.store.rows import (
+    PROVISIONAL,
+    REGIMES,
+    TIMED,
+    WARM,
+    Finished,
+    Limits,
+    Row,
+    Use,
+    from_values,
+    limits_of,
+    to_values,
+)
+from autotune.workload import Problem
+
+__all__ = ["REGIMES", "Row", "Store", "Use", "shared"]
+
+MISSED = 4096  # missed problems kept for a device
+LATE = 1e9  # seconds, longer than any that is stored
+SEEDS = 8  # candidates that other devices suggest
+
+COLUMNS = f"{', '.join(Row._fields)}, checksum"
+SELECT = f"SELECT {COLUMNS} FROM trials WHERE device = ? AND problem = ? AND regime = ?"
+IS_TIMED = f"state IN {TIMED}"
+RANKED = f"{SELECT} AND {IS_TIMED} ORDER BY score, estimate, candidate"
+FINISH = "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?)"
+USE = "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+REGISTER = "INSERT INTO devices VALUES (?, ?, '{}') ON CONFLICT (device) DO UPDATE SET fields = excluded.fields"
+ROOFS = "UPDATE devices SET roofs = ? WHERE device = ?"
+INSERT = f"INSERT OR REPLACE INTO trials ({COLUMNS}) VALUES ({', '.join('?' * (len(Row._fields) + 1))})"
+
+
+class Store(Connection):
+    """The rows of one file. Safe for threads and processes; a child after fork opens its own connection."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
+        self._claims = claims.new_owner()
+        super().__init__(path, read_only=read_only)
+
+    __init__.__doc__ = Connection.__init__.__doc__
+
+    # -- what inference asks
+
+    def best(
+        self,
+        device: str,
+        problem: str,
+        *,
+        sources: Collection[str],
+        regime: str = WARM,
+        workspace_limit: int | None = None,
+        accuracies: Iterable[str] | None = None,
+        prefix: str = "",
+    ) -> Row | None:
+        """The best row that keeps the limits, or None.
+
+        Arguments:
+            device: `Device.key`.  problem: its key.  sources: hashes that are current; rows of others are stale.
+            regime: one of `REGIMES`.  workspace_limit: bytes.  accuracies: classes to choose from, None for all.
+            prefix: of the candidate's name.
+        """
+        return self.find(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
+
+    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
+        """As `best`, of limits made once."""
+
+        def search(connection: sqlite3.Connection) -> Row | None:
+            found = connection.execute(RANKED, (device, problem, regime))
+            admitted = (row for row in map(self._sound, found) if row is not None and limits.admits(row))
+            return next(admitted, None)
+
+        return self._do(search, None)
+
+    def version(self) -> tuple[Any, ...]:
+        """Another one where the answers may be others."""
+        seen = self._do(lambda c: c.execute("PRAGMA data_version").fetchone(), None)
+        return self._identity, seen, writes()
+
+    def _sound(self, values: Sequence[Any]) -> Row | None:
+        row = from_values(values)
+        if row is None:
+            database.warn_once(f"{self.path} holds rows that are damaged; they are passed over")
+        return row
+
+    # -- what the tuner asks
+
+    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
+        """Every sound row: the timed ones best first (ties by the model's estimate), then the rejected ones."""
+        values = self._do(lambda c: c.execute(SELECT, (device, problem, regime)).fetchall(), [])
+        sound = (row for row in map(self._sound, values) if row is not None and row.is_sound())
+        return sorted(sound, key=lambda row: row.rank)
+
+    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> list[tuple[str, str]]:
+        """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE; where nothing is
+        current, the best that was."""
+        query = f"""SELECT problem, candidate,
+                    min(score + CASE WHEN sources IN ({_marks(sources)}) THEN 0 ELSE {LATE} END) FROM trials
+                    WHERE device = ? AND regime = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
+                    GROUP BY problem ORDER BY problem"""
+        values = (*sources, device, regime, like)
+        found = self._do(lambda c: c.execute(query, values).fetchall(), [])
+        return [(problem, candidate) for problem, candidate, _ in found]
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Write rows, all or none, over those of the same device, problem, regime, candidate and sources."""
+        values = _values(rows)
+        self._write(lambda c: c.executemany(INSERT, values))
+
+    def finish(
+        self,
+        device: str,
+        problem: str,
+        *,
+        effort: str,
+        sources: Collection[str],
+        threads: int = 1,
+        regime: str = WARM,
+    ) -> None:
+        """Note that a problem was tuned with an effort, from these sources."""
+        values = (device, problem, regime, effort, _together(sources), threads, time.time())
+        self._write(lambda c: c.execute(FINISH, values))
+
+    def is_finished(
+        self, device: str, problem: str, *, efforts: Collection[str], sources: Collection[str], regime: str = WARM
+    ) -> bool:
+        """Whether the problem was tuned with one of the efforts, from these sources."""
+        query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND regime = ? AND sources = ?"
+        values = (device, problem, regime, _together(sources))
+        return any(effort in efforts for (effort,) in self._do(lambda c: c.execute(query, values).fetchall(), []))
+
+    def claim(self, device: str, problem: str, regime: str = WARM) -> bool:
+        """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
+        key = (device, problem, regime)
+        return bool(self._write(lambda c: claims.claim(c, key, self._claims)))
+
+    def release(self, device: str, problem: str, regime: str = WARM) -> None:
+        """Give up a claim of this store."""
+        self._write(lambda c: claims.release(c, (device, problem, regime), self._claims))
+
+    def seeds(self, problem: str, regime: str = WARM) -> list[str]:
+        """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
+        best: dict[str, int] = {}
+        for (device,) in self._do(lambda c: c.execute("SELECT device FROM devices").fetchall(), []):
+            timed = (row.candidate for row in self.rows(device, problem, regime) if row.is_timed)
+            for place, name in enumerate(dict.fromkeys(timed)):
+                best[name] = min(place, best.get(name, place))
+        return sorted(best, key=best.__getitem__)[:SEEDS]
+
+    def note(self, problems: Sequence[Problem], *, threads: int = 1, layouts: str = "") -> None:
+        """Remember which networks ask for which problems."""
+        uses = [Use(p.network, threads, layouts, p.label, p.key, p.count, p.flops) for p in problems]
+        values = [(*astuple(use), position) for position, use in enumerate(uses)]
+        self._write(lambda c: c.executemany(USE, values))
+
+    def problems(self, device: str) -> list[Use]:
+        """The noted problems that the device has rows of, network by network, in their networks' order."""
+        query = """SELECT network, threads, layouts, label, problem, count, flops FROM uses
+                   WHERE EXISTS (SELECT 1 FROM trials WHERE device = ? AND trials.problem = uses.problem)
+                   ORDER BY network, threads, layouts, position"""
+        uses = [Use(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), [])]
+        return [use for use in uses if use.is_sound()]
+
+    # -- problems that inference met untuned
+
+    def add_missed(self, device: str, problems: Iterable[tuple[str, int]]) -> None:
+        """Count problems (key, times met); of more than `MISSED` those met least, and longest ago, are forgotten."""
+        now = time.time()
+        values = [(device, key, count, now) for key, count in problems]
+        add = """INSERT INTO missed VALUES (?, ?, ?, ?) ON CONFLICT (device, problem)
+                 DO UPDATE SET count = count + excluded.count, seen = excluded.seen"""
+        drop = """DELETE FROM missed WHERE device = ? AND problem NOT IN
+                  (SELECT problem FROM missed WHERE device = ? ORDER BY count DESC, seen DESC LIMIT ?)"""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany(add, values)
+            connection.execute(drop, (device, device, MISSED))
+
+        self._write(work)
+
+    def missed(self, device: str) -> list[tuple[str, int]]:
+        """Problems and how often they were met untuned, the most frequent first."""
+        query = "SELECT problem, count FROM missed WHERE device = ? ORDER BY count DESC, seen DESC, problem"
+        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+
+    def clear_missed(self, device: str, problems: Iterable[str]) -> None:
+        """Forget missed problems: they have been tuned."""
+        values = [(device, key) for key in problems]
+        self._write(lambda c: c.executemany("DELETE FROM missed WHERE device = ? AND problem = ?", values))
+
+    # -- devices
+
+    def register(self, device: Device) -> None:
+        """Remember what a device is."""
+        self._write(lambda c: c.execute(REGISTER, (device.key, json.dumps(device.to_dict()))))
+
+    def set_roofs(self, device: str, roofs: KeptRoofs) -> None:
+        """Remember the measured roofs of a registered device: see `KeptRoofs`."""
+        self._write(lambda c: c.execute(ROOFS, (json.dumps(roofs), device)))
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """The registered devices by key, each with its fields, "roofs", and counts: problems finished and provisional,
+        rows timed and rejected."""
+        query = f"""SELECT device, fields, roofs,
+                   (SELECT count(*) FROM finished WHERE finished.device = devices.device),
+                   (SELECT count(DISTINCT problem || ' ' || regime) FROM trials
+                    WHERE trials.device = devices.device AND state = '{PROVISIONAL}'),
+                   (SELECT count(*) FROM trials WHERE trials.device = devices.device AND {IS_TIMED}),
+                   (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'rejected')
+                   FROM devices ORDER BY device"""
+        found = self._do(lambda c: c.execute(query).fetchall(), [])
+        counts = ("finished", "provisional", "timed", "rejected")
+        return {
+            key: {**_object(text), "roofs": sound_roofs(_object(roofs)), **dict(zip(counts, numbers, strict=True))}
+            for key, text, roofs, *numbers in found
+        }
+
+    # -- all at once, for wisdom
+
+    def tuned(self, device: str) -> list[tuple[str, str]]:
+        """Every (problem, regime) that the device has rows of."""
+        query = "SELECT DISTINCT problem, regime FROM trials WHERE device = ?"
+        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+
+    def finished(self, device: str) -> list[Finished]:
+        """What was tuned on the device, with which efforts."""
+        query = "SELECT * FROM finished WHERE device = ?"
+        found = (Finished(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), []))
+        return [each for each in found if each.is_sound()]
+
+    def write(
+        self,
+        devices: Iterable[tuple[Device, KeptRoofs]],
+        rows: Iterable[Row],
+        finished: Iterable[Finished],
+        uses: Iterable[Use],
+    ) -> None:
+        """Write devices with their roofs, and what belongs to them, all or nothing."""
+        known = [(device.key, json.dumps(device.to_dict()), json.dumps(roofs)) for device, roofs in devices]
+        values = _values(rows)
+
+        def work(connection: sqlite3.Connection) -> None:
+            for key, fields, roofs in known:
+                connection.execute(REGISTER, (key, fields))
+                if roofs != "{}":
+                    connection.execute(ROOFS, (roofs, key))
+            connection.executemany(INSERT, values)
+            connection.executemany(FINISH, map(astuple, finished))
+            connection.executemany(USE, ((*astuple(use), position) for position, use in enumerate(uses)))
+
+        self._write(work)
+
+    def prune(self, device: str, sources: Collection[str] = (), *, keep: bool = True) -> int:
+        """Drop what is of no use: the device's rows of other sources that were rejected, or whose problem was tuned
+        since; with `keep=False` the device. Returns how many rows."""
+
+        def work(connection: sqlite3.Connection) -> int:
+            if keep:
+                connection.execute(
+                    "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, _together(sources))
+                )
+                return connection.execute(
+                    f"""DELETE FROM trials WHERE device = ? AND sources NOT IN ({_marks(sources)})
+                        AND (state = 'rejected' OR created <
+                             (SELECT max(created) FROM trials AS current
+                              WHERE current.device = trials.device AND current.problem = trials.problem
+                              AND current.regime = trials.regime AND current.{IS_TIMED}
+                              AND current.sources IN ({_marks(sources)})))""",
+                    (device, *sources, *sources),
+                ).rowcount
+            for table in ("finished", "claims", "missed", "devices"):
+                connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
+            return connection.execute("DELETE FROM trials WHERE device = ?", (device,)).rowcount
+
+        return self._write(work) or 0
+
+    def shrink(self) -> None:
+        """Give the space of what was dropped back to the file system."""
+        self._do(lambda c: c.execute("VACUUM"), None)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def _values(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    now = time.time()
+    return [to_values(row._replace(created=row.created or now)) for row in rows]
+
+
+def _marks(values: Collection[str]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _together(sources: Collection[str]) -> str:
+    """One hash of all."""
+    return hashlib.sha256("\n".join(sorted(sources)).encode()).hexdigest()[:16]
+
+
+def _object(text: Any) -> dict[str, Any]:
+    """The JSON object that the text holds; empty if it is damaged."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+_shared: dict[tuple[str | None, bool], Store] = {}
+_forked: list[dict[tuple[str | None, bool], Store]] = []
+
+
+def shared(*, read_only: bool = True) -> Store:
+    """The store of this process that inference asks; it follows CPUCONV_CACHE_DIR.
+
+    Arguments:
+        read_only: whether to share the one that never writes, or (strategy "profile") the one that may.
+    """
+    wanted = os.environ.get(VARIABLE), read_only
+    store = _shared.get(wanted)
+    if store is None:
+        store = _shared.setdefault(wanted, Store(read_only=read_only))
+    return store
+
+
+def _leave_to_parent() -> None:
+    # Kept from being closed: the connections and locks of a forked child are its parent's.
+    _forked.append(dict(_shared))
+    _shared.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

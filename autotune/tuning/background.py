@@ -1,0 +1,115 @@
+"""Tuning beside a program that runs: one expendable process of low priority tunes what programs missed.
+
+The process is this module run by another interpreter. It ends with its parent, as its standard input then ends. Of all
+that share a store only one works at a time; the others wait for their turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from autotune.interpreter import python
+from autotune.machine.device import fingerprint
+from autotune.store.store import Store
+from autotune.timing.measure import EFFORTS
+from autotune.tuning.warmup import warmup
+from autotune.workload import MISSED, Workload, discover
+
+NICENESS = 19
+PERIOD = 2.0  # seconds between looks at what was missed
+
+BOOT = """import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from autotune.tuning.background import main
+main(*sys.argv[2:])"""
+
+
+class Background:
+    """The process; `stop()` ends it, and so does leaving it as a context manager."""
+
+    def __init__(self, spec: str, store: Path, effort: str) -> None:
+        """Start the process.
+
+        Arguments:
+            spec: "module:attribute" of the workload.  effort: a key of `EFFORTS`.
+
+        Raises:
+            ValueError: an unknown effort.
+        """
+        if effort not in EFFORTS:
+            raise ValueError(f"Argument 'effort' must be one of {', '.join(EFFORTS)}, not {effort!r}.")
+        command = python("-c", BOOT, json.dumps(sys.path), spec, str(store), effort)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the process; what it has finished is in the store."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+
+def main(spec: str, store: str, effort: str) -> None:
+    """Tune what is missed until the parent ends."""
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    with FileLock(f"{store}.background"):
+        _, workload = discover(spec)
+        while True:
+            if not tune_missed(workload, Store(store), effort, spec):
+                time.sleep(PERIOD)
+
+
+def tune_missed(workload: Workload, store: Store, effort: str, spec: str | None) -> bool:
+    """Tune the problem that was missed most; whether there was one."""
+    device = fingerprint().key
+    missed = store.missed(device)
+    if not missed:
+        return False
+    key, _ = missed[0]
+    with contextlib.suppress(Exception):  # whatever is wrong with it, the rest goes on
+        problems = [replace(each, network=MISSED) for each in workload.load(key)]
+        warmup(workload, problems, store, effort, spec=spec, workers=1)
+    store.clear_missed(device, [key])
+    return True
+
+
+def _end_with_parent(parent: int) -> None:
+    def watch_pipe() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    threading.Thread(target=watch_pipe, daemon=True).start()
+    while os.getppid() == parent:  # a forked child of the parent may hold the pipe open
+        time.sleep(PERIOD)
+    os._exit(0)

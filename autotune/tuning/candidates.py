@@ -1,0 +1,56 @@
+"""Which candidates of a problem are worth timing: none that a stored time or another candidate rules out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from autotune.machine.device import fingerprint
+from autotune.store.rows import DECIDED, WARM
+from autotune.store.store import Row, Store
+from autotune.timing.measure import EFFORTS, SAME
+from autotune.workload import ADMITS, Candidate, Workload
+
+
+def choose(workload: Workload, key: str, store: Store, effort: str, regime: str = WARM) -> list[Candidate]:
+    """The candidates worth compiling: the most promising of those that no stored time rules out; a provisional one
+    rules out nothing."""
+    candidates, _ = workload.candidates(key, effort)
+    decided = [row for row in timed_rows(workload, key, store, regime) if row.state == DECIDED]
+    known = [Timed(row.accuracy, row.workspace, row.median) for row in decided]
+    seeds = {name: place for place, name in enumerate(store.seeds(key, regime))}
+    # The model's choice stays first, as ties go to it.
+    ordered = candidates[:1] + sorted(candidates[1:], key=lambda candidate: seeds.get(candidate.name, len(seeds)))
+    return promising([candidate for candidate in ordered if ruled_out(candidate, known) is None], effort)
+
+
+def timed_rows(workload: Workload, key: str, store: Store, regime: str = WARM) -> list[Row]:
+    """The stored times of candidates that are as they were then, best first."""
+    rows = store.rows(fingerprint().key, key, regime=regime)
+    return [row for row in rows if row.is_timed and row.sources in workload.sources]
+
+
+class Timed(NamedTuple):
+    """What a candidate serves, and the seconds it took."""
+
+    accuracy: str
+    workspace: int
+    seconds: float
+
+
+def ruled_out(candidate: Candidate, known: Iterable[Timed]) -> Timed | None:
+    """What serves every caller that the candidate could serve, and was measured faster than it can be but for nothing
+    worth having."""
+    for timed in known:
+        serves = timed.accuracy in ADMITS[candidate.accuracy] and timed.workspace <= candidate.workspace
+        if serves and timed.seconds <= (1 + SAME) * candidate.bound:
+            return timed
+    return None
+
+
+def promising(candidates: list[Candidate], effort: str) -> list[Candidate]:
+    """The first of the candidates that an effort affords, among them the first of each accuracy class."""
+    firsts = {candidate.accuracy: candidate for candidate in reversed(candidates)}.values()
+    others = [candidate for candidate in candidates if candidate not in firsts]
+    chosen = {*firsts, *others[: max(0, EFFORTS[effort].candidates - len(firsts))]}
+    return [candidate for candidate in candidates if candidate in chosen]

@@ -1,0 +1,186 @@
+"""One list of problems tuned on many machines: split into shards, or handed out by a dask cluster."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.machine.device import fingerprint
+from autotune.store.store import Store
+from autotune.tuning.warmup import warmup
+from autotune.tuning.worker import describe
+from autotune.wisdom import document as wisdom
+from autotune.wisdom import exchange
+from autotune.wisdom.document import Wisdom
+from autotune.workload import Problem, Workload, discover
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+PATIENCE = 30.0  # seconds to reach the scheduler
+LOOK_SECONDS = 1.0  # between looks whether workers live
+TRIES = 2  # workers that a task may bring down
+
+Task = tuple[Problem, ...]  # problems that one machine tunes together: they differ in their threads alone
+
+
+def tasks_of(workload: Workload, problems: Iterable[Problem]) -> dict[Task, float]:
+    """Each problem once, those that differ only in their threads together, with their weights, the weightiest first.
+
+    The weight is count × flops, which is the same on every machine.
+    """
+    families: dict[tuple[str, str], dict[str, Problem]] = {}
+    weights: dict[tuple[str, str], float] = {}
+    for problem in problems:
+        family = workload.with_threads(problem.key, 1), problem.regime
+        families.setdefault(family, {}).setdefault(problem.task, problem)
+        weights[family] = weights.get(family, 0.0) + problem.count * problem.flops
+    ranked = sorted(families, key=lambda each: (-weights[each], each))
+    return {tuple(families[family].values()): weights[family] for family in ranked}
+
+
+def shard(workload: Workload, problems: Sequence[Problem], index: int, count: int) -> list[Problem]:
+    """Part `index` (from 1) of `count`: every machine that asks for another gets other problems, of equal weight."""
+    loads = [0.0] * count
+    part: dict[str, int] = {}
+    for task, weight in tasks_of(workload, problems).items():
+        at = loads.index(min(loads))
+        loads[at] += weight
+        part.update((problem.task, at + 1) for problem in task)
+    return [problem for problem in problems if part[problem.task] == index]
+
+
+@dataclass
+class Harvest:
+    """What a cluster has found: its wisdom, and the reasons of what failed, by device and problem."""
+
+    found: Wisdom = field(default_factory=Wisdom)
+    tuned: dict[str, list[str]] = field(default_factory=dict)  # by device, the problems
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def tune_on_cluster(
+    address: str,
+    workload: Workload,
+    spec: str,
+    problems: Sequence[Problem],
+    effort: str,
+    *,
+    layouts: str = "",
+    shape_limit: float | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Harvest:
+    """Tune every problem once on each kind of device that a dask cluster has; its workers have this package.
+
+    A worker gets one task at a time. A task whose worker dies goes to another of the same device.
+
+    Arguments:
+        address: of the scheduler.  spec: by which workers find the workload.  tell: called with a line for each task.
+
+    Raises:
+        OSError: the scheduler cannot be reached, or has no workers.
+    """
+    from distributed import Client
+
+    with Client(address, timeout=PATIENCE) as client:
+        devices = client.run(_device_key)
+        if not devices:
+            raise OSError(f"{address} has no workers")
+        return _Harvester(
+            client, devices, tasks_of(workload, problems), (spec, effort, layouts, shape_limit), tell
+        ).run()
+
+
+def _device_key() -> str:
+    return fingerprint().key
+
+
+def tune_here(task: Task, spec: str, effort: str, layouts: str, shape_limit: float | None) -> str:
+    """Tune a task in this process into a store of its own; returns the wisdom as JSON."""
+    _, workload = discover(spec)
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
+        warmup(workload, task, store, effort, spec=spec, layouts=layouts, shape_limit=shape_limit)
+        return wisdom.render(exchange.from_store(store))
+
+
+class _Harvester:
+    """Hands out tasks, one to a worker, and gathers what comes back."""
+
+    def __init__(
+        self,
+        client: Client,
+        devices: dict[str, str],
+        tasks: Iterable[Task],
+        settings: tuple[Any, ...],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client, self._devices, self._settings, self._tell = client, devices, settings, tell
+        self._waiting = {device: collections.deque(tasks) for device in devices.values()}
+        self._tries: collections.Counter[tuple[str, Task]] = collections.Counter()
+        self._running: dict[Future, tuple[str, Task]] = {}
+        self._parts: list[Wisdom] = []
+        self._harvest = Harvest(tuned={device: [] for device in devices.values()})
+
+    def run(self) -> Harvest:
+        from distributed import wait
+
+        living = set(self._devices)
+        while True:
+            busy = {worker for worker, _ in self._running.values()}
+            for worker in living - busy:
+                self._start(worker)
+            if not self._running:
+                break
+            with contextlib.suppress(TimeoutError):
+                for future in wait([*self._running], timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done:
+                    self._end(future)
+            living &= self._client.nthreads().keys()
+            self._bury(living)
+        for device, tasks in self._waiting.items():
+            for task in tasks:
+                self._fail(device, task, "no worker of this device is left")
+        self._harvest.found = exchange.merge(self._parts)
+        return self._harvest
+
+    def _start(self, worker: str) -> None:
+        waiting = self._waiting[self._devices[worker]]
+        if waiting:
+            task = waiting.popleft()
+            future = self._client.submit(
+                tune_here, task, *self._settings, workers=[worker], allow_other_workers=False, pure=False
+            )
+            self._running[future] = worker, task
+
+    def _end(self, future: Future) -> None:
+        worker, task = self._running.pop(future)
+        device = self._devices[worker]
+        try:
+            self._parts.append(wisdom.parse(future.result().encode()))
+        except Exception as error:  # whatever went wrong there, the rest goes on
+            self._fail(device, task, describe(error))
+        else:
+            self._harvest.tuned[device] += [problem.task for problem in task]
+            self._tell(f"{task[0].label}: tuned on {device} by {worker}")
+
+    def _bury(self, living: Collection[str]) -> None:
+        """Give the tasks of dead workers to others."""
+        for future, (worker, task) in list(self._running.items()):
+            if worker not in living:
+                del self._running[future]
+                future.cancel()
+                device = self._devices[worker]
+                self._tries[device, task] += 1
+                if self._tries[device, task] < TRIES:
+                    self._waiting[device].appendleft(task)
+                else:
+                    self._fail(device, task, "its workers died")
+
+    def _fail(self, device: str, task: Task, reason: str) -> None:
+        for problem in task:
+            self._harvest.failed[f"{device} {problem.task}"] = reason
+        self._tell(f"{task[0].label}: failed on {device}: {reason}")

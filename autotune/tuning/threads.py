@@ -1,0 +1,62 @@
+"""How many threads a problem is worth: its counts compared in one race, and what part of it is serial."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping
+
+from autotune.store.store import Row, Store
+from autotune.timing.measure import calibrate, race
+from autotune.tuning.candidates import timed_rows
+from autotune.workload import ADMITS, Workload
+
+ROUNDS = 8
+SECONDS = 1.0  # to spend, at most
+ACCURACY = "standard"  # of the candidates compared: what a caller asks for who asks for nothing
+
+
+def serial_fraction(times: Mapping[int, float]) -> float:
+    """Amdahl's f in T(n) = T(1) (f + (1 - f) / n), fitted by least squares; 0 to 1.
+
+    Arguments:
+        times: seconds by number of threads, one thread and others. Amdahl, AFIPS Conference 1967.
+    """
+    points = [(1 - 1 / n, seconds / times[1] - 1 / n) for n, seconds in times.items() if n > 1]
+    fitted = sum(a * b for a, b in points) / sum(a * a for a, _ in points)
+    return min(1.0, max(0.0, fitted))
+
+
+def compare(
+    workload: Workload, keys: Mapping[int, str], store: Store, regime: str, *, seconds: float = SECONDS
+) -> None:
+    """Race the winners of one problem for several numbers of threads.
+
+    They were tuned one after another, while the machine's speed may have changed: all rows are put in terms of the
+    fastest one's, so that the store tells which count is fastest. The winners keep the serial fraction.
+
+    Arguments:
+        keys: of the problem by number of threads.
+    """
+    rows = {n: timed_rows(workload, key, store, regime) for n, key in keys.items()}
+    admitted = {n: [row for row in found if row.accuracy in ADMITS[ACCURACY]] for n, found in rows.items()}
+    best = {n: found[0] for n, found in admitted.items() if found}
+    if len(best) < 2:
+        return
+    trials = {n: workload.prepare(keys[n], row.candidate, regime) for n, row in best.items()}
+    entrants = {str(n): calibrate(trial.run, move=trial.move) for n, trial in trials.items()}
+    reference = workload.reference(keys[max(best)])
+    rng = random.Random(keys[max(best)])
+    result = race(entrants, rounds=ROUNDS, seconds=seconds, rng=rng, drop=False, reference=reference)
+    fastest = int(result.winner)
+    level = best[fastest].score
+    times = {n: level * statistics.median(result.ratios(str(n), result.winner)) for n in best}
+    fraction = serial_fraction(times) if 1 in times else None
+
+    def scaled(row: Row, n: int) -> Row:
+        factor = times[n] / best[n].score
+        row = row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
+        winner = fraction is not None and row.candidate == best[n].candidate
+        return row._replace(threads_fraction=fraction) if winner else row
+
+    store.put([scaled(row, n) for n in best for row in rows[n]])

@@ -1,0 +1,348 @@
+"""Tuning many problems: the most valuable first, tried out in workers, timed one at a time in this process.
+
+Batches of problems alternate between the two, so that nothing compiles while something is timed. Each problem is stored
+as soon as it has raced, as provisional, so that whatever ends a warmup finds most of the work in the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from autotune.machine.device import allowed_cores, fingerprint
+from autotune.store.store import Row, Store
+from autotune.timing.measure import EFFORTS
+from autotune.tuning.candidates import choose
+from autotune.tuning.progress import Listener, Pace
+from autotune.tuning.search import AGREED, TURNS, Search, Tried, settle
+from autotune.tuning.threads import compare
+from autotune.tuning.worker import Pool, Task, compile_here
+from autotune.workload import Candidate, Problem, Verdict, Workload
+
+BATCH = 12  # problems compiled together
+GROUP_SECONDS = 30.0  # of an effort: problems of so many are timed in turn before they are stored
+OPEN = 100  # problems stored but not decided, after which they get what others left of their time: bounds memory
+COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
+COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
+LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
+ORDER_SHARE = 0.05  # of a budget, spent on finding out what is worth most
+
+
+@dataclass
+class Outcome:
+    """What became of each problem, by `Problem.task`: tuned (with its best row), finished before or by another process,
+    failed, or left for another time; of those left, the ones that another process is at."""
+
+    tuned: dict[str, Row] = field(default_factory=dict)
+    resumed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+
+def warmup(
+    workload: Workload,
+    problems: Iterable[Problem],
+    store: Store,
+    effort: str = "quick",
+    budget: float | None = None,
+    progress: Listener = lambda state: None,
+    *,
+    spec: str | None = None,
+    layouts: str = "",
+    shape_limit: float | None = None,
+    compile_seconds: float = COMPILE_SECONDS,
+    workers: int | None = None,
+    outcome: Outcome | None = None,
+) -> Outcome:
+    """Tune problems and store what is found; those finished with this effort or a greater one are passed over.
+
+    Problems that differ only in their threads are compared with one another when all of them are tuned.
+
+    Arguments:
+        effort: a key of `EFFORTS`.  budget: seconds for everything, None for as long as it takes.
+        spec: "module:attribute" by which workers find the workload; None compiles in this process.
+        layouts: that the problems are for, kept with them.  shape_limit: seconds for one problem, workers' start aside;
+            a problem whose candidates do not all get their turn is stored, but goes on the next time.
+        compile_seconds: after which a worker is killed.  workers: that compile at once, None for one a core.
+        outcome: filled as the work goes on, for a caller that expects to be interrupted.
+
+    Raises:
+        ValueError: an unknown effort.  WorkerError: the workers do not start.
+        KeyboardInterrupt: with what was finished in the store, and no worker left.
+    """
+    if effort not in EFFORTS:
+        raise ValueError(f"Argument 'effort' must be one of {', '.join(EFFORTS)}, not {effort!r}.")
+    deadline = None if budget is None else time.monotonic() + budget
+    outcome = Outcome() if outcome is None else outcome
+    problems = list(problems)
+    store.register(fingerprint())
+    for threads in sorted({problem.threads for problem in problems}):
+        store.note([each for each in problems if each.threads == threads], threads=threads, layouts=layouts)
+    unique = {problem.task: problem for problem in problems}.values()
+    pending = [problem for problem in unique if not _is_finished(workload, problem, store, effort)]
+    outcome.left = [problem.task for problem in pending]
+    outcome.resumed = [problem.task for problem in unique if problem.task not in set(outcome.left)]
+    if pending:
+        families: dict[Family, list[Problem]] = {}
+        for problem in unique:
+            families.setdefault(_family(workload, problem), []).append(problem)
+        pending = _by_value(workload, problems, pending, effort, budget)
+        workers = workers or allowed_cores()
+        pace = Pace(len(pending), EFFORTS[effort].candidates, EFFORTS[effort].seconds, workers, progress)
+        with Pool(spec or "", workers=workers, limit=compile_seconds) as pool:
+            work = _Warmup(
+                workload, store, effort, deadline, shape_limit, pool if spec else None, pace, outcome, families
+            )
+            work.run(pending)
+    return outcome
+
+
+def _is_finished(workload: Workload, problem: Problem, store: Store, effort: str) -> bool:
+    efforts = list(EFFORTS)[list(EFFORTS).index(effort) :]
+    return store.is_finished(
+        fingerprint().key, problem.key, efforts=efforts, sources=workload.sources, regime=problem.regime
+    )
+
+
+Family = tuple[str, str]  # key for one thread, regime
+
+
+def _family(workload: Workload, problem: Problem) -> Family:
+    """What a problem has in common with those that differ from it in their threads."""
+    return workload.with_threads(problem.key, 1), problem.regime
+
+
+def _by_value(
+    workload: Workload,
+    asked: Sequence[Problem],
+    pending: Sequence[Problem],
+    effort: str,
+    budget: float | None,
+) -> list[Problem]:
+    """Those that cost their networks most time first, by count and the model's estimate; families stay together.
+
+    A budget allows few estimates when the problems are many: flops stand in for the rest.
+    """
+    deadline = None if budget is None else time.monotonic() + ORDER_SHARE * budget
+    counts: dict[str, int] = {}
+    for problem in asked:
+        counts[problem.task] = counts.get(problem.task, 0) + problem.count
+    seconds: dict[str, float] = {}
+    for problem in sorted(pending, key=lambda problem: -counts[problem.task] * problem.flops):
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+        candidates, _ = workload.candidates(problem.key, effort)
+        seconds[problem.task] = min((candidate.estimate for candidate in candidates), default=0.0)
+    known = [problem for problem in pending if seconds.get(problem.task)]
+    flops = sum(problem.flops for problem in known)
+    per_flop = sum(seconds[problem.task] for problem in known) / flops if flops else 1.0
+    families = {problem.task: _family(workload, problem) for problem in pending}
+    values: dict[Family, float] = {}
+    for problem in pending:
+        value = counts[problem.task] * seconds.get(problem.task, problem.flops * per_flop)
+        values[families[problem.task]] = max(value, values.get(families[problem.task], 0.0))
+    return sorted(pending, key=lambda problem: (-values[families[problem.task]], families[problem.task]))
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """A problem's search, and whether all candidates chosen for it are in that."""
+
+    problem: Problem
+    search: Search
+    is_whole: bool
+
+
+@dataclass
+class _Warmup:
+    workload: Workload
+    store: Store
+    effort: str
+    deadline: float | None
+    shape_limit: float | None
+    pool: Pool | None
+    pace: Pace
+    outcome: Outcome
+    families: dict[Family, list[Problem]]
+    open: list[_Timing] = field(default_factory=list)
+    spare: float = 0.0  # seconds of their efforts' that problems did not use
+
+    def run(self, pending: Sequence[Problem]) -> None:
+        """Tune all; those that another process is at come last, if that has not finished them."""
+        size = BATCH
+        if self.shape_limit is not None:
+            size = 1
+            if self.pool is not None:
+                self.pool.start()
+        elsewhere: list[Problem] = []
+        for start in range(0, len(pending), size):
+            if self.left() > 0.0:
+                elsewhere += self.run_batch(pending[start : start + size])
+            if len(self.open) >= OPEN:
+                self.settle_open()
+        for problem in elsewhere:
+            if self.left() > 0.0:
+                self.outcome.elsewhere += [each.task for each in self.run_batch([problem])]
+        self.settle_open()
+
+    def run_batch(self, batch: Sequence[Problem]) -> list[Problem]:
+        """Tune problems together; returns those that another process is at."""
+        with contextlib.ExitStack() as claims:
+            mine = [problem for problem in batch if claims.enter_context(self.claimed(problem))]
+            limit = None if self.shape_limit is None else time.monotonic() + self.shape_limit
+            todo = [problem for problem in mine if not self.is_finished(problem)]
+            chosen: dict[str, list[Candidate]] = {}
+            for each in todo:
+                if self.left() > 0.0:
+                    chosen[each.task] = choose(self.workload, each.key, self.store, self.effort, each.regime)
+            tasks = [(each.key, candidate.name) for each in todo for candidate in chosen.get(each.task, ())]
+            tried = self.try_out(tasks, limit)
+            ready: list[_Timing] = []
+            for problem in todo:
+                known = {name: verdict for (key, name), verdict in tried.items() if key == problem.key}
+                # Without a single one the budget ended before its turn; without candidates nothing can be done.
+                if problem.task in chosen and (known or not chosen[problem.task]):
+                    ready.append(self.timing(problem, chosen[problem.task], known))
+            bounded = self.deadline is not None or limit is not None
+            size = 1 if bounded else max(1, int(GROUP_SECONDS / EFFORTS[self.effort].seconds))
+            for start in range(0, len(ready), size):
+                if self.left() > 0.0:
+                    self.time(ready[start : start + size], limit)
+        return [problem for problem in batch if problem not in mine]
+
+    @contextlib.contextmanager
+    def claimed(self, problem: Problem) -> Iterator[bool]:
+        """Whether no other process tunes the problem while the context lasts."""
+        claim = fingerprint().key, problem.key, problem.regime
+        mine = self.store.claim(*claim)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self.store.release(*claim)
+
+    def is_finished(self, problem: Problem) -> bool:
+        """Whether another process has finished the problem since this one began."""
+        found = _is_finished(self.workload, problem, self.store, self.effort)
+        if found:
+            self.outcome.left.remove(problem.task)
+            self.outcome.resumed.append(problem.task)
+            self.pace.skip()
+        return found
+
+    def try_out(self, tasks: Sequence[Task], limit: float | None) -> dict[Task, Verdict]:
+        self.pace.compiling(len({key for key, _ in tasks}), len(tasks))
+        now = time.monotonic()
+        ends = [now + COMPILE_SHARE * max(0.0, end - now) for end in (self.deadline, limit) if end is not None]
+        deadline = min(ends, default=None)
+        if self.pool is not None:
+            return self.pool.run(tasks, deadline=deadline, done=lambda task: self.pace.did_compile())
+        tried: dict[Task, Verdict] = {}
+        for task in dict.fromkeys(tasks):
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+            tried[task] = compile_here(self.workload, *task)
+            self.pace.did_compile()
+        return tried
+
+    def timing(self, problem: Problem, candidates: list[Candidate], tried: Tried) -> _Timing:
+        def watch(seconds: float) -> None:
+            self.pace.tell("time", problem.label, problem.flops / seconds * 1e-9)
+
+        effort = EFFORTS[self.effort]
+        search = Search(
+            self.workload, problem.key, candidates, tried, effort=effort, regime=problem.regime, watch=watch
+        )
+        return _Timing(problem, search, is_whole=len(tried) == len(candidates))
+
+    def time(self, group: Sequence[_Timing], limit: float | None) -> None:
+        """Time problems in turn and store what is found: what the race says at once, as provisional.
+
+        Without a budget or a limit each has a few turns; what is then left goes to those that are still open.
+        """
+        begun, seconds = time.monotonic(), len(group) * EFFORTS[self.effort].seconds
+        ends = [end for end in (begun + self.share() if self.deadline is not None else None, limit) if end is not None]
+        deadline = min(ends, default=None)
+        raced: list[_Timing] = []
+        try:
+            for each in group:
+                self.pace.tell("time", each.problem.label)
+                raced.append(each)
+                each.search.race(deadline)
+                each.search.save(self.store, provisional=True)
+            self.settle(group, begun + seconds, deadline, TURNS if ends else AGREED)
+            spent = time.monotonic() - begun
+            if not ends:
+                self.spare += seconds - spent
+                self.open += [each for each in group if not each.search.is_decided]
+                self.pace.ends = time.monotonic() + (self.spare if self.open else 0.0)
+            while raced:
+                self.finish(raced.pop(0), spent / len(group))
+        finally:
+            for each in raced:
+                each.search.save(self.store, provisional=True)
+
+    def settle(self, group: Sequence[_Timing], until: float, deadline: float | None = None, turns: int = TURNS) -> None:
+        """Time the best of each again, in turn."""
+        labels = {each.search: each.problem.label for each in group}
+        settle([*labels], until, deadline, lambda search: self.pace.tell("time", labels[search]), turns)
+
+    def settle_open(self) -> None:
+        """Time those again that are not decided, in what all have left of their time: at other moments, and longer than
+        a few turns took, the shortest first, so that most become so. What is known by then is stored if this is
+        interrupted."""
+        undecided, self.open = sorted(self.open, key=lambda each: each.search.cost), []
+        begun = time.monotonic()
+        try:
+            self.settle(undecided, begun + self.spare)
+        finally:
+            for each in undecided:
+                if (best := each.search.save(self.store)) is not None:
+                    self.outcome.tuned[each.problem.task] = best
+        self.spare -= time.monotonic() - begun
+        for problem in {_family(self.workload, each.problem): each.problem for each in undecided}.values():
+            self.compare_threads(problem)
+        if undecided:  # that part is over, however early
+            self.pace.ends = 0.0
+            self.pace.tell("time")
+
+    def finish(self, timing: _Timing, seconds: float) -> None:
+        """Store what was found of a problem that took so many seconds."""
+        problem = timing.problem
+        best = timing.search.save(self.store)
+        if timing.is_whole:
+            self.store.finish(
+                fingerprint().key,
+                problem.key,
+                effort=self.effort,
+                sources=self.workload.sources,
+                threads=problem.threads,
+                regime=problem.regime,
+            )
+        self.outcome.left.remove(problem.task)
+        if best is None:
+            self.outcome.failed.append(problem.task)
+        else:
+            self.outcome.tuned[problem.task] = best
+            self.compare_threads(problem)
+        gflops = problem.flops / best.median * 1e-9 if best else 0.0
+        self.pace.did_time(problem.label, gflops, seconds)
+
+    def compare_threads(self, problem: Problem) -> None:
+        """Compare the counts of threads of a problem once all of them are tuned."""
+        family = self.families[_family(self.workload, problem)]
+        if len(family) > 1 and self.left() > 0.0 and not {each.task for each in family} & {*self.outcome.left}:
+            compare(self.workload, {each.threads: each.key for each in family}, self.store, problem.regime)
+
+    def left(self) -> float:
+        """Seconds of the budget."""
+        return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+
+    def share(self) -> float:
+        """Seconds for the next problem: an even share of what compiling leaves, but enough to be of use."""
+        least = LEAST_SHARE * EFFORTS[self.effort].seconds
+        even = (self.left() - self.pace.compile_left()) / max(1, self.pace.problems - self.pace.done)
+        return min(self.left(), max(even, least))

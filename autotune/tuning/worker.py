@@ -1,0 +1,313 @@
+"""Candidates tried out in expendable processes: a crash or a hang there is a rejected candidate, not a dead tuner.
+
+A worker is this module run by another interpreter. It reads tasks from its standard input, a JSON line each; it
+compiles the candidate, says so, runs it for the first time, checks its output, and answers with a line. The process
+dies with its parent, as its standard input then ends.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import IO, Any
+
+from autotune.interpreter import python
+from autotune.workload import Verdict, Workload, check, discover
+
+Task = tuple[str, str]  # key of the problem, name of the candidate
+
+START_SECONDS = 120.0  # to import the workload
+STAGES = ("compile", "run")  # of a task, each within the limit
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+RECYCLE = 200  # tasks after which a worker is replaced: what Numba compiles is never freed
+POLL_SECONDS = 0.1
+
+# The parent's module path is handed over, as a program may have changed it.
+BOOT = """import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from autotune.tuning.worker import main
+main(sys.argv[2])"""
+
+
+class WorkerError(RuntimeError):
+    """No worker can be started; the message holds what the last one said."""
+
+
+class Pool:
+    """Workers that try out candidates of the workload `spec`, one each per `workers`; use as a context manager."""
+
+    def __init__(self, spec: str, *, workers: int, limit: float) -> None:
+        """limit: seconds that a candidate may take to compile, and again for its first run and its check."""
+        self.limit = limit
+        self._workers = [_Worker(spec) for _ in range(max(1, workers))]
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def start(self) -> None:
+        """Start the workers now, so that no problem waits for them.
+
+        Raises:
+            WorkerError: they do not start.
+        """
+        for worker in self._workers:
+            worker.ready()
+
+    def run(
+        self, tasks: Sequence[Task], *, deadline: float | None = None, done: Callable[[Task], None] = lambda task: None
+    ) -> dict[Task, Verdict]:
+        """Compile and run each task once, in order, but for a worker each a problem: its data are made once.
+
+        Arguments:
+            deadline: of `time.monotonic()`, at which the rest is left out.
+            done: called in this thread as each ends.
+
+        Returns:
+            What was found of each task that ended in time.
+
+        Raises:
+            WorkerError: the workers do not start.
+        """
+        todo = _Queue(dict.fromkeys(tasks))
+        expected = len(todo)
+        answers: queue.Queue[tuple[Task, Verdict] | Exception] = queue.Queue()
+        stop = threading.Event()
+
+        def serve(worker: _Worker) -> None:
+            try:
+                task: Task | None = None
+                while not stop.is_set() and (task := todo.next(task)) is not None:
+                    answers.put((task, worker.try_out(task, self.limit)))
+            except Exception as error:  # handed to the thread that waits
+                answers.put(error)
+
+        serving = [(w, threading.Thread(target=serve, args=(w,), daemon=True)) for w in self._workers[:expected]]
+        for _, thread in serving:
+            thread.start()
+        ended: dict[Task, Verdict] = {}
+        try:
+            while len(ended) < expected and (deadline is None or time.monotonic() < deadline):
+                try:
+                    answer = answers.get(timeout=POLL_SECONDS)
+                except queue.Empty:
+                    continue
+                if isinstance(answer, Exception):
+                    raise answer
+                ended[answer[0]] = answer[1]
+                done(answer[0])
+        finally:
+            stop.set()
+            for worker, thread in serving:
+                while thread.is_alive():
+                    if len(ended) < expected:
+                        worker.kill()
+                    thread.join(POLL_SECONDS)
+        return ended
+
+
+class _Queue:
+    """Tasks that several threads take from."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._lock = threading.Lock()
+        self._fresh: dict[str, collections.deque[Task]] = {}  # by problem, those nobody has begun
+        for task in tasks:
+            self._fresh.setdefault(task[0], collections.deque()).append(task)
+        self._begun: dict[str, collections.deque[Task]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, [*self._fresh.values(), *self._begun.values()]))
+
+    def next(self, last: Task | None) -> Task | None:
+        """The next one for who had `last`: of the same problem, else of one that nobody has begun, else of another's;
+        None if there is none."""
+        with self._lock:
+            own = last[0] if last is not None and self._begun.get(last[0]) else None
+            if own is None and self._fresh:
+                own = next(iter(self._fresh))
+                self._begun[own] = self._fresh.pop(own)
+            own = own or next((key for key, tasks in self._begun.items() if tasks), None)
+            return None if own is None else self._begun[own].popleft()
+
+
+class _Worker:
+    """One process, started when first needed and again after it died."""
+
+    def __init__(self, spec: str) -> None:
+        self._command = python("-c", BOOT, json.dumps(sys.path), spec)
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[bytes] | None = None
+        self._tasks = 0
+
+    def try_out(self, task: Task, limit: float) -> Verdict:
+        """What becomes of the candidate, in words to store."""
+        self.ready()
+        self._send(task)
+        self._tasks += 1
+        for stage in STAGES:
+            answer, late = self._read(limit)
+            if answer is None:
+                how = f"time limit of {limit:g} s passed" if late else self._death()
+                self.kill()
+                return Verdict(f"{stage}: {how}")
+            if answer != stage:
+                break
+        return Verdict(*answer)
+
+    def ready(self) -> None:
+        """Start the process unless it runs, and replace it when it has done much."""
+        if self._process is None or self._tasks >= RECYCLE:
+            self.kill()
+            self._start()
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, self._errors):
+            try:
+                if pipe is not None:
+                    pipe.close()
+            except BrokenPipeError:  # a task was on its way to a dead process
+                continue
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._tasks = 0
+        # A session of its own: Ctrl-C at the terminal is the parent's to handle.
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            encoding="utf-8",
+            env=dict.fromkeys(BLAS_THREADS, "1") | os.environ,  # workers are one a core, and check with BLAS
+            start_new_session=True,
+        )
+        answer, late = self._read(START_SECONDS)
+        if answer != "":
+            reason = answer or (f"not ready after {START_SECONDS:g} s" if late else self._death())
+            self.kill()
+            raise WorkerError(f"A worker process cannot be started: {reason}")
+
+    def _send(self, task: Task) -> None:
+        try:
+            if self._process is not None and self._process.stdin is not None:  # else killed by another thread
+                self._process.stdin.write(json.dumps(task) + "\n")
+                self._process.stdin.flush()
+        except (OSError, ValueError):  # dead, as reading will tell, or closed by `kill`
+            return
+
+    def _read(self, limit: float) -> tuple[Any, bool]:
+        """The next line, None if the process died, and whether it was killed for being late."""
+        process = self._process
+        if process is None or process.stdout is None:
+            return None, False
+        late = threading.Event()
+
+        def expire() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(limit, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            line = process.stdout.readline()
+        except (OSError, ValueError):
+            line = ""
+        finally:
+            timer.cancel()
+        return (json.loads(line) if line.endswith("\n") else None), late.is_set()
+
+    def _death(self) -> str:
+        process, errors = self._process, self._errors
+        if process is None or errors is None:
+            return "stopped"
+        code = process.wait()
+        how = f"died by {_signal_name(-code)}" if code < 0 else f"process ended with exit code {code}"
+        errors.seek(0)
+        said = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"{how} ({said[-1].strip()[:200]})" if said else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def main(spec: str) -> None:
+    """Serve tasks until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a compiler prints must not be taken for an answer
+    tasks: queue.Queue[Any] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            tasks.put(json.loads(line))
+        os._exit(0)  # the parent is gone; a compile under way is of no use to anybody
+
+    def answer(content: Any) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+    try:
+        _, workload = discover(spec)
+    except Exception as error:
+        answer(describe(error))
+        return
+    answer("")
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        key, name = tasks.get()
+        verdict = compile_here(workload, key, name)
+        if not verdict.reason:
+            answer(STAGES[0])
+            verdict = run_here(workload, key, name)
+        answer(verdict)
+
+
+def compile_here(workload: Workload, key: str, name: str) -> Verdict:
+    """Compile a candidate in this process."""
+    try:
+        workload.compile(key, name)
+    except Exception as error:
+        return Verdict(f"compile: {describe(error)}")
+    return Verdict()
+
+
+def run_here(workload: Workload, key: str, name: str) -> Verdict:
+    """Run and check a compiled candidate in this process."""
+    try:
+        return check(workload.prepare(key, name))
+    except Exception as error:
+        return Verdict(f"run: {describe(error)}")
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:400] if text else type(error).__name__

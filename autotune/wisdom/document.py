@@ -1,0 +1,316 @@
+"""Wisdom: what stores hold, as a JSON file to keep, send, and read without trust (`docs/wisdom.md` has the schema).
+
+A file is taken whole or refused whole. Every value is checked; nothing in it is executed, imported or unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from autotune.machine.device import Device
+from autotune.machine.roofline import KeptRoofs, sound_roofs
+from autotune.store.rows import REALS, REGIMES, TIMED, Finished, Row, Use
+from autotune.workload import ADMITS
+
+FORMAT = "autotune-wisdom"
+VERSION = 1
+MOST_BYTES = 128 << 20
+MOST_ROWS = 500_000
+MOST_TEXT = 2048
+MOST_ROOFS = 256
+MOST_SECONDS = 1e6
+MOST_NUMBER = 1 << 53  # what JSON readers agree on
+
+Problem = tuple[str, str, str]  # device, problem, regime
+
+
+class WisdomError(ValueError):
+    """A file that is no wisdom, or not to be trusted; the message says why."""
+
+
+@dataclass
+class Wisdom:
+    """Rows with the devices that they are of, the problems that are done, and the networks that ask for them."""
+
+    devices: dict[str, Device] = field(default_factory=dict)
+    roofs: dict[str, KeptRoofs] = field(default_factory=dict)
+    rows: dict[Problem, list[Row]] = field(default_factory=dict)
+    finished: list[Finished] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """File rows under their problems."""
+        for row in rows:
+            self.rows.setdefault((row.device, row.problem, row.regime), []).append(row)
+
+    def count(self) -> int:
+        """Rows in all."""
+        return sum(map(len, self.rows.values()))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for rows in self.rows.values() for row in rows)
+
+
+# -- how values are checked: a text that says what a value must be, and whether it is that
+
+Rule = tuple[str, Callable[[Any], bool]]
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return type(value) in (int, float) and least <= value <= most
+
+
+def _text(least: int = 0) -> Rule:
+    return (
+        f"a printable text of {least} to {MOST_TEXT} characters",
+        lambda value: isinstance(value, str) and least <= len(value) <= MOST_TEXT and value.isprintable(),
+    )
+
+
+def _one_of(names: Sequence[str]) -> Rule:
+    return f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names
+
+
+def _count(most: int = MOST_NUMBER) -> Rule:
+    return f"an integer from 0 to {most}", lambda value: type(value) is int and 0 <= value <= most
+
+
+def _real(most: float, *, unknown: bool = True) -> Rule:
+    what = f"a number from 0 to {most:g}{' or null' if unknown else ''}"
+    return what, lambda value: (value is None and unknown) or _is_number(value, 0, most)
+
+
+ROW_RULES: dict[str, Rule] = {
+    "problem": _text(1),
+    "candidate": _text(1),
+    "sources": _text(1),
+    "state": _one_of((*TIMED, "rejected")),
+    "reason": _text(),
+    "median": _real(MOST_SECONDS),
+    "spread": _real(MOST_SECONDS),
+    "count": _count(),
+    "score": _real(MOST_SECONDS),
+    "error": _real(1e300),
+    "error_limit": _real(1e300),
+    "workspace": _count(),
+    "accuracy": _one_of(tuple(ADMITS)),
+    "bound": _real(MOST_SECONDS),
+    "estimate": _real(MOST_SECONDS),
+    "created": _real(1e12, unknown=False),
+    "regime": _one_of(REGIMES),
+    "threads_fraction": _real(1.0),
+}
+FINISHED_RULES: dict[str, Rule] = {
+    "problem": _text(1),
+    "regime": _one_of(REGIMES),
+    "effort": _text(1),
+    "sources": _text(1),
+    "threads": _count(),
+    "created": _real(1e12, unknown=False),
+}
+USE_RULES: dict[str, Rule] = {
+    "network": _text(),
+    "threads": _count(),
+    "layouts": _text(),
+    "label": _text(),
+    "problem": _text(1),
+    "count": _count(),
+    "flops": _real(1e24, unknown=False),
+}
+DEVICE_RULES: dict[str, Rule] = {
+    **{name: _text() for name in ("vendor", "model", "family", "number", "stepping", "machine", "isa", "cpu_name")},
+    "features": (
+        "a printable text",
+        lambda value: isinstance(value, str) and len(value) < 1 << 16 and value.isprintable(),
+    ),
+    "caches": (
+        "levels with their bytes",
+        lambda value: (
+            isinstance(value, dict)
+            and len(value) <= 8
+            and all(len(level) <= 8 and _count()[1](size) for level, size in value.items())
+        ),
+    ),
+    "cores": _count(),
+    **{name: _text() for name in ("os", "numpy", "numba", "llvm")},
+    "affinity": _count(),
+    "quota": _real(1e6),
+    "release": _text(),
+}
+TOP = ("format", "version", "columns", "devices", "uses", "sha256")
+DEVICE = ("fields", "roofs", "rows", "finished")
+COLUMNS = {"rows": list(ROW_RULES), "finished": list(FINISHED_RULES), "uses": list(USE_RULES)}
+assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {each.name for each in fields(Device)}
+
+
+# -- reading
+
+
+def read(path: Path) -> Wisdom:
+    """The wisdom of a file.
+
+    Raises:
+        WisdomError: it is refused, with the reason.  OSError: it cannot be read.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise WisdomError(f"{path} is refused: it is no regular file")
+    if found.st_size > MOST_BYTES:
+        raise WisdomError(f"{path} is refused: it is larger than {MOST_BYTES >> 20} MiB")
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    try:
+        return parse(content)
+    except WisdomError as error:
+        raise WisdomError(f"{path} is refused: {error}") from None
+
+
+def parse(content: bytes) -> Wisdom:
+    """The wisdom of a file's content; raises WisdomError."""
+    if len(content) > MOST_BYTES:
+        raise WisdomError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    try:
+        told = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise WisdomError(f"it is no JSON as wisdom is ({error})") from None
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise WisdomError("it is not of the format " + FORMAT)
+    if type(told.get("version")) is not int or told["version"] != VERSION:
+        raise WisdomError(f"its version must be {VERSION}, not {told.get('version')!r:.20}")
+    _keys(told, TOP, "the file")
+    if told["sha256"] != digest(told):
+        raise WisdomError("it is damaged: its sha256 is another")
+    if told["columns"] != COLUMNS:
+        raise WisdomError(f"columns must be those of version {VERSION}")
+    return _wisdom(told)
+
+
+def _wisdom(told: dict[str, Any]) -> Wisdom:
+    wisdom = Wisdom()
+    left = MOST_ROWS
+    for at, each in enumerate(_list(told["devices"], "devices", 4096)):
+        where = f"devices[{at}]"
+        _keys(each, DEVICE, where)
+        device = _device(each["fields"], f"{where}.fields")
+        if device.key in wisdom.devices:
+            raise WisdomError(f"{where} must differ from the devices before it")
+        wisdom.devices[device.key] = device
+        wisdom.roofs[device.key] = _roofs(each["roofs"], f"{where}.roofs")
+        for record in _table(each["rows"], ROW_RULES, f"{where}.rows", left):
+            row = Row(device.key, **{name: math.nan if value is None else value for name, value in record.items()})
+            row = row._replace(**{name: float(getattr(row, name)) for name in REALS})
+            if not row.is_sound():
+                raise WisdomError(
+                    f"{where}.rows: {row.candidate!r:.60} must have a median and a score, as it is {row.state}"
+                )
+            wisdom.add([row])
+            left -= 1
+        finished = _table(each["finished"], FINISHED_RULES, f"{where}.finished", MOST_ROWS)
+        wisdom.finished += [Finished(device.key, **record) for record in finished]
+    wisdom.uses = [Use(**record) for record in _table(told["uses"], USE_RULES, "uses", MOST_ROWS)]
+    return wisdom
+
+
+def _device(told: Any, where: str) -> Device:
+    _keys(told, tuple(DEVICE_RULES), where)
+    for name, (must_be, is_that) in DEVICE_RULES.items():
+        if not is_that(told[name]):
+            raise WisdomError(f"{where}.{name} must be {must_be}, not {told[name]!r:.60}")
+    return Device(**{**told, "caches": tuple(told["caches"].items())})
+
+
+def _roofs(told: Any, where: str) -> KeptRoofs:
+    sound = isinstance(told, dict) and len(told) <= MOST_ROOFS and sound_roofs(told) == told
+    if not sound or not all(len(each) <= MOST_ROOFS and all(map(_text(1)[1], each)) for each in told.values()):
+        raise WisdomError(f"{where} must be numbers by name, by the number of threads")
+    return told
+
+
+def _table(told: Any, rules: dict[str, Rule], where: str, most: int) -> Iterator[dict[str, Any]]:
+    for at, values in enumerate(_list(told, where, most)):
+        if not isinstance(values, list) or len(values) != len(rules):
+            raise WisdomError(f"{where}[{at}] must be a list of {len(rules)} values")
+        for value, (name, (must_be, is_that)) in zip(values, rules.items(), strict=True):
+            if not is_that(value):
+                raise WisdomError(f"{where}[{at}].{name} must be {must_be}, not {value!r:.60}")
+        yield dict(zip(rules, values, strict=True))
+
+
+def _list(told: Any, where: str, most: int) -> list[Any]:
+    if not isinstance(told, list) or len(told) > most:
+        raise WisdomError(f"{where} must be a list, of {most} at most")
+    return told
+
+
+def _keys(told: Any, names: Sequence[str], where: str) -> None:
+    if not isinstance(told, dict) or set(told) != set(names):
+        raise WisdomError(f"{where} must be an object with {', '.join(names)}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+# -- writing
+
+
+def render(wisdom: Wisdom) -> str:
+    """The file's text: deterministic, a line for each row."""
+
+    def plain(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    def table(records: Iterable[Any], rules: dict[str, Rule]) -> list[list[Any]]:
+        return [[plain(getattr(record, name)) for name in rules] for record in records]
+
+    told: dict[str, Any] = {"format": FORMAT, "version": VERSION, "columns": COLUMNS, "devices": []}
+    for key, device in sorted(wisdom.devices.items()):
+        rows = sorted((row for row in wisdom if row.device == key), key=lambda row: (row.problem, row.regime, row.rank))
+        finished = sorted(
+            (each for each in wisdom.finished if each.device == key),
+            key=lambda each: (each.problem, each.regime, each.effort),
+        )
+        fields = {name: value for name, value in device.to_dict().items() if name != "key"}
+        told["devices"].append(
+            {
+                "fields": fields,
+                "roofs": wisdom.roofs.get(key, {}),
+                "rows": table(rows, ROW_RULES),
+                "finished": table(finished, FINISHED_RULES),
+            }
+        )
+    told["uses"] = table(wisdom.uses, USE_RULES)
+    told["sha256"] = digest(told)
+    return _lines(told)
+
+
+def digest(told: dict[str, Any]) -> str:
+    """Of all but itself, however it is spaced and ordered; against damage, not against malice."""
+    rest = {name: value for name, value in told.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _lines(told: Any, indent: str = "") -> str:
+    """JSON in which a list or object of plain values takes one line."""
+    inner = indent + " "
+    items = told.values() if isinstance(told, dict) else told
+    if not isinstance(told, (dict, list)) or not any(isinstance(item, (dict, list)) for item in items):
+        return json.dumps(told, ensure_ascii=False)
+    if isinstance(told, dict):
+        parts = [f"{inner}{json.dumps(name)}: {_lines(value, inner)}" for name, value in told.items()]
+        return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(inner + _lines(value, inner) for value in told) + f"\n{indent}]"

@@ -1,0 +1,170 @@
+"""Wisdom from stores and into them; merged, compared, pruned."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from autotune.machine.device import Device
+from autotune.machine.roofline import newest_roofs
+from autotune.store import database
+from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, Use
+from autotune.store.store import Store
+from autotune.wisdom.document import DEVICE_RULES, Wisdom, WisdomError, parse, read, render
+
+
+def load(path: Path) -> Wisdom:
+    """What a file holds, a store or wisdom.
+
+    Raises:
+        WisdomError: it is neither, or refused.  OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        is_store = file.read(len(database.MAGIC)) == database.MAGIC
+    if not is_store:
+        return read(path)
+    with Store(path, read_only=True) as store:
+        if (health := store.health()) != "ok":
+            raise WisdomError(f"{path} is refused: {health}")
+        try:
+            return parse(render(from_store(store)).encode())  # by the same rules
+        except WisdomError as error:
+            raise WisdomError(f"{path} is refused: {error}") from None
+
+
+def from_store(store: Store, devices: Collection[str] | None = None) -> Wisdom:
+    """What a store holds of these devices, None for all."""
+    wisdom = Wisdom()
+    for key, told in store.devices().items():
+        device = _device(told)
+        if device is None or device.key != key or (devices is not None and key not in devices):
+            continue  # a device that is not what its key says is damaged
+        wisdom.devices[key], wisdom.roofs[key] = device, told["roofs"]
+        for problem, regime in store.tuned(key):
+            wisdom.add(store.rows(key, problem, regime))
+        wisdom.finished += store.finished(key)
+    wisdom.uses = list(dict.fromkeys(use for key in wisdom.devices for use in store.problems(key)))
+    return wisdom
+
+
+def into_store(wisdom: Wisdom, store: Store) -> None:
+    """Write wisdom into a store, merged with what is there, all or nothing."""
+    rows = [row for key, new in wisdom.rows.items() for row in combined(new, store.rows(*key))]
+    known = store.devices()
+    devices = [
+        (device, newest_roofs(known.get(key, {}).get("roofs", {}), wisdom.roofs.get(key, {})))
+        for key, device in wisdom.devices.items()
+    ]
+    store.write(devices, rows, wisdom.finished, wisdom.uses)
+
+
+def merge(parts: Iterable[Wisdom]) -> Wisdom:
+    """One of several; of the same row and the same device the newest counts."""
+    merged = Wisdom()
+    finished: dict[tuple[str, ...], Finished] = {}
+    uses: dict[tuple[Any, ...], Use] = {}
+    for part in parts:
+        merged.devices.update(part.devices)
+        for key, roofs in part.roofs.items():
+            merged.roofs[key] = newest_roofs(merged.roofs.get(key, {}), roofs)
+        for problem, rows in part.rows.items():
+            merged.rows[problem] = combined(rows, merged.rows.get(problem, []))
+        for each in part.finished:
+            key = each.device, each.problem, each.regime, each.effort
+            finished[key] = max(each, finished.get(key, each), key=lambda each: each.created)
+        uses.update({(u.network, u.threads, u.layouts, u.label, u.problem): u for u in part.uses})
+    merged.finished, merged.uses = list(finished.values()), list(uses.values())
+    return merged
+
+
+def combined(some: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+    """Rows of one problem from two tunings.
+
+    Those of the later one as they are (a decided tuning counts as later than a provisional one); what only the earlier
+    one timed, in terms of the later one's speed by the candidates that both timed.
+    """
+    if not some or not others:
+        return [*some, *others]
+    older, newer = sorted((some, others), key=_standing)
+    known = {(row.candidate, row.sources): row for row in newer}
+    before = {(row.candidate, row.sources): row for row in older}
+    ratios = [
+        known[name].median / before[name].median
+        for name in known.keys() & before.keys()
+        if known[name].is_timed and before[name].is_timed
+    ]
+    factor = statistics.median(ratios) if ratios else 1.0
+    kept = [
+        row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
+        for name, row in before.items()
+        if name not in known
+    ]
+    return sorted([*newer, *kept], key=lambda row: row.rank)
+
+
+def _standing(rows: Sequence[Row]) -> tuple[bool, float]:
+    """Sorts tunings of a problem, the one that counts most last."""
+    return all(row.state != PROVISIONAL for row in rows), max(row.created for row in rows)
+
+
+def table_of(wisdom: Wisdom, device: str, sources: Collection[str]) -> Wisdom:
+    """What of a device some choice within some limits would take: a table to ship.
+
+    A row stays unless a faster one of no more workspace, no laxer accuracy and the same solver makes it needless.
+    """
+    table = Wisdom({device: wisdom.devices[device]}, {device: wisdom.roofs.get(device, {})})
+    for (key, _, _), rows in wisdom.rows.items():
+        if key == device:
+            current = [row for row in rows if row.state == DECIDED and row.sources in sources]
+            table.add(_front(sorted(current, key=lambda row: row.rank)))
+    return table
+
+
+def _front(ranked: Sequence[Row]) -> list[Row]:
+    kept: list[Row] = []
+    for row in ranked:
+        solver = row.candidate.partition("(")[0]
+        if not any(
+            better.workspace <= row.workspace
+            and better.accuracy == row.accuracy
+            and better.candidate.partition("(")[0] == solver
+            for better in kept
+        ):
+            kept.append(row)
+    return kept
+
+
+class Difference(NamedTuple):
+    """A problem whose best candidate differs: seconds of each, None where there is none."""
+
+    device: str
+    problem: str
+    regime: str
+    first: str | None
+    second: str | None
+    first_seconds: float | None
+    second_seconds: float | None
+
+
+def diff(first: Wisdom, second: Wisdom) -> list[Difference]:
+    """Where the best candidates of two differ, or only one knows the problem."""
+    found = []
+    for key in sorted(first.rows.keys() | second.rows.keys()):
+        a, b = (_best(wisdom.rows.get(key, [])) for wisdom in (first, second))
+        if (a and a.candidate) != (b and b.candidate):
+            names = (a and a.candidate, b and b.candidate)
+            found.append(Difference(*key, *names, a and a.median, b and b.median))
+    return found
+
+
+def _best(rows: Iterable[Row]) -> Row | None:
+    return min((row for row in rows if row.is_timed), key=lambda row: row.rank, default=None)
+
+
+def _device(told: dict[str, Any]) -> Device | None:
+    fields = {name: told.get(name) for name in DEVICE_RULES}
+    if not all(is_that(fields[name]) for name, (_, is_that) in DEVICE_RULES.items()):
+        return None
+    return Device(**{**fields, "caches": tuple(fields["caches"].items())})

@@ -1,0 +1,279 @@
+"""The layers of what is known of a problem: a pinned file of wisdom, the user's store, tables that are shipped.
+
+The first layer that has a row within the limits decides. Answers are remembered until a layer changes, which is looked
+for every second, and at once after this process has written. Nothing here raises: a file that cannot be used is passed
+over with one warning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from autotune.store import database, store
+from autotune.store.connection import writes
+from autotune.store.rows import PROVISIONAL, REGIMES, WARM, Limits, Row, limits_of
+from autotune.wisdom.document import Wisdom, WisdomError, read
+
+PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
+LAYERS = PINNED_LAYER, STORE_LAYER, SHIPPED_LAYER = ("pinned", "store", "shipped")
+OLDER = "older kernels"  # what a row was measured with whose sources are not current
+RECHECK_SECONDS = 1.0  # how soon a look-up sees what another process has found, or another file pinned
+REMEMBERED = 4096  # answers
+
+
+class Found(NamedTuple):
+    """A row, the layer that it is from, one of `LAYERS`, and whether its sources are current."""
+
+    row: Row
+    layer: str
+    current: bool = True
+
+    @property
+    def remark(self) -> str | None:
+        """What a reader should know of the row, or None."""
+        if not self.current:
+            return OLDER
+        return PROVISIONAL if self.row.state == PROVISIONAL else None
+
+
+Winners = list[tuple[str, str]]  # problem, candidate
+
+
+class Layer(Protocol):
+    """What a layer can be asked; `Store` says how it answers."""
+
+    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]: ...
+    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None: ...
+    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners: ...
+    def version(self) -> tuple[Any, ...]: ...
+
+
+class Book:
+    """The wisdom of one file, read when first asked and again when `version` finds that the file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._wisdom: Wisdom | None = None
+        self._state: tuple[Any, ...] = ()
+        self._lock = threading.Lock()
+
+    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
+        """The problem's rows, as `Store.rows`."""
+        return self._read().rows.get((device, problem, regime), [])
+
+    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
+        """As `Store.find`."""
+        return next((row for row in self.rows(device, problem, regime) if limits.admits(row)), None)
+
+    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners:
+        """As `Store.winners`."""
+        current, pattern = limits_of(sources), re.compile(".*".join(map(re.escape, like.split("%"))))
+        asked = [key for of, key, how in self._read().rows if (of, how) == (device, regime) and pattern.fullmatch(key)]
+        timed = ((key, [row for row in self.rows(device, key, regime) if current.admits_any(row)]) for key in asked)
+        return [
+            (key, min(rows, key=lambda row: not current.admits(row)).candidate) for key, rows in sorted(timed) if rows
+        ]
+
+    def version(self) -> tuple[Any, ...]:
+        """As `Store.version`; reads the file if it is another than before."""
+        with self._lock:
+            state = _state(self.path)
+            if self._wisdom is None or state != self._state:
+                self._wisdom, self._state = self._load(), state
+            return self._state
+
+    def _read(self) -> Wisdom:
+        if self._wisdom is None:
+            self.version()
+        return self._wisdom or Wisdom()
+
+    def _load(self) -> Wisdom:
+        try:
+            wisdom = read(self.path)
+        except (WisdomError, OSError) as error:
+            database.warn_once(f"{error}; nothing is taken from it")
+            return Wisdom()
+        for rows in wisdom.rows.values():
+            rows.sort(key=lambda row: row.rank)
+        return wisdom
+
+
+def _state(path: Path) -> tuple[Any, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@dataclass
+class _Look:
+    """The layers as they were when last looked at, and the answers that have held since.
+
+    until: of `time.monotonic()`, when to look again.  writes: of this process by then.
+    """
+
+    layers: list[tuple[str, Layer]]
+    state: list[tuple[Layer, tuple[Any, ...]]]
+    until: float
+    writes: int
+    answers: dict[tuple[str, Limits], Found | None] = field(default_factory=dict)
+    winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
+
+
+class Layers:
+    """What a process may ask of all layers."""
+
+    def __init__(self, tables: Path | None = None, kept: store.Store | None = None) -> None:
+        """Look into these layers.
+
+        Arguments:
+            tables: the folder of shipped tables, one `<device>.json` each (`autotune export --device-table`).
+            kept: the store to ask; None: the one that inference shares.
+        """
+        self._tables = tables
+        self._kept = kept
+        self._books: dict[Path, Book] = {}
+        self._looks: dict[tuple[str, bool], _Look] = {}
+
+    def lookup(
+        self,
+        device: str,
+        problem: str,
+        *,
+        sources: Collection[str],
+        workspace_limit: int | None = None,
+        accuracies: Iterable[str] | None = None,
+        prefix: str = "",
+        read_only: bool = True,
+    ) -> Found | None:
+        """The best row of the first layer that has one within the limits, of the first regime that any layer knows.
+
+        Arguments are those of `Store.best`; `read_only=False` asks the store that this process writes.
+        """
+        look = self._look(device, read_only)
+        request = problem, limits_of(sources, workspace_limit, accuracies, prefix)
+        try:
+            return look.answers[request]
+        except KeyError:
+            _make_room(look.answers)
+            found = look.answers[request] = _search(look.layers, device, *request)
+            return found
+
+    def older(
+        self,
+        device: str,
+        problem: str,
+        *,
+        sources: Collection[str],
+        workspace_limit: int | None = None,
+        accuracies: Iterable[str] | None = None,
+        prefix: str = "",
+    ) -> list[Found]:
+        """Rows of other sources that nothing current has replaced, best first: the problem was not tuned since, and
+        those that are still current from that tuning are slower than these, or there are none.
+
+        Whoever asks should look twice at their candidates, whose times may be others now. Arguments are those of
+        `lookup`.
+        """
+        limits = limits_of(sources, workspace_limit, accuracies, prefix)
+        best = self.lookup(
+            device, problem, sources=sources, workspace_limit=workspace_limit, accuracies=accuracies, prefix=prefix
+        )
+        for regime in REGIMES:
+            for name, layer in self._look(device).layers:
+                if best is None or (best.row.regime, best.layer) == (regime, name):
+                    found = _older(layer.rows(device, problem, regime), limits, best and best.row)
+                    if found:
+                        return [Found(row, name, current=False) for row in found]
+        return []
+
+    def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
+        """Every candidate's row, from the first layer that has a current one; else one that nothing has replaced."""
+        found: dict[str, Found] = {}
+        older: dict[str, Found] = {}
+        for name, layer in self._look(device).layers:
+            rows = layer.rows(device, problem, regime)
+            for row in rows:
+                if row.sources in sources:
+                    found.setdefault(row.candidate, Found(row, name))
+            for row in _older(rows, limits_of(sources)):
+                older.setdefault(row.candidate, Found(row, name, current=False))
+        return older | found
+
+    def all_rows(self, device: str, problem: str, sources: Collection[str]) -> list[Found]:
+        """`rows` of every regime, in the order in which a look-up asks them."""
+        return [each for regime in REGIMES for each in self.rows(device, problem, sources, regime).values()]
+
+    def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
+        """As `Store.winners`, of each problem from the first layer that knows it."""
+        look, request = self._look(device), (like, frozenset(sources), regime)
+        if request not in look.winners:
+            found: dict[str, str] = {}
+            for _, layer in look.layers:
+                for problem, candidate in layer.winners(device, like, sources=sources, regime=regime):
+                    found.setdefault(problem, candidate)
+            _make_room(look.winners)
+            look.winners[request] = sorted(found.items())
+        return look.winners[request]
+
+    def forget(self) -> None:
+        """Look at the layers again when next asked."""
+        self._looks.clear()
+
+    def _look(self, device: str, read_only: bool = True) -> _Look:
+        now, seen = time.monotonic(), self._looks.get((device, read_only))
+        if seen is not None and now < seen.until and seen.writes == writes():
+            return seen
+        written = writes()  # before the layers are asked: what is written meanwhile is seen the next time
+        layers = list(self._make(device, read_only))
+        look = _Look(layers, [(layer, layer.version()) for _, layer in layers], now + RECHECK_SECONDS, written)
+        if seen is not None and seen.state == look.state:
+            look.answers, look.winners = seen.answers, seen.winners
+        self._looks[device, read_only] = look
+        return look
+
+    def _make(self, device: str, read_only: bool) -> Iterator[tuple[str, Layer]]:
+        if pinned := os.environ.get(PINNED):
+            yield PINNED_LAYER, self._book(Path(pinned))
+        yield STORE_LAYER, self._kept or store.shared(read_only=read_only)
+        if self._tables is not None and (table := self._tables / f"{device}.json").exists():
+            yield SHIPPED_LAYER, self._book(table)
+
+    def _book(self, path: Path) -> Book:
+        return self._books.setdefault(path, Book(path))
+
+
+def _make_room(answers: dict[Any, Any]) -> None:
+    if len(answers) >= REMEMBERED:
+        answers.clear()
+
+
+def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list[Row]:
+    """The rows of other sources than the limits', but within these, that were measured no earlier than those of a
+    problem (`rows`) that are current, and rank before the best of them."""
+    tuned = max((row.created for row in rows if row.is_timed and row.sources in limits.sources), default=0.0)
+    return [
+        row
+        for row in rows
+        if row.sources not in limits.sources
+        and limits.admits_any(row)
+        and row.created >= tuned
+        and (best is None or row.rank < best.rank)
+    ]
+
+
+def _search(layers: Iterable[tuple[str, Layer]], device: str, problem: str, limits: Limits) -> Found | None:
+    for regime in REGIMES:
+        for name, layer in layers:
+            row = layer.find(device, problem, regime, limits)
+            if row is not None:
+                return Found(row, name)
+    return None

@@ -1,0 +1,1 @@
+"""Which candidate runs a problem."""

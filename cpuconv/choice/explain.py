@@ -1,0 +1,29 @@
+"""Why a problem runs as it does: the tuner's account of a choice, with the limits that were asked for."""
+
+from __future__ import annotations
+
+from autotune.report.explain import Explanation, account
+from autotune.workload import Rejected
+from cpuconv.choice.select import Limits, applicable, limited, offered, ranking
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.work import work_of
+
+
+def explain(problem: ConvProblem, limits: Limits, algorithm: str, decided_by: str) -> Explanation:
+    """Account of the choice `algorithm` for `problem`; measured figures and roofs come from the store."""
+    from cpuconv.choice import tuned
+
+    ranked = ranking(problem)
+    left_out = {str(each.candidate): limited(problem, each, limits) for each in ranked}
+    return account(
+        problem.key,
+        problem.flops,
+        tuned.rows(problem),
+        [offered(problem, each) for each in ranked],
+        [Rejected(name, reason) for name, reason in applicable(problem) if reason is not None],
+        algorithm=algorithm,
+        decided_by=decided_by,
+        work=lambda name: work_of(problem, name),
+        roofs=tuned.roofs(problem.threads),
+        limits={name: reason for name, reason in left_out.items() if reason is not None},
+    )

@@ -1,0 +1,117 @@
+"""What a problem that is not tuned can learn: from its own rows of older kernels, else from the nearest tuned one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from autotune.workload import REGIMES
+from cpuconv.choice import tuned
+from cpuconv.choice.select import Limits, Ranked, admitted, limited, modelled_cost
+from cpuconv.errors import CpuconvError
+from cpuconv.problem.activation import Activation
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import Candidate
+
+AGREES = 1.1  # the model may find a neighbour's algorithm so much slower than its own choice
+_OTHER_EPILOGUE = 0.1  # what another activation or residual counts as, in factors of e of a size
+
+
+def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
+    """The first of the candidates that were fastest with older kernels which the cost model agrees with.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the candidates, the fastest first; those that no solver has any more are passed over.
+    favourite : Ranked
+        The model's, within the limits.
+    """
+    for name in names:
+        candidate = tuned.named(problem, name)
+        if candidate is not None:
+            own = Ranked(candidate, modelled_cost(problem, candidate))
+            if own.cost.estimate <= AGREES * favourite.cost.estimate and limited(problem, own, limits) is None:
+                return candidate
+    return None
+
+
+def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
+    """The candidate that the nearest tuned neighbour speaks for, if the cost model agrees.
+
+    It is the neighbour's own, or else the favourite of its solver, among `select.admitted`, of which `best` is the
+    first.
+    """
+    near = nearest(problem)
+    if near is None:
+        return None
+    solver = near.partition("(")[0]
+    if prefix and solver != prefix.partition("(")[0]:
+        return None
+    limit = AGREES * best.cost.estimate
+    likely = [each for each in admitted(problem, limits, prefix or f"{solver}(") if each.cost.estimate <= limit]
+    same = [each for each in likely if str(each.candidate) == near]
+    return next((each.candidate for each in same + likely), None)
+
+
+def nearest(problem: ConvProblem) -> str | None:
+    """The winner of the tuned problem that is nearest: same kernel, steps, layouts and threads, sizes alike."""
+    here = _place_of(problem)
+    found = []
+    for regime in REGIMES:
+        for key, candidate in tuned.winners(_alike(problem), regime):
+            place = _place(key)
+            if place is not None and place.kind == here.kind and _is_known(candidate):
+                found.append((_distance(here, place), key, candidate))
+    return min(found)[2] if found else None
+
+
+def _alike(problem: ConvProblem) -> str:
+    """Pattern of the keys of problems with this kernel, steps, layouts and threads."""
+    (down, across), (high, wide) = problem.stride, problem.dilation
+    return (
+        f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}"
+        f" in={problem.in_layout} out={problem.out_layout} %threads={problem.threads}"
+    )
+
+
+class _Place(NamedTuple):
+    """Where a problem lies among those with the same kernel: logarithms of its sizes."""
+
+    kind: str
+    sizes: tuple[float, ...]
+    activation: Activation | None
+    residual: bool
+
+
+def _place_of(problem: ConvProblem) -> _Place:
+    depthwise = problem.cg == problem.kg == 1
+    kind = "dense" if problem.groups == 1 else "depthwise" if depthwise else "grouped"
+    sizes = problem.n, problem.groups, problem.cg, problem.kg, problem.oh, problem.ow
+    return _Place(kind, tuple(math.log(max(1, size)) for size in sizes), problem.activation, problem.residual)
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(key: str) -> _Place | None:
+    try:
+        return _place_of(ConvProblem.parse(key))
+    except CpuconvError:  # a key that this version did not write
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_known(candidate: str) -> bool:
+    """Whether this version has a candidate of that name."""
+    try:
+        Candidate.parse(candidate)
+    except ValueError:
+        return False
+    return True
+
+
+def _distance(a: _Place, b: _Place) -> float:
+    """How far sizes are apart, in factors of e."""
+    far = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
+    return far + _OTHER_EPILOGUE * ((a.activation != b.activation) + (a.residual != b.residual))

@@ -1,0 +1,112 @@
+"""What the tuner has found for this device, as inference asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.machine.device import fingerprint
+from autotune.machine.roofline import Roofs, roofs_for
+from autotune.store.store import shared
+from autotune.wisdom.tiers import Found, Layers
+from autotune.workload import ADMITS, REGIMES
+from cpuconv.choice import select
+from cpuconv.choice.select import Choice, Limits
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import Candidate, current_sources
+
+TABLES = Path(__file__).parents[1] / "wisdom"
+"""Device tables that come with the package, each found by its device's fingerprint."""
+
+_layers = Layers(TABLES)
+
+
+def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
+    """The fastest row within the limits, of a candidate whose name begins so, with the layer that knows it, or None.
+
+    Those timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
+    `profile` writes.
+    """
+    return _layers.lookup(
+        fingerprint().key,
+        problem.key,
+        sources=current_sources(),
+        workspace_limit=limits.workspace,
+        accuracies=ADMITS[limits.accuracy],
+        prefix=prefix,
+        read_only=read_only,
+    )
+
+
+def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
+    """The candidate of `best`, if the problem's solvers have it, or None."""
+    found = best(problem, limits, prefix, read_only=read_only)
+    candidate = None if found is None else named(problem, found.row.candidate)
+    return None if candidate is None else Choice(candidate, found.layer)
+
+
+def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
+    """Names that rows measured with older kernels speak for, within the limits and not replaced by what was measured
+    since, best first."""
+    found = _layers.older(
+        fingerprint().key,
+        problem.key,
+        sources=current_sources(),
+        workspace_limit=limits.workspace,
+        accuracies=ADMITS[limits.accuracy],
+        prefix=prefix,
+    )
+    return [each.row.candidate for each in found]
+
+
+def named(problem: ConvProblem, name: str) -> Candidate | None:
+    """The candidate that a row names, if the problem's solvers have it, or None."""
+    try:
+        candidate = Candidate.parse(name)
+    except ValueError:  # a row that no solver of these sources wrote: as good as none
+        return None
+    # Nor may a row name what the solver would never try: its kernels trust their parameters.
+    solver, isa = candidate.solver, current()
+    if solver.applicable(problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
+        return None
+    return candidate
+
+
+def forget() -> None:
+    """Drop remembered answers and the choices that were made by them."""
+    _layers.forget()
+    select.forget()
+
+
+def rows(problem: ConvProblem) -> list[Found]:
+    """Every known row of the problem that nothing has replaced, warm before cold, with the layer that it is from."""
+    return _layers.all_rows(fingerprint().key, problem.key, current_sources())
+
+
+def winners(like: str, regime: str) -> list[tuple[str, str]]:
+    """(problem's key, best candidate) of every problem that any layer knows and whose key matches a pattern of LIKE."""
+    return _layers.winners(fingerprint().key, like, current_sources(), regime)
+
+
+def roofs(threads: int) -> Roofs | None:
+    """This device's measured roofs for so many threads, or None."""
+    return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
+
+
+def profile(problem: ConvProblem) -> None:
+    """Time the problem's candidates now, in this process, and store the results."""
+    from autotune.tuning.search import profile as profile_problem
+    from cpuconv.tuning.workload import workload
+
+    profile_problem(workload, problem.key, shared(read_only=False))
+    forget()
+
+
+def compare_threads(options: Sequence[ConvProblem]) -> None:
+    """Time the stored winners of one problem for several numbers of threads together, and store the results."""
+    from autotune.tuning.threads import compare
+    from cpuconv.tuning.workload import workload
+
+    compare(workload, {each.threads: each.key for each in options}, shared(read_only=False), REGIMES[0])
+    forget()

@@ -1,0 +1,129 @@
+"""Fingerprints of arrays: 128 bits that tell whether the content, wherever it lies, is what it was.
+
+The bulk of the memory goes through `micro.fingerprint`, with a key drawn once a process, at the speed of reading it;
+its few sums, the bytes that fill no vector, the shape and the order of axes through BLAKE2b (RFC 7693).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cpuconv.isa import current
+from cpuconv.micro.fingerprint import BLOCK, SUMS, FingerprintTile, fingerprint, sum_blocks
+from cpuconv.problem.arrays import address
+from cpuconv.runtime import Program
+from cpuconv.solvers.shared.base import FLOAT, aligned
+
+Fingerprint = bytes
+"""A digest of 16 bytes."""
+
+_LARGE = 1 << 20  # bytes from which several threads are worth waking; the digest must not depend on their number
+_MOST_HEADS = 4096  # shapes whose text is kept
+_CHUNKS = 8  # parts of a large array, each with sums of its own
+
+
+@dataclass
+class _Context:
+    """One caller's argument block and sums."""
+
+    block: memoryview
+    sums: np.ndarray
+    program: Program
+    kept: list[object] = field(default_factory=list)
+
+
+class Fingerprinter:
+    """Takes fingerprints with a key of its own; several threads may call it at once."""
+
+    def __init__(self) -> None:
+        self._vector = FLOAT * current().lanes
+        self._tile = FingerprintTile(current().lanes)
+        self._key = aligned((BLOCK + SUMS - 1) * self._vector, np.uint8)
+        self._key[:] = np.frombuffer(os.urandom(self._key.nbytes), np.uint8)
+        self._contexts: dict[tuple[int, int], list[_Context]] = {}
+        self._heads: dict[tuple[int, ...], bytes] = {}
+        self._constant: dict[int, tuple[weakref.ref, Fingerprint]] = {}
+
+    def __call__(self, array: np.ndarray, threads: int = 1) -> Fingerprint:
+        """The fingerprint of a float32 array of any strides; equal content in another order of memory may have another.
+
+        Arrays that nobody can write to (`is_constant`) are read once and then known by their identity.
+        """
+        known = self._constant.get(id(array))
+        if known is not None and known[0]() is array:
+            return known[1]
+        found = self._read(array, threads)
+        if is_constant(array):
+            name = id(array)
+            self._constant[name] = weakref.ref(array, lambda _: self._constant.pop(name, None)), found
+        return found
+
+    def _read(self, array: np.ndarray, threads: int) -> Fingerprint:
+        content = self._heads.get(array.shape) if array.flags.c_contiguous else None
+        if content is None:
+            content, array = self._head(array)
+        start, size = address(array), array.nbytes
+        vectors, rest = divmod(size, self._vector)
+        if vectors:
+            kind = (_CHUNKS, min(threads, _CHUNKS)) if size >= _LARGE else (1, 1)
+            try:
+                context = self._contexts[kind].pop()
+            except (IndexError, KeyError):
+                context = self._new_context(*kind)
+            context.block[_X], context.block[_VECTORS] = start, vectors
+            context.program.run()
+            content += context.sums.tobytes()
+            self._contexts[kind].append(context)
+        if rest:
+            content += ctypes.string_at(start + size - rest, rest)
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+    def _head(self, array: np.ndarray) -> tuple[bytes, np.ndarray]:
+        """What tells arrays of equal memory apart, and that memory, without gaps."""
+        shape, order = array.shape, list(range(array.ndim))
+        if not array.flags.c_contiguous:
+            axes = sorted(order, key=lambda axis: -array.strides[axis])
+            dense = array.transpose(axes)  # as it lies in memory, if it has no gaps
+            order, array = (axes, dense) if dense.flags.c_contiguous else (order, np.ascontiguousarray(array))
+        head = repr((shape, order)).encode()
+        if order == sorted(order) and len(self._heads) < _MOST_HEADS:
+            self._heads[shape] = head
+        return head, array
+
+    def _new_context(self, chunks: int, threads: int) -> _Context:
+        self._contexts.setdefault((chunks, threads), [])
+        sums = aligned((chunks, SUMS * self._vector), np.uint8)
+        code = sum_blocks.entry(self._tile)
+        words = {
+            "sum_blocks": code.address,
+            "x": 0,
+            "vectors": 0,
+            "chunks": chunks,
+            "key": address(self._key),
+            "sums": address(sums),
+            "sums_step": SUMS * self._vector,
+        }
+        block = fingerprint.pack(words)
+        program = Program([(fingerprint.entry(self._tile), block, threads > 1)], threads)
+        return _Context(memoryview(block), sums, program, [code])
+
+
+_X, _VECTORS = fingerprint.fields.index("x"), fingerprint.fields.index("vectors")
+
+
+def is_constant(array: np.ndarray) -> bool:
+    """Whether no view of the array can be written to, unless somebody makes the array writable again: it is read-only
+    and owns its memory, or that is a bytes object's."""
+    while not array.flags.writeable:
+        if array.flags.owndata:
+            return True
+        if not isinstance(array.base, np.ndarray):
+            return isinstance(array.base, bytes)
+        array = array.base
+    return False

@@ -1,0 +1,70 @@
+"""Packed weights by content and form: every plan and call with equal weights shares one copy.
+
+Whether an array holds the weights that were packed before, its content decides (`fingerprint`), so that weights that
+change in place are noticed. Packed weights live as long as a plan that reads them, and beyond that as long as the bound
+on remembered bytes lets them.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+
+import numpy as np
+
+from cpuconv.memory.fingerprint import Fingerprint
+from cpuconv.memory.remembered import Entry, Remembered
+from cpuconv.solvers.shared.packing import Packing
+
+_MOST_SEEN = 1 << 14  # fingerprints of weights that were packed and not remembered
+
+
+class Weights:
+    """Packed weights of a process."""
+
+    def __init__(self, remembered: Remembered) -> None:
+        self._remembered = remembered
+        self._alive: dict[Fingerprint, dict[Packing, weakref.ref[np.ndarray]]] = {}
+        self._seen: OrderedDict[Fingerprint, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, name: Fingerprint, form: Packing) -> np.ndarray | None:
+        """Weights packed in that form, if they still exist."""
+        found = self._remembered.get((name, form))
+        if found is None and (forms := self._alive.get(name)) and (known := forms.get(form)):
+            found = known()
+        return found
+
+    def forms(self, name: Fingerprint) -> frozenset[Packing]:
+        """The packed forms of these weights that exist."""
+        return frozenset(self._alive.get(name, ()))
+
+    def pack(self, name: Fingerprint, form: Packing, weight: np.ndarray, threads: int) -> np.ndarray:
+        """`weight` in the packed form, shared for as long as somebody holds it."""
+        packed = form.pack(weight, threads)
+        with self._lock:
+            forms = self._alive.setdefault(name, {})
+            forms[form] = weakref.ref(packed, lambda gone: self._forget(name, form, gone))
+        return packed
+
+    def remember(self, name: Fingerprint, form: Packing, packed: np.ndarray) -> Entry | None:
+        """Hold packed weights also when nobody else does, within the bound; None if that is too small for them."""
+        return self._remembered.put((name, form), packed, packed.nbytes)
+
+    def was_seen(self, name: Fingerprint) -> bool:
+        """Whether these weights were packed before without being remembered; notes that they were seen now."""
+        with self._lock:
+            known = name in self._seen
+            self._seen[name] = None
+            if len(self._seen) > _MOST_SEEN:
+                self._seen.popitem(last=False)
+        return known
+
+    def _forget(self, name: Fingerprint, form: Packing, gone: weakref.ref[np.ndarray]) -> None:
+        # Runs wherever the last reference is dropped, so it takes no lock: each step is one operation on a dict.
+        forms = self._alive.get(name)
+        if forms is not None and forms.get(form) is gone:
+            forms.pop(form, None)
+            if not forms:
+                self._alive.pop(name, None)

@@ -1,0 +1,47 @@
+"""Workspaces: memory that calls need while they run, and lend to one another.
+
+There are as many as calls run at once, each as large as the largest call needed, so that layers that run one after
+another find their workspace in the caches and a process that meets ever more shapes does not grow by it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.problem.arrays import address
+from cpuconv.solvers.shared.base import aligned
+
+_MOST_KEPT = 256 << 20  # bytes; a larger one is freed after its call
+
+
+class Workspace:
+    """Memory on a cache line, and its address."""
+
+    __slots__ = ("address", "memory")
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self.memory, self.address = memory, address(memory)
+
+
+class Workspaces:
+    """A pool; several threads may use it at once."""
+
+    def __init__(self) -> None:
+        self._free: list[Workspace] = []
+
+    def take(self, size: int) -> Workspace:
+        """At least `size` bytes, the caller's until it gives them back."""
+        try:
+            found = self._free.pop()
+        except IndexError:
+            return Workspace(aligned(size, np.uint8))
+        return found if found.memory.nbytes >= size else Workspace(aligned(size, np.uint8))
+
+    def give_back(self, workspace: Workspace) -> None:
+        """End the use of a workspace."""
+        if workspace.memory.nbytes <= _MOST_KEPT:
+            self._free.append(workspace)
+
+    def clear(self) -> None:
+        """Free those that nobody uses."""
+        self._free.clear()

@@ -1,0 +1,189 @@
+"""Taking in arrays without copying them, and checking the ones that results are written to."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.problem.problem import ConvProblem, layout_name
+
+FLOAT32 = np.dtype(np.float32)
+_DLPACK_CPU = 1
+
+
+def as_float32_view(x: object, name: str) -> np.ndarray:
+    """`x` as a NumPy array on the same memory.
+
+    Args:
+        x: A float32 NumPy array of any strides, read-only or not, or an object on the CPU with ``__dlpack__`` or
+            ``__array__`` (a torch tensor; one that requires grad is detached).
+        name: The argument's name, for messages.
+
+    Returns:
+        A view. Only memory that is not aligned to 4 bytes (a field of a packed record) is copied: no strided
+        read serves it.
+
+    Raises:
+        ArgumentTypeError: Not an array, not float32 (nothing is cast silently), of foreign byte order, masked, or
+            not in CPU memory.
+    """
+    array = x if type(x) is np.ndarray else _from_foreign(x, name)
+    if array.dtype != FLOAT32:
+        raise ArgumentTypeError(_dtype_message(array.dtype, name))
+    return array if array.flags.aligned else array.copy()
+
+
+def _data_word() -> int | None:
+    """Where in an array object NumPy keeps the data pointer: the first word after the object's head, as its C API has
+    it; None where a trial does not find it there."""
+    trial = np.empty(3, np.float32)[1:]
+    offset = object.__basicsize__
+    found = ctypes.c_size_t.from_address(id(trial) + offset).value
+    return offset if found == trial.__array_interface__["data"][0] else None
+
+
+_DATA_WORD = _data_word()
+_WORD_AT = ctypes.c_size_t.from_address
+
+
+def address(array: np.ndarray) -> int:
+    """Address of the first element; NumPy's own attributes take 1.5 µs, which a small convolution would notice."""
+    if _DATA_WORD is None:
+        return array.__array_interface__["data"][0]
+    return _WORD_AT(id(array) + _DATA_WORD).value
+
+
+def _dtype_message(dtype: np.dtype, name: str) -> str:
+    if dtype == FLOAT32.newbyteorder():
+        return must(name, "float32 in native byte order: cast it with .astype(np.float32)", f"{dtype.str!r}")
+    return must(name, "of dtype float32: cast it with .astype(np.float32)", f"{dtype}")
+
+
+def _from_foreign(x: object, name: str) -> np.ndarray:
+    """The memory of a subclass, of a DLPack exporter or of an object with ``__array__``."""
+    if _is_tensor(x):
+        try:
+            return x.detach().numpy()  # type: ignore[attr-defined]
+        except (RuntimeError, TypeError):  # the way below says what is wrong with it
+            pass
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentTypeError(must(name, "an array without a mask: fill it with .filled()", "a masked array"))
+    if isinstance(x, np.ndarray):
+        return x.view(np.ndarray)
+    if getattr(x, "requires_grad", False) and hasattr(x, "detach"):
+        x = x.detach()  # tensors that record gradients refuse to export their memory
+    try:
+        if hasattr(x, "__dlpack__"):
+            if x.__dlpack_device__()[0] != _DLPACK_CPU:
+                raise ArgumentTypeError(must(name, "an array in CPU memory", f"one on {_device(x)}"))
+            return np.from_dlpack(x)
+        if hasattr(x, "__array__"):
+            return np.asarray(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, ArgumentTypeError):
+            raise
+        actual = f"a {type(x).__name__} that cannot export its memory ({error})"
+        raise ArgumentTypeError(must(name, "a float32 array", actual)) from error
+    raise ArgumentTypeError(
+        must(name, "a float32 NumPy array or an object with __dlpack__ or __array__", f"a {type(x).__name__}")
+    )
+
+
+def _is_tensor(x: object) -> bool:
+    """Whether `x` is a torch tensor; torch is not imported for that."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def like(x: object, result: np.ndarray) -> Any:
+    """`result` as the kind of array that `x` is: a torch tensor on the same memory, or itself."""
+    return sys.modules["torch"].from_numpy(result) if _is_tensor(x) else result
+
+
+def writable_view(x: object, name: str) -> np.ndarray:
+    """A torch tensor on the CPU as a NumPy array on the same memory, which may be written to.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not a tensor in CPU memory.
+    """
+    if not _is_tensor(x):
+        raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", f"a {type(x).__name__}"))
+    try:
+        return x.detach().numpy()  # type: ignore[attr-defined]
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentTypeError(must(name, "a float32 tensor in CPU memory", f"{_device(x)} ({error})")) from error
+
+
+def _device(x: object) -> str:
+    return str(getattr(x, "device", "another device"))
+
+
+def logical_shape(x: np.ndarray, layout: str, channels: int, name: str) -> tuple[int, int, int, int]:
+    """(N, C, H, W) of the physical array `x` in `layout`.
+
+    Args:
+        x: Physical array.
+        layout: Name or alias of its layout.
+        channels: Real channels, where the layout is blocked and cannot tell them: what the weights ask for.
+        name: The argument's name, for messages.
+
+    Raises:
+        ArgumentError: Unknown layout, wrong rank, or blocks that are not those of `channels`.
+    """
+    known = layouts.get(layout_name(layout, "in_layout" if name == "x" else "out_layout"))
+    if x.ndim != known.rank:
+        raise ArgumentError(must(name, f"of rank {known.rank} for {known}", f"of rank {x.ndim}, {x.shape}"))
+    if known.block == 1:
+        return tuple(x.shape[known.axes.index(axis)] for axis in "nchw")
+    n, _, h, w, _ = x.shape
+    expected = known.shape(n, channels, h, w)
+    if x.shape != expected:
+        raise ArgumentError(must(name, f"of shape {expected}, {known} of {channels} channels", f"{x.shape}"))
+    return n, channels, h, w
+
+
+def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> None:
+    """See that `x` has the physical shape of the problem's input (name "x") or output (any other name).
+
+    Raises:
+        ArgumentError: It has not; the message says the expected shape and the layout that asks for it.
+    """
+    reads_input = name == "x"
+    layout, logical = (problem.in_layout, problem.in_shape) if reads_input else (problem.out_layout, problem.out_shape)
+    expected = layouts.get(layout).shape(*logical)
+    if x.shape != expected:
+        raise ArgumentError(must(name, f"of shape {expected}, {layout} of (N, C, H, W) = {logical}", f"{x.shape}"))
+
+
+def check_out(out: object, shape: tuple[int, ...], inputs: Iterable[np.ndarray | None] = ()) -> None:
+    """See that a result of physical `shape` can be written to `out`.
+
+    Args:
+        out: A C-contiguous, writable float32 NumPy array.
+        shape: The physical shape of the result.
+        inputs: Arrays read while `out` is written; overlap is judged by the bounds of their memory.
+
+    Raises:
+        ArgumentTypeError: Not a NumPy array of float32.
+        ArgumentError: Of another shape, read-only, not C-contiguous, or overlapping an input.
+    """
+    if not isinstance(out, np.ndarray):
+        raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", f"a {type(out).__name__}"))
+    if out.dtype != FLOAT32:
+        raise ArgumentTypeError(_dtype_message(out.dtype, "out"))
+    if out.shape != shape:
+        raise ArgumentError(must("out", f"of shape {shape}", f"{out.shape}"))
+    if not out.flags.carray:  # writable, C-contiguous and aligned
+        expected = "writable" if not out.flags.writeable else "C-contiguous and aligned"
+        raise ArgumentError(must("out", expected, "read-only" if expected == "writable" else f"{out.strides} strides"))
+    for other in inputs:
+        if other is not None and np.may_share_memory(out, other):
+            raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))

@@ -1,0 +1,53 @@
+"""Integers from what users pass: Python's and NumPy's, but no bools, floats or strings."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+
+
+def is_integer(value: object) -> bool:
+    """Whether `value` is an integer of Python or NumPy, and no bool."""
+    return type(value) is int or (isinstance(value, (int, np.integer)) and not isinstance(value, bool))
+
+
+def is_sequence(value: object) -> bool:
+    """Whether `value` is a tuple, a list or a 1-D NumPy array."""
+    return isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.ndim == 1)
+
+
+def describe(value: object) -> str:
+    """`value` for a message, without a page of numbers."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def integer(value: object, name: str, least: int) -> int:
+    """`value` as an int of at least `least`; errors name the argument `name`."""
+    if type(value) is int and value >= least:
+        return value
+    if not is_integer(value):
+        raise ArgumentTypeError(must(name, "an integer", describe(value)))
+    if value < least:
+        raise ArgumentError(must(name, f"at least {least}", describe(value)))
+    return operator.index(value)
+
+
+def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...]:
+    """`value`, a sequence of `count` integers of at least `least`, as a tuple of ints."""
+    if type(value) is tuple and len(value) == count and set(map(type, value)) == {int} and min(value) >= least:
+        return value
+    if not is_sequence(value):
+        raise ArgumentTypeError(must(name, f"{count} integers", describe(value)))
+    items: Sequence[object] = value
+    if len(items) != count:
+        raise ArgumentError(must(name, f"{count} integers", describe(value)))
+    if not all(map(is_integer, items)):
+        raise ArgumentTypeError(must(name, f"{count} integers", describe(value)))
+    if min(items) < least:
+        raise ArgumentError(must(name, f"at least {least}", describe(value)))
+    return tuple(map(operator.index, items))

@@ -1,0 +1,255 @@
+"""ConvProblem: one convolution, named by all that its time depends on but the machine."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+
+import layouts
+from cpuconv.errors import ArgumentError, must
+from cpuconv.problem import activation as activations
+from cpuconv.problem.integers import integer, integers
+
+FLOAT_BYTES = 4
+_SIZES = re.compile(r"([a-z]+)(\d+)")
+_NAMES = ("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
+_NEEDED = ("ic", "ih", "oc", "kh")
+_DEFAULTS = {"g": 1, "mb": 1, "sh": 1, "ph": 0, "dh": 0}
+_SETTINGS = {  # word of a key: field, how its value is read
+    "in": ("in_layout", str),
+    "out": ("out_layout", str),
+    "act": ("activation", activations.from_text),
+    "res": ("residual", int),
+    "threads": ("threads", int),
+}
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """A 2-D convolution (cross-correlation) with bias, optional residual and activation, in float32.
+
+    Equal problems are equal keys: padding that no output reads is dropped, and padding is what the last output needs.
+
+    Attributes:
+        n, c, h, w: Batch (may be 0), input channels, input height and width.
+        k, r, s: Output channels, kernel height and width.
+        stride: (rows, columns), at least 1.
+        pads: (top, bottom, left, right), at least 0.
+        dilation: (rows, columns), at least 1; 1 is dense.
+        groups: Divides `c` and `k`.
+        in_layout, out_layout: Names from `layouts.NAMES`.
+        activation: Normalised by `cpuconv.problem.activation.normalize`.
+        residual: Whether an array of the output's shape is added before the activation.
+        threads: Threads that may share the work.
+
+    Raises:
+        ArgumentError: A size out of range, groups that do not divide, a kernel larger than the padded input, an
+            unknown layout or activation.
+        ArgumentTypeError: A size that is no integer.
+    """
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    stride: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    in_layout: str = "NCHW"
+    out_layout: str = "NCHW"
+    activation: activations.Activation | None = None
+    residual: bool = False
+    threads: int = 1
+
+    def __hash__(self) -> int:
+        """Of the fields in which problems of one program differ, as every call looks up by it."""
+        return hash((self.n, self.c, self.h, self.w, self.k, self.r, self.stride, self.in_layout, self.threads))
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name, least in (("n", 0), *((name, 1) for name in ("c", "h", "w", "k", "r", "s", "groups", "threads"))):
+            put(self, name, integer(getattr(self, name), name, least))
+        for name, count, least in (("stride", 2, 1), ("pads", 4, 0), ("dilation", 2, 1)):
+            put(self, name, integers(getattr(self, name), name, count, least))
+        if self.c % self.groups or self.k % self.groups:
+            channels = f"a divisor of the {self.c} input channels and of the {self.k} output channels"
+            raise ArgumentError(must("groups", channels, self.groups))
+        for name in ("in_layout", "out_layout"):
+            put(self, name, layout_name(getattr(self, name), name))
+        put(self, "activation", activations.normalize(self.activation))
+        put(self, "residual", bool(self.residual))
+
+        rows, cols = self.effective_kernel
+        top, bottom, left, right = self.pads
+        high, wide = self.h + top + bottom, self.w + left + right
+        if rows > high or cols > wide:
+            dilated = f" ({rows}x{cols} with its dilation)" if self.dilation != (1, 1) else ""
+            limit = f"weights whose kernel is no larger than the padded input {high}x{wide}"
+            raise ArgumentError(must("w", limit, f"a kernel of {self.r}x{self.s}{dilated}"))
+        bottom = max(0, (self.oh - 1) * self.stride[0] + rows - self.h - top)
+        right = max(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
+        put(self, "pads", (top, bottom, left, right))
+
+    @functools.cached_property
+    def cg(self) -> int:
+        """Input channels of a group."""
+        return self.c // self.groups
+
+    @functools.cached_property
+    def kg(self) -> int:
+        """Output channels of a group."""
+        return self.k // self.groups
+
+    @functools.cached_property
+    def effective_kernel(self) -> tuple[int, int]:
+        """Rows and columns that the dilated kernel spans."""
+        return (self.r - 1) * self.dilation[0] + 1, (self.s - 1) * self.dilation[1] + 1
+
+    @functools.cached_property
+    def oh(self) -> int:
+        """Output height."""
+        return (self.h + self.pads[0] + self.pads[1] - (self.r - 1) * self.dilation[0] - 1) // self.stride[0] + 1
+
+    @functools.cached_property
+    def ow(self) -> int:
+        """Output width."""
+        return (self.w + self.pads[2] + self.pads[3] - (self.s - 1) * self.dilation[1] - 1) // self.stride[1] + 1
+
+    @functools.cached_property
+    def in_shape(self) -> tuple[int, int, int, int]:
+        """Logical (N, C, H, W) of the input."""
+        return self.n, self.c, self.h, self.w
+
+    @functools.cached_property
+    def out_shape(self) -> tuple[int, int, int, int]:
+        """Logical (N, K, OH, OW) of the output."""
+        return self.n, self.k, self.oh, self.ow
+
+    @functools.cached_property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """(K, C/groups, R, S)."""
+        return self.k, self.cg, self.r, self.s
+
+    @functools.cached_property
+    def flops(self) -> int:
+        """Multiplications and additions of the direct sum."""
+        return 2 * self.n * self.k * self.oh * self.ow * self.cg * self.r * self.s
+
+    @functools.cached_property
+    def in_bytes(self) -> int:
+        """Bytes of the input, real channels only."""
+        return self.n * self.c * self.h * self.w * FLOAT_BYTES
+
+    @functools.cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights as given."""
+        return self.k * self.cg * self.r * self.s * FLOAT_BYTES
+
+    @functools.cached_property
+    def out_bytes(self) -> int:
+        """Bytes of the output, real channels only."""
+        return self.n * self.k * self.oh * self.ow * FLOAT_BYTES
+
+    @functools.cached_property
+    def stored_bytes(self) -> int:
+        """Bytes of input and output as they lie in memory, channels that fill up blocks included."""
+        pairs = (self.in_layout, self.in_shape), (self.out_layout, self.out_shape)
+        return sum(FLOAT_BYTES * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)
+
+    @functools.cached_property
+    def shape_key(self) -> str:
+        """The geometry alone, as a benchdnn problem string in full."""
+        values = (
+            self.groups, self.n, self.c, self.h, self.w, self.k, self.oh, self.ow, self.r, self.s, *self.stride,
+            self.pads[0], self.pads[2], self.dilation[0] - 1, self.dilation[1] - 1,
+        )  # fmt: skip
+        return "".join(f"{name}{value}" for name, value in zip(_NAMES, values, strict=True))
+
+    @property
+    def key(self) -> str:
+        """The canonical string of the whole problem; `parse` reads it back."""
+        return _key(self)
+
+    def __str__(self) -> str:
+        return self.key
+
+    @classmethod
+    def parse(cls, text: str, **defaults: object) -> ConvProblem:
+        """The problem of a key or of a benchdnn problem string.
+
+        Args:
+            text: ``mb1ic64ih56oc64oh56kh3ph1``, with an optional ``n"name"``, or what `key` gave. An omitted iw, ow,
+                kw, sw, pw, dw equals its h twin; mb, g and strides are 1, padding and dilation 0; without oh the far
+                padding equals the near one.
+            **defaults: Fields that `text` does not state (in_layout, out_layout, activation, residual, threads).
+
+        Raises:
+            ArgumentError: Not such a string, or no possible convolution.
+        """
+        head, *words = re.sub(r'n"[^"]*"', " ", text, count=1).split() or [""]
+        sizes = _sizes(head, text)
+        fields = {**defaults, **_settings(words, text)}
+        stride, dilation = (sizes["sh"], sizes["sw"]), (sizes["dh"] + 1, sizes["dw"] + 1)
+        pads = []
+        for axis, step, gap in zip("hw", stride, dilation, strict=True):
+            size, kernel, near, outputs = (sizes.get(prefix + axis) for prefix in "ikpo")
+            needed = near if outputs is None else (outputs - 1) * step + (kernel - 1) * gap + 1 - size - near
+            if needed <= -max(1, step):  # a whole further output would fit: the string contradicts itself
+                raise ArgumentError(must("problem", f"a string whose o{axis} uses the input up", repr(text)))
+            pads += [near, max(0, needed)]
+        return cls(
+            n=sizes["mb"], c=sizes["ic"], h=sizes["ih"], w=sizes["iw"], k=sizes["oc"], r=sizes["kh"], s=sizes["kw"],
+            stride=stride, pads=tuple(pads), dilation=dilation, groups=sizes["g"], **fields,
+        )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)  # every look-up asks for it
+def _key(problem: ConvProblem) -> str:
+    return (
+        f"{problem.shape_key} in={problem.in_layout} out={problem.out_layout}"
+        f" act={activations.to_text(problem.activation)} res={int(problem.residual)} threads={problem.threads}"
+    )
+
+
+def layout_name(value: object, name: str) -> str:
+    """The canonical name of the layout that argument `name` asks for."""
+    try:
+        return layouts.get(value).name
+    except ValueError:
+        known = ", ".join((*layouts.NAMES, *layouts.ALIASES))
+        raise ArgumentError(must(name, f"one of {known}", repr(value))) from None
+
+
+def _sizes(head: str, text: str) -> dict[str, int]:
+    """Every size of the benchdnn word `head`, with twins and defaults filled in; oh and ow only where stated."""
+    found = _SIZES.findall(head.replace("_", ""))
+    sizes = {name: int(digits) for name, digits in found}
+    well_formed = "".join(map("".join, found)) == head.replace("_", "") and len(sizes) == len(found)
+    if not well_formed or not sizes.keys() <= set(_NAMES):
+        raise ArgumentError(must("problem", "a problem string as in mb1ic64ih56oc64oh56kh3ph1", repr(text)))
+    missing = [name for name in _NEEDED if name not in sizes]
+    if missing:
+        raise ArgumentError(must("problem", f"a problem string that states {', '.join(missing)}", repr(text)))
+    sizes = {**_DEFAULTS, **sizes}
+    for name in ("ih", "oh", "kh", "sh", "ph", "dh"):
+        if name in sizes:
+            sizes.setdefault(name[0] + "w", sizes[name])
+    return sizes
+
+
+def _settings(words: list[str], text: str) -> dict[str, object]:
+    """The fields that the ``name=value`` words of a key state."""
+    settings: dict[str, object] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        field, read = _SETTINGS.get(name, (None, None))
+        if field is None or field in settings or (read is int and not value.isdecimal()):
+            raise ArgumentError(must("problem", f"a key whose settings are {', '.join(_SETTINGS)}", repr(text)))
+        settings[field] = read(value)
+    return settings

@@ -1,0 +1,366 @@
+"""What depthwise and grouped convolution share: tiles that fit, packed weights, cost, and the lanewise call."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.lanes import LaneTile, lane_strip
+from cpuconv.micro.lanewise import LanewiseTile, lanewise
+from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.base import (
+    FLOAT,
+    Args,
+    Cost,
+    MicroRef,
+    Operand,
+    Ref,
+    Space,
+    Step,
+    aligned,
+    divide,
+    parts_each,
+    view_args,
+)
+from cpuconv.solvers.shared.blocked import layout, reach
+from cpuconv.solvers.shared.machine import Machine, machine
+
+_MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
+_MOST_FMAS = 640  # straight-line FMAs of a tile
+_MOST_COLUMNS = 16
+_MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a column are loaded together
+_LATENCY, _ISSUE = 4, 4  # cycles of an FMA; instructions a cycle
+_MOST_ALIKE = 2  # candidates of one width and kind
+_OVERHEAD = 12.0  # cycles a tile, beside its instructions
+_BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
+
+
+@dataclass(frozen=True)
+class Shape:
+    """rows × cols outputs a tile; `held`: the whole kernel in registers; `block` tile rows a band (0: in place)."""
+
+    rows: int
+    cols: int
+    held: bool
+    block: int
+    mix: int = 1
+
+
+class Kernel(NamedTuple):
+    """What the inside of a tile depends on, beside the tile."""
+
+    r: int
+    s: int
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    activated: bool
+
+    @property
+    def effective_kernel(self) -> tuple[int, int]:
+        """Rows and columns that the dilated kernel spans."""
+        return (self.r - 1) * self.dilation[0] + 1, (self.s - 1) * self.dilation[1] + 1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How tiles cover an output row in place.
+
+    The first tile starts at 0 and the last ends at the width; those between start at low … high, where their windows
+    lie inside the input. `left`, `inner`, `right`: the columns [first, last) of their windows that exist.
+    """
+
+    count: int
+    low: int
+    high: int
+    left: tuple[int, int]
+    inner: tuple[int, int]
+    right: tuple[int, int]
+
+
+def kernel_of(problem: ConvProblem) -> Kernel:
+    """The problem without its sizes."""
+    return Kernel(problem.r, problem.s, problem.stride, problem.dilation, problem.activation is not None)
+
+
+def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, int]:
+    """Input rows and columns under rows × cols outputs."""
+    high, wide = problem.effective_kernel
+    return (rows - 1) * problem.stride[0] + high, (cols - 1) * problem.stride[1] + wide
+
+
+def columns(problem: ConvProblem, cols: int, in_place: bool) -> Columns | None:
+    """The tiles of an output row, or None where tiles other than the first and the last would meet padding."""
+    wide = window(problem, 1, cols)[1]
+    count, last_start = divide(problem.ow, cols), problem.ow - cols
+    whole = (0, wide)
+    if not in_place:
+        return Columns(count, 0, last_start, whole, whole, whole)
+    step, pad = problem.stride[1], problem.pads[2]
+
+    def inside(start: int) -> tuple[int, int]:
+        first = start * step - pad
+        return max(0, min(wide, -first)), max(0, min(wide, problem.w - first))
+
+    left, right = inside(0), inside(last_start)
+    if count == 1:
+        return Columns(1, 0, 0, left, left, left)
+    low, high = divide(pad, step), min(last_start, (problem.w + pad - wide) // step)
+    starts = [min(max(tile * cols, low), high) for tile in range(count)]
+    if left != whole:
+        starts[0] = 0
+    if right != whole:
+        starts[-1] = last_start
+    gaps = any(after - before > cols for before, after in zip(starts, starts[1:], strict=False))
+    if low > high or gaps or starts[0] != 0 or starts[-1] != last_start or starts != sorted(starts):
+        return None
+    return None if left[1] < wide or right[0] > 0 else Columns(count, low, high, left, whole, right)
+
+
+def sums_alive(kernel: Kernel, shape: Shape) -> int:
+    """Outputs under way at once: all of the tile or, held, those under one input row."""
+    outputs = shape.rows * shape.cols
+    if not shape.held:
+        return outputs
+    full, rest = divmod((kernel.r - 1) * kernel.dilation[0], kernel.stride[0])
+    ending = min(shape.cols, (kernel.s - 1) * kernel.dilation[1] // kernel.stride[1] + 1)
+    return min(outputs, full * shape.cols + (shape.cols if rest else ending))
+
+
+def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
+    """Vectors alive at once: sums, weights, an input vector and its permutation; looped code is scheduled more
+    freely and needs two more."""
+    spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand)
+    if shape.held:
+        weights = kernel.r * kernel.s
+    else:
+        weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
+        spare += 2 + kernel.activated
+    return sums_alive(kernel, shape) + weights + spare
+
+
+def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
+    """Whether a tile stays in registers and its code small."""
+    outputs = shape.rows * shape.cols
+    body = outputs * kernel.s * (kernel.r if shape.held else shape.mix)
+    return (
+        (outputs == 1 or (outputs <= _MOST_PIXELS and body <= _MOST_FMAS))
+        and (shape.held or shape.rows <= max(_MOST_LOOPED_ROWS, shape.cols))
+        and registers(kernel, isa, shape) <= isa.registers
+    )
+
+
+def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
+    """Modelled cycles of one tile."""
+    outputs = shape.rows * shape.cols
+    fmas = outputs * kernel.r * kernel.s * shape.mix
+    if shape.held:
+        high, wide = window(kernel, shape.rows, shape.cols)
+        inputs, weights = high * wide, kernel.r * kernel.s
+    else:
+        passes = kernel.r * shape.mix
+        wide = min(window(kernel, 1, shape.cols)[1], shape.cols * kernel.s)
+        inputs, weights = passes * shape.rows * wide, passes * kernel.s
+    shuffles = inputs * (shape.mix - 1) / shape.mix
+    busiest = max(
+        fmas / isa.fma_rate + 0.5 * shuffles,  # they share a port
+        (inputs + weights + outputs) / isa.load_rate,
+        (fmas + inputs + weights + shuffles + 2 * outputs) / _ISSUE,
+        fmas * _LATENCY / sums_alive(kernel, shape),
+    )
+    loop = 0.0 if shape.held else 2.0 * kernel.r * shape.mix
+    return busiest + 0.5 * outputs * isa.store_cost + loop + _OVERHEAD
+
+
+def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
+    """Modelled cycles of one plane of outputs."""
+    tiles = divide(problem.oh, shape.rows) * divide(problem.ow, shape.cols)
+    return tiles * cycles(kernel_of(problem), isa, shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.ndarray]:
+    """Tiles that fit, whatever the plane: those that hold all weights first; and their rows, columns and cycles."""
+    found = []
+    for held in (True, False) if mix == 1 else (False,):
+        for cols in range(1, min(_MOST_COLUMNS, isa.registers) + 1):
+            column = [Shape(rows, cols, held, 1, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
+            found += itertools.takewhile(lambda shape: fits(kernel, isa, shape), column)  # no higher one does
+    figures = [(shape.rows, shape.cols, cycles(kernel, isa, shape)) for shape in found]
+    return tuple(found), np.array(figures, np.float64).reshape(-1, 3).T.copy()
+
+
+def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shape]:
+    """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
+    every, (rows, cols, time) = _tiles(kernel_of(problem), isa, mix)
+    able = (rows <= problem.oh) & (cols <= problem.ow)
+    in_place = False
+    if problem.in_layout == layout(isa):
+        covered = [columns(problem, width, True) is not None for width in range(1, min(problem.ow, _MOST_COLUMNS) + 1)]
+        here = able & np.isin(cols, np.flatnonzero(covered) + 1)
+        in_place = bool(here.any())
+        able = here if in_place else able
+    some = np.flatnonzero(able)
+    plane = np.ceil(problem.oh / rows[some]) * np.ceil(problem.ow / cols[some]) * time[some]
+    seen: dict[tuple[bool, int], int] = {}
+    for index in some[np.lexsort((-cols[some], plane))].tolist():
+        shape = every[index]
+        kind = (shape.held, shape.cols)
+        if seen.get(kind, 0) < _MOST_ALIKE:
+            seen[kind] = seen.get(kind, 0) + 1
+            most -= 1
+            for block in (0,) if in_place else band_blocks(problem, isa, shape):
+                yield replace(shape, block=block)
+            if not most:
+                return
+
+
+def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
+    """Candidate numbers of tile rows a band: what keeps the band of a channel block in L1 or in L2."""
+    total = divide(problem.oh, shape.rows)
+    line = window(problem, 1, problem.ow)[1] * isa.lanes * FLOAT
+    spare = (reach(problem)[0] - problem.stride[0]) * line
+    step = problem.stride[0] * shape.rows * line
+    caches = (machine().l1, machine().l2)
+    sizes = [int((share * cache - spare) / step) for share, cache in zip(_BAND_SHARES, caches, strict=True)]
+    return sorted({min(total, max(1, size)) for size in sizes}, reverse=True)
+
+
+def _together(compute: float, traffic: float) -> float:
+    """Cycles of arithmetic and traffic, which overlap in part."""
+    return max(compute, traffic) + 0.5 * min(compute, traffic)
+
+
+def _traffic(problem: ConvProblem, machine: Machine) -> float:
+    moved = problem.in_bytes + problem.out_bytes
+    return moved / machine.rate(moved)
+
+
+def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
+    """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
+    isa = machine.isa
+    compute = problem.n * divide(problem.k, isa.lanes) * plane_cycles(problem, isa, shape)
+    traffic = _traffic(problem, machine)
+    if shape.block:
+        traffic += 2 * problem.in_bytes / machine.isa.l2_rate
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
+    return machine.cost(floor, _together(compute, traffic), problem.threads)
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
+    isa = machine.isa
+    pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
+    compute = pixels * problem.cg * problem.r * problem.s / isa.fma_rate
+    return machine.seconds(_together(compute, _traffic(problem, machine)), problem.threads)
+
+
+def step(
+    problem: ConvProblem, shape: Shape, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
+) -> Step:
+    """The lanewise kernel's tile and arguments for this problem."""
+    lanes, in_place = isa.lanes, shape.block == 0
+    pixel = FLOAT * lanes
+    across = columns(problem, shape.cols, in_place)
+    assert across is not None, shape
+    row_tiles = divide(problem.oh, shape.rows)
+    planes = problem.n * divide(problem.k, lanes)
+    row_blocks = row_tiles if in_place else _row_blocks(problem, row_tiles, shape.block, planes)
+    band_width = window(problem, 1, problem.ow)[1]
+    band_ref: Ref | int = 0
+    band_step = 0
+    if not in_place:
+        band_rows = window(problem, divide(row_tiles, row_blocks) * shape.rows, 1)[0]
+        band_step = band_rows * band_width * pixel + 64
+        band_ref = space.reserve(band_step * problem.threads)
+
+    def lane_tile(part: tuple[int, int]) -> LaneTile:
+        return LaneTile(
+            lanes=lanes,
+            rows=shape.rows,
+            cols=shape.cols,
+            r=problem.r,
+            s=problem.s,
+            stride=problem.stride,
+            dilation=problem.dilation,
+            first=part[0],
+            last=part[1],
+            mix=shape.mix,
+            held=shape.held,
+            checked=in_place and any(problem.pads[:2]),
+            residual=residual is not None,
+            activation=problem.activation,
+        )
+
+    kind = kind_of(lanes, x.strides.block, x.strides.cb, x.strides.c, x.strides.w)
+    inner, left, right = (lane_tile(part) for part in (across.inner, across.left, across.right))
+    pad_left = problem.pads[2] if in_place else min(problem.pads[2], band_width)
+    args: Args = {
+        "inner": MicroRef(lane_strip, inner),
+        "left": MicroRef(lane_strip, left),
+        "right": MicroRef(lane_strip, right),
+        "has_left": left != inner,
+        "has_right": right != inner,
+        "tile_height": shape.rows,
+        "tile_width": shape.cols,
+        "x": x.ref,
+        "y": y.ref,
+        "w": Ref("w"),
+        "bias": Ref("bias"),
+        "residual": residual.ref if residual else y.ref,
+        "zeros": _zeros(window(problem, 1, shape.cols)[1] * lanes) if inner.checked else 0,
+        "weight_bytes": shape.mix * problem.r * problem.s * pixel,
+        "kernel_rows": problem.r,
+        "channels": problem.c,
+        "batch": problem.n,
+        "blocks": divide(problem.k, lanes),
+        "row_blocks": row_blocks,
+        "row_tiles": row_tiles,
+        "column_tiles": across.count,
+        "height": problem.oh,
+        "width": problem.ow,
+        "low": across.low,
+        "high": across.high,
+        "in_height": problem.h,
+        "stride_h": problem.stride[0],
+        "stride_w": problem.stride[1],
+        "pad_top": problem.pads[0],
+        "pad_left": pad_left,
+        "reach": reach(problem)[0],
+        "x_image": x.strides.n,
+        "x_line": x.strides.h if in_place else band_width * pixel,
+        "y_image": y.strides.n,
+        "y_line": y.strides.h,
+        "y_vector": y.strides.cb,
+        "band": band_ref,
+        "band_step": band_step,
+        "band_width": band_width,
+        "inside": max(0, min(problem.w, band_width - pad_left)),
+        **view_args("x", x.strides),
+    }
+    pack = RowTile(lanes, BLOCKED if in_place else kind)
+    return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args, parts_each(problem, planes * row_blocks))
+
+
+def _row_blocks(problem: ConvProblem, row_tiles: int, block: int, planes: int) -> int:
+    """Bands of a plane: of `block` tile rows, or finer where that shares the work better."""
+    coarse = divide(row_tiles, block)
+    finer = min(row_tiles, divide(coarse, problem.threads) * problem.threads)
+
+    def slowest(bands: int) -> int:
+        return divide(planes * bands, problem.threads) * divide(row_tiles, bands)
+
+    return min((coarse, finer), key=slowest)
+
+
+def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:
+    """Zeros that start on a cache line."""
+    array = aligned(shape)
+    array[:] = 0
+    return array

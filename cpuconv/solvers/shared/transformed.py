@@ -1,0 +1,328 @@
+"""What Winograd and FFT share: block sizes, packed weights, cost, and the tiled call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.micro.gemm import GemmTile, gemm_strip
+from cpuconv.micro.tiled import TiledTile, tiled
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, parts_each
+from cpuconv.solvers.shared.machine import Machine
+from cpuconv.solvers.shared.packing import Filters, Packing, Transformed
+from cpuconv.solvers.shared.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
+
+Size = tuple[int, int]  # rows and columns
+
+_L2_SHARES = (0.1, 0.35, 1.0)  # transforms of a block: candidates in shares of L2
+_L3_SHARE = 0.3  # transforms of all tiles at once, when they fit in this share of L3
+_FUSED_SHARE = 0.75  # of L2: larger blocks leave it, and a frequency then passes over all output channels at once
+_CHUNK_SHARE = 0.3  # products of a chunk of output channels in L2, the same
+_TILES = 2  # GEMM tiles a block size
+_CROSSINGS = 5  # times a transformed vector passes between L2 and L3, if it does
+_STREAMED = 2.5  # how much faster than scattered lines weights come from L3, each block anew
+_FITS = 1.15  # transforms and products of more than so many L2s begin to leave it
+_KEPT = 0.6  # share of L2 in which weights stay from block to block
+_APART = 0.4  # share of products and of weights prefetched meanwhile that do not overlap
+_MISS = 1.0  # cycles that a vector costs beside its load or store: it is in L2, not in L1
+_CALL = 20  # cycles of the driver for a transform
+_FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hardware follows better
+_STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
+
+
+def _cuts(size: int, tile: int, step: int) -> list[tuple[int, int]]:
+    """(start, outputs) of the tiles of one axis: `step` phases, each a dense axis of every `step`-th output."""
+    cuts = []
+    for phase in range(min(step, size)):
+        outputs = divide(size - phase, step)
+        cuts += [(phase + first * step, min(tile, outputs - first)) for first in range(0, outputs, tile)]
+    return cuts
+
+
+def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
+    """Row, column, rows and columns of each tile of a plane, for output tiles of size `m`: (tiles, 4)."""
+    rows, columns = _cuts(problem.oh, m[0], dilation[0]), _cuts(problem.ow, m[1], dilation[1])
+    return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
+
+
+def cuts(size: int, tile: Any, step: int) -> Any:
+    """How many tiles an axis has, for a tile or an array of them: `rest` of the phases are an output longer than the
+    others."""
+    if step == 1:
+        return divide(size, tile)
+    short, rest = divmod(size, step)
+    return rest * divide(short + 1, tile) + (step - rest) * divide(short, tile)
+
+
+def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[int, int, int]:
+    """Rows and columns of tiles of a plane, and tiles of all images, for output tiles of size `m`."""
+    rows, columns = cuts(problem.oh, m[0], dilation[0]), cuts(problem.ow, m[1], dilation[1])
+    return rows, columns, max(1, problem.n) * rows * columns
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Real components of a transform, in the order in which they lie: single ones, then pairs that are the real and
+    imaginary parts of complex numbers."""
+
+    singles: int
+    pairs: int = 0
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.singles + 2 * self.pairs
+
+    @property
+    def products(self) -> int:
+        """Real products of a pixel and a weight: a complex one takes four."""
+        return self.singles + 4 * self.pairs
+
+
+def sizes(
+    problem: ConvProblem,
+    isa: Isa,
+    machine: Machine,
+    m: Size,
+    planes: Planes,
+    shares: Sequence[float] = _L2_SHARES,
+    dilation: Size = (1, 1),
+) -> Iterator[tuple[int, int, int, int]]:
+    """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2."""
+    channels = divide(problem.cg, isa.lanes) * isa.lanes
+    vectors = divide(problem.kg, isa.lanes)
+    total = tile_grid(problem, m, dilation)[2]
+    per_tile = planes.count * channels * FLOAT
+    blocks = [min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile))) for share in shares]
+    if total * per_tile <= _L3_SHARE * machine.l3:
+        blocks.append(total)
+    seen = set()
+    for block in blocks:
+        least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
+        block = divide(total, divide(total, block))
+        if planes.pairs:
+            found_tiles = complex_tiles(isa, vectors, least, problem.cg, _TILES)
+        else:
+            found_tiles = tiles(isa, vectors, 1, least, problem.cg, _TILES)
+        for tile in found_tiles:
+            panel_bytes = planes.count * tile.v * isa.lanes * block * FLOAT
+            panels = divide(vectors, tile.v)
+            fused = block * per_tile <= _FUSED_SHARE * machine.l2
+            chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes))) if fused else panels
+            found = (tile.v, tile.cols, block, divide(panels, divide(panels, chunk)))
+            if found not in seen:
+                seen.add(found)
+                yield found
+
+
+def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: MicroRef) -> Packing:
+    """The transform of weights into `planes`."""
+    filters = Filters(isa.lanes, v, problem.groups, problem.kg)
+    return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
+
+
+def _blocks(problem: ConvProblem, total: int, block: int, columns: int, panels: int) -> tuple[int, int]:
+    """Blocks of tiles and chunks of panels that share the work evenly; every block has at least `columns` tiles."""
+    threads = problem.threads
+    most = max(1, total // columns)
+    blocks = min(most, divide(total, block))
+    if problem.groups * blocks % threads == 0:
+        return blocks, 1
+    finer = divide(blocks, threads) * threads
+    if finer <= most:
+        return finer, 1
+    return blocks, min(panels, threads)
+
+
+def _gemm(isa: Isa, params: Any, channels: int, block: int, complex_: bool) -> GemmTile:
+    """The tile of the products of `block` tiles, which together fetch all weights of the next panel."""
+    unroll, tail = segment(isa, channels)
+    tile = GemmTile(
+        isa.lanes,
+        params.v,
+        rows=2 if complex_ else 1,
+        cols=params.n,
+        unroll=unroll,
+        xs=isa.lanes,
+        ys=isa.lanes,
+        stream=isa.load_rate > 1,  # prefetches take the slots of loads, and `fetch` asks for a line once
+        epilogue=False,
+        complex=complex_,
+        tail=tail,
+        tails=int(tail > 0),
+    )
+    return replace(tile, fetch=divide(tile.vectors, divide(block, params.n)) if block > _FOLLOWED else 0)
+
+
+def step(
+    problem: ConvProblem,
+    params: Any,
+    isa: Isa,
+    space: Space,
+    x: Operand,
+    y: Operand,
+    residual: Operand | None,
+    m: Size,
+    a: Size,
+    forward: MicroRef,
+    backward: MicroRef,
+    planes: Planes,
+    scratch: int = 0,
+    dilation: Size = (1, 1),
+) -> Step:
+    """The tiled kernel's tile and arguments; `params` has v, n, block and chunk.
+
+    `m` is the output tile, `a` the input tile; `scratch` is what the transforms need for themselves, in vectors.
+    `dilation` is the step between a tile's pixels, in and out.
+    """
+    lanes = isa.lanes
+    pixel = FLOAT * lanes
+    tiles = places(problem, m, dilation)
+    total = max(1, problem.n) * len(tiles)
+    channel_blocks, vectors = divide(problem.cg, lanes), divide(problem.kg, lanes)
+    panels = divide(vectors, params.v)
+    blocks, chunks = _blocks(problem, total, params.block, params.n, panels)
+    most = divide(total, blocks)
+    v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
+    m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
+    table = np.arange(channel_blocks, dtype=np.int64) * most * pixel
+    v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
+    patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
+    args: Args = {
+        "gemm": MicroRef(gemm_strip, _gemm(isa, params, problem.cg, most, False)) if planes.singles else 0,
+        "pair_gemm": MicroRef(gemm_strip, _gemm(isa, params, problem.cg, most, True)) if planes.pairs else 0,
+        "tile_vectors": params.v,
+        "tile_columns": params.n,
+        "forward": forward,
+        "backward": backward,
+        "x": x.ref,
+        "y": y.ref,
+        "w": Ref("w"),
+        "bias": Ref("bias"),
+        "residual": residual.ref if residual else y.ref,
+        "table": table,
+        "segments": channel_blocks,
+        "panel_bytes": problem.cg * params.v * pixel,
+        "panels": panels,
+        "vectors": vectors,
+        "planes": planes.count,
+        "singles": planes.singles,
+        "chunk": params.chunk,
+        "chunks": chunks,
+        "places": tiles,
+        "tiles": len(tiles),
+        "groups": problem.groups,
+        "total": total,
+        "blocks": blocks,
+        "most": most,
+        "tile_height": m[0],
+        "tile_width": m[1],
+        "in_tile_height": a[0],
+        "in_tile_width": a[1],
+        "row_step": dilation[0],
+        "column_step": dilation[1],
+        "reach_rows": (a[0] - 1) * dilation[0] + 1,
+        "reach_columns": (a[1] - 1) * dilation[1] + 1,
+        "in_height": problem.h,
+        "in_width": problem.w,
+        "pad_top": problem.pads[0],
+        "pad_left": problem.pads[2],
+        "channel_blocks": channel_blocks,
+        "x_image": x.strides.n,
+        "x_cb": x.strides.cb,
+        "x_h": x.strides.h,
+        "y_image": y.strides.n,
+        "y_vector": y.strides.cb,
+        "y_line": y.strides.h,
+        "v": space.reserve(v_step * problem.threads),
+        "v_step": v_step,
+        "v_plane": v_plane,
+        "m": space.reserve(m_step * problem.threads),
+        "m_step": m_step,
+        "m_plane": m_plane,
+        "patch": space.reserve(patch_step * problem.threads),
+        "patch_step": patch_step,
+        "scratch": space.reserve(scratch * pixel * problem.threads) if scratch else 0,
+        "scratch_step": scratch * pixel,
+    }
+    return Step(tiled, TiledTile(lanes), args, parts_each(problem, problem.groups * blocks * chunks))
+
+
+def _activations(problem: ConvProblem, machine: Machine) -> float:
+    """Cycles to read the input and write the output."""
+    moved = problem.in_bytes + problem.out_bytes
+    return moved / machine.rate(moved)
+
+
+def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
+    """Cycles of a tile's transforms, forward and back: of the `count` planes, the memory is counted here."""
+    moves = count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
+    forward = operations[0] / isa.fma_rate + moves + _CALL
+    backward = operations[1] / isa.fma_rate + moves + count * _MISS + _CALL
+    return divide(problem.cg, isa.lanes) * forward + divide(problem.kg, isa.lanes) * backward
+
+
+class Forms(NamedTuple):
+    """Ways to transform a problem, as arrays: tiles of all images; planes and real products of a tile; operations of
+    its transforms, forward and back."""
+
+    tiles: np.ndarray
+    count: np.ndarray
+    products: np.ndarray
+    forward: np.ndarray
+    backward: np.ndarray
+
+
+def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
+    """Seconds that no `cost` of these forms is below: products at full speed or weights read once, whichever takes
+    longer; transforms; activations."""
+    isa = machine.isa
+    vectors = divide(problem.kg, isa.lanes)
+    panels = problem.cg * vectors
+    multiply = forms.tiles * forms.products * (panels / (isa.fma_rate * max(isa.efficiency)))
+    weight_bytes = forms.count * (panels * isa.lanes * FLOAT)
+    weights = weight_bytes / machine.rates(weight_bytes)
+    transforms = forms.tiles * _transforms(problem, isa, forms.count, (forms.forward, forms.backward))
+    least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
+    return machine.seconds(problem.groups * float(least) + _activations(problem, machine), problem.threads)
+
+
+def cost(
+    problem: ConvProblem,
+    params: Any,
+    machine: Machine,
+    m: Size,
+    planes: Planes,
+    operations: tuple[int, int],
+    dilation: Size = (1, 1),
+) -> Cost:
+    """Cycles of products and of the weights that are prefetched meanwhile, of transforms (`operations` a tile forward
+    and back, beside loads and stores), of other traffic."""
+    isa = machine.isa
+    total = tile_grid(problem, m, dilation)[2]
+    channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
+    count, reduction, pixel = planes.count, problem.cg, isa.lanes * FLOAT
+    block = min(params.block, total)
+    blocks = divide(total, block)
+    products = planes.singles * cycles(isa, params.v, params.n, reduction)
+    if planes.pairs:
+        products += planes.pairs * complex_cycles(isa, params.v, params.n, reduction)
+    multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
+    transform = total * _transforms(problem, isa, count, operations)
+    weight_bytes = count * reduction * vectors * pixel
+    transforms = count * block * channel_blocks * pixel
+    summed = count * block * params.chunk * params.v * pixel
+    again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
+    weights = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
+    missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
+    moved = total * count * (channel_blocks + vectors) * pixel
+    traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
+    floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
+    products = max(multiply, weights) + _APART * min(multiply, weights)
+    estimate = problem.groups * (products + transform + traffic) + _activations(problem, machine)
+    return machine.cost(floor, estimate, problem.threads)

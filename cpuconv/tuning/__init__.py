@@ -1,0 +1,1 @@
+"""cpuconv as a workload of autotune."""

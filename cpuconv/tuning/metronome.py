@@ -1,0 +1,88 @@
+"""Work of known length: how long it takes tells whether the machine's speed has just changed.
+
+Half of it is arithmetic in registers, which takes longer at a lower clock; half writes to the second cache, which takes
+longer where another program shares the core or has just emptied that. Writes tell of it more surely than reads: while
+a Winograd candidate took a third longer, they took a sixth to two fifths longer, reads of the second cache 4 to 19%,
+and arithmetic 1 to 5% (docs/decisions/0012-stores.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.machine.device import fingerprint
+from cpuconv.isa import current
+from cpuconv.micro.probe import ProbeTile, fma_peak, write_all
+from cpuconv.runtime import Kernel, Program
+from cpuconv.runtime.cache import Code
+from cpuconv.solvers.shared.base import FLOAT, aligned
+from cpuconv.tuning.probes import fma_tile, read_tile
+
+SECONDS = 50e-6  # of a run: long against the clock's steps, short against what is timed
+_PAGE = 4096
+_FIRST_TURNS = 1000
+_SAMPLES = 20
+
+
+@functools.lru_cache(maxsize=8)
+def metronome(threads: int) -> Callable[[], None]:
+    """Chains of multiplications and additions in registers, and stores to L2, some 50 µs long together, on each of the
+    threads."""
+    parts = [part for part in (_fma(threads), _write(threads)) if part is not None]
+    for part in parts:
+        alone = Program([part.row(_FIRST_TURNS)], 1)
+        part.turns = max(
+            1, round(_FIRST_TURNS * SECONDS / len(parts) / min(_seconds(alone.run) for _ in range(_SAMPLES)))
+        )
+    program = Program([part.row(part.turns) for part in parts], threads)
+
+    def run(kept: object = parts) -> None:
+        program.run()
+
+    return run
+
+
+@dataclass
+class _Part:
+    kernel: Kernel
+    tile: ProbeTile
+    words: dict[str, int]
+    arrays: tuple[np.ndarray, ...]  # whose addresses are among the words
+    turns: int = 0
+
+    def row(self, turns: int) -> tuple[Code, np.ndarray, int]:
+        return self.kernel.entry(self.tile), self.kernel.pack(self.words | {"turns": turns}), 1
+
+
+def _fma(threads: int) -> _Part:
+    isa = current()
+    tile = fma_tile(isa)
+    seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)
+    sums = aligned((threads, _PAGE // FLOAT))
+    words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
+    return _Part(fma_peak, tile, words, (seeds, sums))
+
+
+def _write(threads: int) -> _Part | None:
+    """None where the size of the second cache is not known."""
+    caches = dict(fingerprint().caches)
+    if not caches.get("L2"):
+        return None
+    isa = current()
+    tile = read_tile(isa)
+    size = caches["L2"] // 4 // tile.step * tile.step  # leaves most of what others hold there
+    buffer, seed = aligned((threads, size // FLOAT)), aligned(isa.lanes)
+    buffer[:], seed[:] = 0, 1
+    words = {"y": buffer.ctypes.data, "y_step": size, "size": size, "seed": seed.ctypes.data}
+    return _Part(write_all, tile, words, (buffer, seed))
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

@@ -1,0 +1,132 @@
+"""The roofs of this machine, measured: FMA peak, bandwidth of each memory level, and vector stores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from autotune.machine.device import fingerprint
+from cpuconv.isa import Isa, current
+from cpuconv.micro.probe import ProbeTile, fma_peak, read_sum, touch, write_all
+from cpuconv.runtime import Kernel, Program
+from cpuconv.runtime.threads import check_threads, usable_threads
+from cpuconv.solvers.shared.base import aligned
+
+SAMPLE_SECONDS = 0.01
+LEVEL_SECONDS = 0.12  # of samples of one figure
+_LEAST_SAMPLES = 4
+_FIRST_TURNS = 1000  # of the runs that find out how long a turn takes
+_LEAST_MEMORY, _MOST_MEMORY = 64 << 20, 512 << 20
+_OVER_L2 = 3  # a worker's share of L3 in sizes of L2, so that L2 serves little of it
+_OVER_CACHE = 4  # the same for memory and the last cache
+_PAGE = 4096
+
+
+def probe(threads: int) -> Iterator[tuple[str, float]]:
+    """Measure what `threads` workers reach together: each figure with its name as it is found, within about a second.
+
+    Returns
+    -------
+    iterator of (str, float)
+        `<dtype>_gflops` of each data type that kernels compute in; `l1_gbs`, `l2_gbs`, `l3_gbs` and `dram_gbs` in
+        GB/s, reading; `store_gbs`, writing within L1. A level that the machine lacks is left out, and so is an L3 too
+        small to give every worker a share well above its L2.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        `threads` is not an integer, or not from 1 to the cores that this process may use.
+    """
+    return _figures(current(), usable_threads(check_threads(threads)))
+
+
+def _figures(isa: Isa, threads: int) -> Iterator[tuple[str, float]]:
+    for dtype, peak in _PEAKS.items():
+        yield f"{dtype}_gflops", peak(isa, threads)
+    yield from _bandwidths(isa, threads, level_sizes(dict(fingerprint().caches), threads))
+    yield "store_gbs", _store_gbs(isa, threads)
+
+
+def fma_tile(isa: Isa) -> ProbeTile:
+    """Chains enough to fill the FMA units, with registers left for the two operands."""
+    return ProbeTile(isa.lanes, chains=isa.registers * 3 // 4, unroll=4)
+
+
+def read_tile(isa: Isa) -> ProbeTile:
+    """Chains enough for the latency of an addition; where loads need registers, as many again are left."""
+    return ProbeTile(isa.lanes, chains=8, unroll=2)
+
+
+def level_sizes(caches: Mapping[str, int], threads: int) -> dict[str, int]:
+    """Bytes that each worker reads to measure a level, by the name of its figure; `caches` as in a fingerprint."""
+    sizes = {f"{level.lower()[:2]}_gbs": caches[level] // 2 for level in ("L1d", "L2") if caches.get(level)}
+    if last := caches.get("L3"):
+        share = max(last // 2 // threads, _OVER_L2 * caches.get("L2", 0))
+        if share * threads <= last:
+            sizes["l3_gbs"] = share
+    memory = min(max(_OVER_CACHE * max(caches.values(), default=0), _LEAST_MEMORY), _MOST_MEMORY)
+    return sizes | {"dram_gbs": memory // threads}
+
+
+def _fma_gflops(isa: Isa, threads: int) -> float:
+    tile = fma_tile(isa)
+    seeds = np.ones((tile.chains + 2, isa.lanes), np.float32)
+    seeds[: tile.chains] += np.arange(tile.chains, dtype=np.float32)[:, None]  # no two chains are alike
+    sums = aligned((threads, _PAGE // 4))
+    words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
+    seconds = _seconds_a_turn(fma_peak, tile, words, threads)
+    return threads * 2 * isa.lanes * tile.chains * tile.unroll / seconds * 1e-9
+
+
+_PEAKS: dict[str, Callable[[Isa, int], float]] = {"float32": _fma_gflops}
+
+
+def _bandwidths(isa: Isa, threads: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
+    tile = read_tile(isa)
+    step = -(-max(sizes.values()) // _PAGE) * _PAGE
+    buffer, sums = aligned((threads, step // 4)), aligned((threads, _PAGE // 4))
+    words = {"x": buffer.ctypes.data, "x_step": step}
+    _program(touch, tile, words | {"size": step}, threads).run()
+    words |= {"y": sums.ctypes.data, "y_step": _PAGE}
+    for name, size in sizes.items():
+        passed = max(1, size // tile.step)  # turns that read all of it
+        seconds = _seconds_a_turn(read_sum, tile, words | {"size": passed * tile.step}, threads, passed)
+        yield name, threads * tile.step / seconds * 1e-9
+
+
+def _store_gbs(isa: Isa, threads: int) -> float:
+    tile = read_tile(isa)
+    buffer, seed = aligned((threads, _PAGE // 4)), aligned(isa.lanes)
+    buffer[:], seed[:] = 0, 1
+    size = _PAGE // tile.step * tile.step
+    words = {"y": buffer.ctypes.data, "y_step": _PAGE, "size": size, "seed": seed.ctypes.data}
+    return threads * tile.step / _seconds_a_turn(write_all, tile, words, threads) * 1e-9
+
+
+def _seconds_a_turn(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: int, multiple: int = 1) -> float:
+    """The least seconds that a turn takes, of samples whose turns are a multiple of `multiple`.
+
+    How many make a sample is found on one thread: the first launches of a pool say little.
+    """
+    turns = -(-_FIRST_TURNS // multiple) * multiple
+    while (seconds := _least_seconds(_program(kernel, tile, words | {"turns": turns}, 1), 0)) < SAMPLE_SECONDS / 10:
+        turns *= 4
+    turns = max(1, round(SAMPLE_SECONDS * turns / seconds / multiple)) * multiple
+    return _least_seconds(_program(kernel, tile, words | {"turns": turns}, threads), LEVEL_SECONDS) / turns
+
+
+def _program(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: int) -> Program:
+    return Program([(kernel.entry(tile), kernel.pack(words), 1)], threads)
+
+
+def _least_seconds(program: Program, seconds: float) -> float:
+    """The shortest of a few runs, or of as many as `seconds` hold."""
+    clock = time.perf_counter
+    begun, times = clock(), []
+    while len(times) < _LEAST_SAMPLES or clock() - begun < seconds:
+        start = clock()
+        program.run()
+        times.append(clock() - start)
+    return min(times)

@@ -1,0 +1,143 @@
+"""Convolution as the tuner sees it: the entry point `autotune.workloads`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import autotune.workload as protocol
+from autotune.machine.roofline import Work
+from cpuconv.choice import select, tuned
+from cpuconv.choice.select import AUTO, Limits
+from cpuconv.errors import SourceError
+from cpuconv.isa import current
+from cpuconv.problem import sources
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import Candidate, assemble, current_sources, effective_threads
+from cpuconv.runtime import cache
+from cpuconv.runtime.threads import pool
+from cpuconv.tuning.metronome import metronome
+from cpuconv.tuning.probes import probe
+from cpuconv.tuning.trial import ConvTrial
+from cpuconv.work import work_of
+
+
+class ConvWorkload:
+    """The convolutions of ONNX files and benchdnn lines."""
+
+    name = "cpuconv"
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Those hashes of all solvers."""
+        return current_sources()
+
+    @property
+    def isa(self) -> str:
+        """Instruction set that kernels are generated for."""
+        return current().name
+
+    tables = tuned.TABLES
+
+    def sources_of(self, name: str) -> str:
+        """Hash of the kernel sources that a candidate is made from."""
+        return Candidate.parse(name).sources
+
+    def with_threads(self, key: str, threads: int) -> str:
+        """The key of the same problem for another number of threads."""
+        return replace(ConvProblem.parse(key), threads=threads).key
+
+    def load(self, source: str, reading: protocol.Reading = protocol.AS_IT_IS) -> list[protocol.Problem]:
+        """The problems of a source; `auto` layouts are resolved by the model. Those of a model, which runs whole and
+        so finds its weights in memory, are timed with cold weights.
+
+        Raises
+        ------
+        autotune.workload.SourceError
+            The source cannot be read; the message says why.
+        """
+        wanted = reading.layouts or ("NCHW", "NCHW")
+        concrete = tuple("NCHW" if name == AUTO else name for name in wanted)
+        try:
+            entries = sources.load(source, concrete, reading.threads, reading.batches, reading.inputs)
+        except SourceError as error:
+            raise protocol.SourceError(str(error)) from error
+        regime = "cold" if sources.is_model(source) else "warm"
+        found = []
+        for entry in entries:
+            problem = entry.problem
+            if AUTO in wanted:
+                problem = select.resolve_layouts(problem, *wanted, Limits())
+            flops, threads = float(problem.flops), problem.threads
+            found.append(protocol.Problem(problem.key, entry.label, entry.count, flops, entry.network, threads, regime))
+        return found
+
+    def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
+        """Every candidate, the model's favourite first, and the solvers that cannot run, with their reasons."""
+        problem = ConvProblem.parse(key)
+        found = [select.offered(problem, ranked) for ranked in select.spread(select.ranking(problem))]
+        rejected = [protocol.Rejected(name, why) for name, why in select.applicable(problem) if why is not None]
+        return found, rejected
+
+    def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
+        """What a caller without limits gets where nothing current is stored: the candidate, and who decides."""
+        choice = select.untuned(ConvProblem.parse(key), Limits(), older=older)
+        return str(choice.candidate), choice.decided_by
+
+    def compile(self, key: str, name: str) -> None:
+        """Compile the candidate's kernels into the disk cache."""
+        for step in assemble(ConvProblem.parse(key), Candidate.parse(name)).steps:
+            step.compile()
+
+    def prepare(self, key: str, name: str, regime: str = "warm") -> ConvTrial:
+        """The candidate, ready to run on random data."""
+        return ConvTrial(ConvProblem.parse(key), Candidate.parse(name), regime)
+
+    def reference(self, key: str) -> Callable[[], None]:
+        """FMAs and stores of known length on the problem's threads."""
+        return metronome(effective_threads(ConvProblem.parse(key)))
+
+    def work(self, key: str, name: str) -> Work | None:
+        """The operations and bytes of a candidate; None of a name or a problem that these sources do not know."""
+        try:
+            return work_of(ConvProblem.parse(key), name)
+        except ValueError:
+            return None
+
+    def probe(self, threads: int) -> Iterator[tuple[str, float]]:
+        """Measured FMA peak (GFLOP/s), bandwidth of each memory level and of stores (GB/s), one after another."""
+        return probe(threads)
+
+    def summary(self, key: str) -> str:
+        """Channels, kernel, stride and plane, such as "3→64 7x7/2 @224x224"; "" of a key that is no problem's."""
+        try:
+            problem = ConvProblem.parse(key)
+        except ValueError:
+            return ""
+        stride, gap = ("x".join(map(str, dict.fromkeys(pair))) for pair in (problem.stride, problem.dilation))
+        groups = "depthwise" if problem.cg == problem.kg == 1 else f"{problem.groups} groups"
+        parts = {
+            f"{problem.c}→{problem.k}": True,
+            f"{problem.r}x{problem.s}" + (f"/{stride}" if stride != "1" else ""): True,
+            f"@{problem.h}x{problem.w}": True,
+            groups: problem.groups > 1,
+            f"dilation {gap}": gap != "1",
+            f"batch {problem.n}": problem.n != 1,
+        }
+        return " ".join(part for part, is_told in parts.items() if is_told)
+
+    def describe(self) -> dict[str, Any]:
+        """What code generation and threads look like here."""
+        isa = current()
+        place, writable = cache.folder()
+        kept = "none, as others may write to it" if place is None else f"{place}{'' if writable else ' (read-only)'}"
+        return {
+            "isa": isa.name,
+            "lanes": isa.lanes,
+            "threading_layer": pool().layer,
+            "kernel_cache": kept,
+        }
+
+
+workload = ConvWorkload()
