@@ -204,8 +204,10 @@ def _timing_dict(timing: Timing) -> dict[str, Any]:
 def replaced(path: Path, text: str) -> str:
     """A page with `text` in place of what stands between its two markers.
 
-    Raises:
-        ValueError: if the file does not hold each marker once, in order.
+    Raises
+    ------
+    ValueError
+        If the file does not hold each marker once, in order.
     """
     head, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, tail = rest.partition(END)

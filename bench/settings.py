@@ -92,8 +92,10 @@ def machine_name() -> str:
 def words(text: str, valid: object, option: str) -> tuple[str, ...]:
     """The comma-separated words of an option, in order.
 
-    Raises:
-        SystemExit: if one is not in `valid`.
+    Raises
+    ------
+    SystemExit
+        If one is not in `valid`.
     """
     found = tuple(word for word in text.split(",") if word)
     if unknown := sorted(set(found) - set(valid)):

@@ -49,8 +49,10 @@ class Incomplete(Exception):
 def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
     """Tune the lines in a process of their own, which shows its progress; what the store knows is passed over.
 
-    Raises:
-        Incomplete: if the tuner is interrupted or some line has no result.
+    Raises
+    ------
+    Incomplete
+        If the tuner is interrupted or some line has no result.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lines.txt"
@@ -65,8 +67,10 @@ def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
 def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[Data, str]:
     """One table as data and as Markdown.
 
-    Raises:
-        Incomplete: if it was interrupted or cpuconv has no figure on some line.
+    Raises
+    ------
+    Incomplete
+        If it was interrupted or cpuconv has no figure on some line.
     """
     race = Race(lines, asked, console)
     race.go()

@@ -66,8 +66,10 @@ def fuzz_wisdom(
 ) -> Tally:
     """Read a file of wisdom with so many changes, one at a time.
 
-    Arguments:
-        look: told what was taken, with its content, says what is wrong with it.
+    Parameters
+    ----------
+    look : Callable[[bytes, Wisdom], str | None] | None
+        Told what was taken, with its content, says what is wrong with it.
     """
     rng, tally, told = random.Random(seed), Tally(), json.loads(content)
     wisdom.parse(content)  # nothing is imported later

@@ -66,8 +66,16 @@ def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], objec
     """Start pairs of warmups of a fake workload on one store and kill each after a random time, then let one pair end
     by itself.
 
-    Arguments:
-        folder: for the store and logs.  kills: warmups to kill.  seed: of the times.  killed: called after each.
+    Parameters
+    ----------
+    folder : Path
+        For the store and logs.
+    kills : int
+        Warmups to kill.
+    seed : int
+        Of the times.
+    killed : Callable[[], object]
+        Called after each.
     """
     rng, toll, path = random.Random(seed), Toll(), folder / "store.sqlite"
     source = folder / "net.txt"

@@ -117,8 +117,10 @@ class Session:
         """Each problem's rivals timed again, interleaved; a problem without is left out. On more preparations where
         these differ, as two that do not can then be told from two that do.
 
-        Raises:
-            SystemExit: none has rivals.
+        Raises
+        ------
+        SystemExit
+            None has rivals.
         """
         found = [(problem, names) for problem in self.problems if (names := rivals(problem))]
         if not found:
