@@ -328,8 +328,7 @@ def gemm_strip(
     last: Any,
     width: Any,
 ) -> None:
-    """`emit_tile` for tiles first … last-1 of a row `width` pixels wide; the last tile of the row overlaps the one
-    before.
+    """`emit_tile` for tiles first … last-1 of a row of `width` pixels; the row's last tile overlaps the one before.
 
     A row of planar tiles has `width` output channels. The weights of its last tile are packed like those of any other:
     only its outputs overlap.
