@@ -116,7 +116,7 @@ class Engine:
 
     @property
     def pid(self) -> int:
-        """Of the engine's process."""
+        """The id of the engine's process."""
         return self._process.pid
 
     def revive(self) -> None:
@@ -145,7 +145,7 @@ class Engine:
         return answer
 
     def _pause(self) -> None:
-        """Stop the process: an idle engine's threads may spin, and would take time from the one being timed."""
+        """Stop the process: an idle engine's threads may spin, and would take time from the engine being timed."""
         self._signal("SIGSTOP")
 
     def _signal(self, name: str) -> None:

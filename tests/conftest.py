@@ -1,4 +1,4 @@
-"""One kernel cache for all tests of a session and the processes they start, and Hypothesis without surprises."""
+"""One kernel cache for all tests of a session and the processes they start; settings of Hypothesis."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_attendant() -> None:
-    """No thread of this process writes what was missed to stores, while a test looks at it."""
+    """No thread of this process writes untuned shapes to stores while a test looks at them."""
     from cpuconv.choice import untuned_log as missed
 
     missed._thread = threading.main_thread()
@@ -55,7 +55,7 @@ def no_attendant() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_shipped_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The package's own table of the device that the tests run on decides nothing in this process."""
+    """The shipped table of the device that the tests run on decides nothing in this process."""
     from autotune.wisdom.tiers import Layers
     from cpuconv.choice import tuned
 
@@ -64,7 +64,7 @@ def no_shipped_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def new_look() -> None:
-    """Layers of wisdom that another test has looked at, in its own environment, are looked at again."""
+    """Layers of wisdom that another test has read, in its own environment, are read again."""
     from cpuconv.choice import tuned
 
     tuned.forget()
@@ -72,7 +72,7 @@ def new_look() -> None:
 
 @pytest.fixture(params=machines.MACHINES)
 def described(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    """Each of the described machines, on which choices are then made; nothing may be compiled or run."""
+    """Each of the described machines in turn; choices are made as on it, and nothing may be compiled or run."""
     with machines.on(machines.MACHINES[request.param]) as machine:
         yield machine
 
@@ -95,7 +95,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time that only runs and sleeping advance."""
+    """Time that advances only by runs and sleeping."""
     return Clock(monkeypatch)
 
 
@@ -107,7 +107,7 @@ def environ() -> dict[str, str]:
 
 @pytest.fixture
 def own_store(tmp_path: Path) -> Path:
-    """A cache folder with a store of its own, and the session's kernels."""
+    """A cache folder with a new store, and the session's kernels."""
     folder = tmp_path / "cache"
     folder.mkdir()
     (CACHE / "kernels").mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def own_store(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def small_work_is_shared() -> Iterator[None]:
-    """Threads share work of any size, so that small problems test them."""
+    """Threads share work of any size, so that small problems test sharing."""
     from cpuconv import recipe
 
     with pytest.MonkeyPatch.context() as patch:
@@ -127,7 +127,7 @@ def small_work_is_shared() -> Iterator[None]:
 
 @pytest.fixture
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Fail whoever times a candidate."""
+    """Fail a test that times a candidate."""
     from autotune.tuning import search
 
     def refuse(*_: object, **__: object) -> None:

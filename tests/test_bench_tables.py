@@ -1,4 +1,4 @@
-"""Device tables: which are made, that they are whole or not written, and the page that shows them."""
+"""Device tables: which are made, that only whole ones are written, and the pages that show them."""
 
 from __future__ import annotations
 

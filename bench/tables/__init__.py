@@ -47,12 +47,12 @@ class Incomplete(Exception):
 
 
 def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
-    """Tune the lines in a process of their own, which shows its progress; what the store knows is passed over.
+    """Tune the lines in a process of their own, which shows its progress; lines that the store knows are skipped.
 
     Raises
     ------
     Incomplete
-        If the tuner is interrupted or some line has no result.
+        The tuner was interrupted, or a line has no result.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lines.txt"
@@ -70,7 +70,7 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
     Raises
     ------
     Incomplete
-        If it was interrupted or cpuconv has no figure on some line.
+        It was interrupted, or cpuconv has no figure on a line.
     """
     race = Race(lines, asked, console)
     race.go()

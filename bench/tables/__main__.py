@@ -18,9 +18,12 @@ from bench.settings import PLAIN, Settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make every table, then write all files; 0 when done, 1 if a table is not whole, 130 when interrupted.
+    """Make every table, then write all files at once.
 
-    Nothing is written but at the end.
+    Returns
+    -------
+    int
+        0 when done, 1 if a table is incomplete, 130 when interrupted; in the last two cases nothing is written.
     """
     args = parser().parse_args(argv)
     console = Console(stderr=True, highlight=False)

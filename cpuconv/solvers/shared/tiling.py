@@ -133,7 +133,8 @@ class _Table(NamedTuple):
     def best(
         self, isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int, alike: int
     ) -> tuple[Tile, ...]:
-        """The `most` best tiles for a plane, best first; for one number of vectors, at most `alike` numbers of pixels.
+        """The `most` best tiles for a plane, best first, with at most `alike` numbers of pixels for each number of
+        vectors.
         """
         count = (-vectors // self.v) * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
         ranked = np.lexsort((-self.v, self.rows, -count * self.cycles(isa, reduction)))  # of equals, the lowest
