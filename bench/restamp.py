@@ -23,7 +23,7 @@ from autotune.store import database
 from autotune.store.rows import KEY, Row, from_values, to_values
 from autotune.store.store import COLUMNS, INSERT
 from autotune.wisdom import document
-from cpuconv.choice.tuned import TABLES
+from cpuconv.session import TABLES
 
 STAMPS = {
     "depthwise": ("2ef1c32e2c664996", "bb39d7e46d2c05a3", "78793a5136c0586e", "4c3634d09c5fa871"),

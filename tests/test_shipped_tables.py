@@ -8,7 +8,7 @@ import pytest
 
 from autotune.machine.device import fingerprint
 from autotune.wisdom.document import read
-from cpuconv.choice.tuned import TABLES
+from cpuconv.session import TABLES
 from cpuconv.recipe import current_sources
 
 OLDER = {
