@@ -30,8 +30,8 @@ from autotune.paths import VARIABLE
 from autotune.store.store import Row, Store
 from bench.shapes.drawn import draw
 from cpuconv import session
-from cpuconv.choice import select, tuned
-from cpuconv.choice.select import Limits
+from cpuconv.choice import model, select, tuned
+from cpuconv.choice.model import Limits
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import assemble
 from cpuconv.solvers import TABLE
@@ -65,7 +65,7 @@ def forget() -> None:
         for value in vars(module).values():
             if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
                 value.cache_clear()
-    tuned.forget()
+    session.current.forget_choices()
 
 
 def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, float]]:
@@ -112,7 +112,7 @@ def _rows(count: int) -> list[Row]:
     device, rows = fingerprint().key, []
     for problem in draw(count // ROWS_A_PROBLEM, SEED + 1):
         problem = replace(problem, in_layout="NCHW", out_layout="NCHW")
-        for place, ranked in enumerate(select.ranking(problem)[:ROWS_A_PROBLEM]):
+        for place, ranked in enumerate(model.ranking(problem)[:ROWS_A_PROBLEM]):
             name, seconds = str(ranked.candidate), 1e-3 * (1 + place)
             fields = {"median": seconds, "spread": 1e-6, "count": 9, "score": seconds}
             rows.append(Row(device, problem.key, name, workload.sources_of(name), "ok", **fields))

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +29,9 @@ os.umask(0o022)  # kernels are not kept in folders that others may write to
 
 import machines  # noqa: E402
 
+from cpuconv import session  # noqa: E402
+from cpuconv.session import Session  # noqa: E402
+
 # Where the interpreter needs a launcher: a script that holds both, as multiprocessing takes one path alone.
 if _script := os.environ.get("CPUCONV_TEST_PYTHON"):
     multiprocessing.set_executable(_script)
@@ -46,28 +48,18 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_attendant() -> None:
-    """No thread of this process writes untuned shapes to stores while a test looks at them."""
-    from cpuconv.choice import untuned_log as missed
-
-    missed._thread = threading.main_thread()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_shipped_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The shipped table of the device that the tests run on decides nothing in this process."""
-    from autotune.wisdom.tiers import Layers
-    from cpuconv.choice import tuned
-
-    tuned._layers = Layers(tmp_path_factory.mktemp("tables"))
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder in the place of the shipped tables, for what fixtures of modules do too."""
+    folder = tmp_path_factory.mktemp("tables")
+    session.current = Session(tables=folder, attended=False)
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def new_look() -> None:
-    """Layers of wisdom that another test has read, in its own environment, are read again."""
-    from cpuconv.choice import tuned
-
-    tuned.forget()
+def here(monkeypatch: pytest.MonkeyPatch, tables: Path) -> Session:
+    """What the process remembers, which is nothing yet; no shipped table decides, and no thread writes to stores."""
+    monkeypatch.setattr(session, "current", Session(tables=tables, attended=False))
+    return session.current
 
 
 @pytest.fixture(params=machines.MACHINES)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cpuconv.choice import tuned
+from cpuconv import session
 from cpuconv.isa import table
 from cpuconv.solvers.shared import machine
 from cpuconv.solvers.shared.machine import Machine
@@ -51,4 +51,4 @@ def _forget() -> None:
     """Drop what a process remembers of its machine; other caches have the machine in their keys."""
     table.current.cache_clear()
     machine.machine.cache_clear()
-    tuned.forget()
+    session.current.forget_choices()

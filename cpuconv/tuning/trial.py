@@ -11,7 +11,7 @@ import numpy as np
 
 import layouts
 from autotune.machine.device import fingerprint
-from cpuconv.choice.select import Choice, Limits
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
