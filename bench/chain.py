@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
 import tempfile
 import time
@@ -60,7 +59,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of all, by the tuner and in the chain (the median pass), and of each layer."""
+    """Seconds of all, by the tuner and in the chain, and of each layer."""
 
     tuned: float
     chained: float
@@ -78,7 +77,10 @@ class Result:
 
 
 def judge(layers: Sequence[Layer], passes: Sequence[Sequence[float]]) -> Result:
-    """The result of passes over the chain, each of the seconds of every call: a layer's calls follow one another."""
+    """The result of passes over the chain, each of the seconds of every call: a layer's calls follow one another.
+
+    The chain takes the sum of the calls' medians: what other programs do to a few calls of each pass does not move it.
+    """
     ends = np.cumsum([layer.count for layer in layers])
     calls = np.median(np.asarray(passes), axis=0)
     shares = [float(part.sum()) for part in np.split(calls, ends[:-1])]
@@ -87,7 +89,7 @@ def judge(layers: Sequence[Layer], passes: Sequence[Sequence[float]]) -> Result:
         for layer, share in zip(layers, shares, strict=True)
     ]
     tuned = sum(layer.count * layer.tuned for layer in layers)
-    return Result(tuned, statistics.median(map(sum, passes)), timed)
+    return Result(tuned, float(calls.sum()), timed)
 
 
 class Chain:

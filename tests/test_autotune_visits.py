@@ -107,7 +107,7 @@ def test_what_problems_leave_of_their_time_goes_to_those_that_are_open(
 @pytest.mark.usefixtures("restless")
 def test_open_problems_are_visited_with_later_batches(store: Store, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "BATCH_SECONDS", 1.0)  # one problem
-    monkeypatch.setattr(tuning, "MAX_VISITS", 1000)
+    monkeypatch.setattr(tuning, "MAX_VISITS", 14)
     warmup(workload, problems("tie:2", "good:1"), store)
     order = [problem for problem, name in prepared() if name in ("rival", "fast")]
     assert "tie:2" in order[order.index("good:1") :]

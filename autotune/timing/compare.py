@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 
 CONFIDENCE = 0.95  # of an interval: what is usual; margins of 1% beside it keep chance from deciding
 SAME = 0.01  # who is slower by more leaves, and nobody is timed to gain less: the last percents cost most rounds
+EXACT = 40  # rounds for which the distribution is summed up; for more, the normal one is within a rank of it
 MIN_ROUNDS = 3  # with fewer, chance alone may order two equal candidates
 
 
@@ -60,7 +62,11 @@ def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
 @functools.lru_cache(maxsize=256)
 def _cut(count: int) -> int:
     """Which of the sorted means of pairs, counted from either end, bounds the interval; 0 if none does."""
+    tail = (1 - CONFIDENCE) / 2
+    if count > EXACT:
+        deviation = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+        return math.floor(statistics.NormalDist(count * (count + 1) / 4, deviation).inv_cdf(tail) + 0.5)
     chances = np.ones(1)  # of each sum of ranks whose signs are drawn at random
     for rank in range(1, count + 1):
         chances = np.pad(chances, (0, rank)) / 2 + np.pad(chances, (rank, 0)) / 2
-    return int(np.searchsorted(chances.cumsum(), (1 - CONFIDENCE) / 2, side="right"))
+    return int(np.searchsorted(chances.cumsum(), tail, side="right"))

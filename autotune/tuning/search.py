@@ -121,7 +121,6 @@ class Search:
         self.visits = 0
         self.survivors = [each.name for each in candidates if each.name in tried and not tried[each.name].reason]
         self.entry = 0.0  # seconds that getting a candidate ready takes, at most
-        self.spent = 0.0  # seconds of all visits
         self.ran: set[str] = set()
         self._calibrated: dict[str, Entrant] = {}
         self._rng = random.Random(key)
@@ -131,7 +130,6 @@ class Search:
 
         deadline: of `time.monotonic()`, past which no further candidate is begun.
         """
-        begun = time.monotonic()
         waiting = [each for each in self.candidates if each.name in self.survivors]
         share = VISIT_SHARE if self.visits else FIRST_SHARE
         seconds = self.effort.seconds * share / max(1, len(waiting))
@@ -145,7 +143,7 @@ class Search:
                     heat[candidate.name] = entrant
             if len(heat) == old:
                 break
-            standing = self.run(heat, _left(deadline, seconds * len(heat)), 1 if deadline else MIN_ROUNDS)
+            standing = self.run(heat, _left(deadline, seconds * len(heat)), MIN_ROUNDS if deadline is None else 1)
             leader = self.leader(standing)
             self.findings.rank([*heat], leader)
             survivors = [name for name in survivors if name not in heat] + standing
@@ -153,7 +151,6 @@ class Search:
             self.watch(min(self.findings.times.values()))
         self.visits += 1
         self.survivors = self.nominate(survivors)
-        self.spent += time.monotonic() - begun
 
     def run(self, entrants: Mapping[str, Entrant], seconds: float, least: int) -> list[str]:
         """Rounds of these; returns who was standing at the end."""
@@ -226,7 +223,7 @@ class Search:
         return self.rounds.fastest([name for name in names if name in served] or names)
 
     def is_proven(self, name: str) -> bool:
-        """Whether it may rank before the model's choice; by the first visit alone while there is no other."""
+        """Whether it is or may rank before the model's choice; by the first visit alone while there is no other."""
         model = self.served[0]
         ratio, visits = self.rounds.compare(model, name), self.rounds.visits(model, name)
         is_faster = ratio.centre >= GAIN and ratio.low > 1.0 and visits >= min(MIN_VISITS, self.visits)
@@ -234,8 +231,7 @@ class Search:
 
     def can_gain(self, names: Sequence[str]) -> bool:
         """Whether one may be faster than the one of them that would be chosen now, by what is worth timing."""
-        leader, model = self.leader(names), self.served[0]
-        choice = leader if model not in names or self.is_proven(leader) else model
+        choice = self.leader([name for name in names if self.is_proven(name)] or names)
         return any(self.rounds.compare(name, choice).low < 1 - SAME for name in names if name != choice)
 
     def nominate(self, standing: Sequence[str]) -> list[str]:
@@ -243,7 +239,7 @@ class Search:
         served = self.served
         best = sorted((name for name in standing if name in served), key=self.findings.times.__getitem__)
         best = best[: self.effort.survivors]
-        is_beaten = bool(best) and self.visits >= MIN_VISITS and self.is_proven(best[0])
+        is_beaten = self.visits >= MIN_VISITS and any(map(self.is_proven, best))
         return best if is_beaten or not served or served[0] in best else [*best, served[0]]
 
     @property
@@ -270,21 +266,15 @@ class Search:
         return min(timed, key=lambda row: (row.score, row.estimate), default=None)
 
     def scores(self) -> dict[str, float]:
-        """Seconds to rank by: nobody before the leader of the survivors, nor before the model's choice unless that
-        leader is proven."""
+        """Seconds to rank by: nobody who serves has less than the fastest survivor that is proven."""
         times = self.findings.times
         served = [name for name in self.served if name in times]
         if not served:
             return dict(times)
-        first = min([name for name in self.survivors if name in times] or served, key=times.__getitem__)
-        scores = _after(first, times, served)
-        return scores if self.is_proven(first) else _after(self.served[0], scores, served)
-
-
-def _after(first: str, scores: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """The scores, with that of each of these names above the first one's."""
-    least = math.nextafter(scores[first], math.inf)
-    return {**scores, **{name: max(scores[name], least) for name in names if name != first}}
+        standing = [name for name in (*self.survivors, served[0]) if name in times]
+        first = min(filter(self.is_proven, standing), key=times.__getitem__)
+        least = math.nextafter(times[first], math.inf)
+        return times | {name: max(times[name], least) for name in served if name != first}
 
 
 def _is_late(deadline: float | None, ahead: float = 0.0) -> bool:
