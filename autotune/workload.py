@@ -154,7 +154,7 @@ class Workload(Protocol):
         """The candidate that runs a problem of which nothing current is stored, and what decides, such as "model".
 
         older: the candidates that were best with older sources, best first; the first that the workload's model agrees
-        with decides, as `layers.OLDER`.
+        with decides, as `tiers.OLDER`.
         """
 
     def compile(self, key: str, name: str) -> None:

@@ -31,7 +31,7 @@ from autotune.tuning.candidates import timed_rows
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import warmup
 from autotune.workload import ADMITS, Problem, Reading
-from cpuconv.choice.select import Choice, Limits
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate

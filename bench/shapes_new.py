@@ -2,9 +2,9 @@
 
     python -m bench.shapes_new [--json FILE]
 
-Every choice is of another problem; what solvers remember of tiles is empty when a list begins ("list"), or before every
-choice ("alone"). Another size of a known layer has its kernels on disk, and is measured in a process of its own, once,
-as it happens once.
+Every choice is of another problem. What solvers remember of tiles is cleared when a list begins ("list"), or before
+every choice ("alone"). Another size of a known layer finds its kernels on disk; it is measured once, in a process of
+its own, as it happens once in a program.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from autotune.paths import VARIABLE
 from autotune.store.store import Row, Store
 from bench.shapes.drawn import draw
 from cpuconv import session
-from cpuconv.choice import select, tuned
-from cpuconv.choice.select import Limits
+from cpuconv.choice import model, select, tuned
+from cpuconv.choice.model import Limits
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import assemble
 from cpuconv.solvers import TABLE
@@ -65,7 +65,7 @@ def forget() -> None:
         for value in vars(module).values():
             if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
                 value.cache_clear()
-    tuned.forget()
+    session.current.forget_choices()
 
 
 def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, float]]:
@@ -112,7 +112,7 @@ def _rows(count: int) -> list[Row]:
     device, rows = fingerprint().key, []
     for problem in draw(count // ROWS_A_PROBLEM, SEED + 1):
         problem = replace(problem, in_layout="NCHW", out_layout="NCHW")
-        for place, ranked in enumerate(select.ranking(problem)[:ROWS_A_PROBLEM]):
+        for place, ranked in enumerate(model.ranking(problem)[:ROWS_A_PROBLEM]):
             name, seconds = str(ranked.candidate), 1e-3 * (1 + place)
             fields = {"median": seconds, "spread": 1e-6, "count": 9, "score": seconds}
             rows.append(Row(device, problem.key, name, workload.sources_of(name), "ok", **fields))

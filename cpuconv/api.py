@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cpuconv import session
 from cpuconv.choice import explain as explaining
-from cpuconv.choice import select
-from cpuconv.choice import untuned_log as missed
-from cpuconv.choice.select import AUTO, Limits
+from cpuconv.choice.model import AUTO
 from cpuconv.errors import ArgumentError, must
 from cpuconv.layer import Layer
-from cpuconv.memory.fingerprint import Fingerprint
+from cpuconv.options import Options
 from cpuconv.plan import Plan
-from cpuconv.problem.arguments import problem_from_arguments
 from cpuconv.problem.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
 from cpuconv.problem.integers import integer
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
+from cpuconv.runtime.threads import wanted_threads
 
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
@@ -87,24 +83,33 @@ def plan(
     WorkspaceError
         No algorithm meets the workspace limit.
     """
-    weight = as_float32_view(w, "w")
-    problem, limits = _problem(
-        x_shape,
-        weight.shape,
-        (stride, padding, dilation, groups, activation, bool(residual)),
-        (in_layout, out_layout),
+    options = Options(
+        stride,
+        padding,
+        dilation,
+        groups,
+        activation,
+        bool(residual),
+        in_layout,
+        out_layout,
         threads,
-        (strategy, accuracy, workspace_limit, reproducible),
+        strategy,
+        accuracy,
+        workspace_limit,
+        reproducible,
+        algorithm,
     )
+    weight = as_float32_view(w, "w")
+    problem = options.problem(x_shape, weight.shape)
     bias = _bias_view(bias, problem)
     here = session.current
     name = here.fingerprint(weight, problem.threads)
-    choice = _choose(problem, limits, strategy, algorithm, name)
+    choice = options.choose(problem, name)
     form = choice.candidate.packing(problem)
     packed = here.weights.find(name, form)
     if packed is None:
         packed = here.weights.pack(name, form, weight, problem.threads)
-    return Plan(problem, choice, limits, packed, bias)
+    return Plan(problem, choice, options.limits, packed, bias)
 
 
 def explain(
@@ -116,32 +121,18 @@ def explain(
     dilation: Any = 1,
     groups: int = 1,
     *,
-    activation: Any = None,
     residual: bool = False,
-    in_layout: str = "NCHW",
-    out_layout: str = "NCHW",
-    threads: int | str | None = None,
-    strategy: str = "cached",
-    accuracy: str = "standard",
-    workspace_limit: int | None = None,
-    reproducible: bool = False,
-    algorithm: str | None = None,
+    **options: Any,
 ) -> explaining.Explanation:
     """Which algorithm `plan` would take for these arguments, and why: printable, and `.to_dict()`.
 
     Arguments are those of `plan`, with the weights' shape (K, C/groups, R, S) in place of the weights; nothing is
     compiled. Raises what `plan` raises.
     """
-    problem, limits = _problem(
-        x_shape,
-        w_shape,
-        (stride, padding, dilation, groups, activation, bool(residual)),
-        (in_layout, out_layout),
-        threads,
-        (strategy, accuracy, workspace_limit, reproducible),
-    )
-    choice = select.choose(problem, strategy, limits, algorithm)
-    return explaining.explain(problem, limits, str(choice.candidate), choice.decided_by)
+    asked = Options(stride, padding, dilation, groups, residual=bool(residual), **options)
+    problem = asked.problem(x_shape, w_shape)
+    choice = asked.choose(problem)
+    return explaining.explain(problem, asked.limits, str(choice.candidate), choice.decided_by)
 
 
 def conv2d(
@@ -182,25 +173,30 @@ def conv2d(
     out : numpy.ndarray, torch.Tensor or None
         C-contiguous float32 for the result.
 
-    The other parameters, and the errors raised, are those of `plan`. N = 0 gives an empty result.
-
     Returns
     -------
     numpy.ndarray or torch.Tensor
-        `out`; or a new array, a tensor if `x` is one.
+        `out`; or a new array, a tensor if `x` is one. N = 0 gives an empty result.
+
+    Notes
+    -----
+    The other parameters, and the errors raised, are those of `plan`.
     """
-    arguments = (stride, padding, dilation, groups, activation, residual is not None, in_layout, out_layout)
-    wanted = threads if threads is not None else wanted_threads(None)
-    settings = (wanted, strategy, accuracy, workspace_limit, reproducible)
+    if threads is None:
+        threads = wanted_threads(None)
+    added = residual is not None
+    asked = (  # in the order of `Options`
+        *(stride, padding, dilation, groups, activation, added, in_layout, out_layout),
+        *(threads, strategy, accuracy, workspace_limit, reproducible),
+    )
     weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_float32_view(w, "w")
-    remembered = session.current.remembered
     try:  # as bytes, in which 1, 1.0 and True differ
-        key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps((arguments, settings), _PLAIN)
-        layer = remembered.get(key)
+        key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, _PLAIN)
+        layer = session.current.remembered.get(key)
     except (TypeError, ValueError):  # an argument of another type, such as NumPy's integers
         key = layer = None
     if layer is None:
-        layer = _layer(key, x, weight, arguments, settings)
+        layer = _layer(key, x, weight, Options(*asked))
     if bias is not None:
         bias = _bias_view(bias, layer.plan.problem)
     if out is not None and _overlaps(out, weight, bias):
@@ -254,36 +250,23 @@ def tune_in_background(effort: str = "quick") -> Background:
 _background: Background | None = None
 
 
-def _layer(key: Any, x: Any, weight: np.ndarray, arguments: tuple[Any, ...], settings: tuple[Any, ...]) -> Layer:
-    """The layer of a call's arguments; remembered under `key`, or under what the arguments mean if that is None."""
+def _layer(key: Any, x: Any, weight: np.ndarray, options: Options) -> Layer:
+    """The layer of a call's options; remembered under `key`, or under what the options mean if that is None."""
     if weight.ndim != 4:
         raise ArgumentError(must("w", "of rank 4, (K, C/groups, R, S)", f"of rank {weight.ndim}, {weight.shape}"))
-    groups, (in_layout, out_layout) = arguments[3], arguments[6:]
-    channels = weight.shape[1] * (int(groups) if hasattr(groups, "__index__") else 1)
-    x_shape = logical_shape(as_float32_view(x, "x"), _concrete(in_layout), channels, "x")
-    threads, *options = settings
-    problem, limits = _problem(x_shape, weight.shape, arguments[:6], (in_layout, out_layout), threads, tuple(options))
+    channels = weight.shape[1] * (int(options.groups) if hasattr(options.groups, "__index__") else 1)
+    x_shape = logical_shape(as_float32_view(x, "x"), _concrete(options.in_layout), channels, "x")
+    problem = options.problem(x_shape, weight.shape)
     here = session.current
     if key is None:
-        key = (problem, settings)
+        key = problem, options.threads, options.strategy, options.limits
         layer = here.remembered.get(key)
         if layer is not None:
             return layer
-    choice = _choose(problem, limits, options[0], None, here.fingerprint(weight, problem.threads))
-    layer = Layer(Plan(problem, choice, limits, None), here)
+    choice = options.choose(problem, here.fingerprint(weight, problem.threads))
+    layer = Layer(Plan(problem, choice, options.limits, None), here)
     here.remembered.put(key, layer, layer.plan.nbytes)
     return layer
-
-
-def _forget(problem: ConvProblem) -> None:
-    """Drop the layers of a problem, whatever their threads: it has been tuned since they were remembered."""
-    remembered = session.current.remembered
-    for key, layer in remembered.items():
-        if isinstance(layer, Layer) and replace(layer.plan.problem, threads=problem.threads) == problem:
-            remembered.drop(key)
-
-
-missed.listeners.append(_forget)
 
 
 def _overlaps(out: Any, *inputs: np.ndarray | None) -> bool:
@@ -305,36 +288,3 @@ def _bias_view(bias: Any, problem: ConvProblem) -> np.ndarray | None:
     if view.shape != (problem.k,):
         raise ArgumentError(must("bias", f"of shape ({problem.k},)", f"{view.shape}"))
     return view
-
-
-def _problem(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    arguments: tuple[Any, ...],
-    wanted_layouts: tuple[str, str],
-    threads: int | str | None,
-    options: tuple[Any, ...],
-) -> tuple[ConvProblem, Limits]:
-    select.check_options(*options)
-    concrete = ["NCHW" if name == AUTO else name for name in wanted_layouts]
-    wanted = wanted_threads(threads)
-    count = maximum_threads() if wanted == AUTO else check_threads(wanted)
-    problem = problem_from_arguments(x_shape, w_shape, *arguments, *concrete, count)
-    limits = Limits(*options[1:])
-    if AUTO in wanted_layouts:
-        problem = select.resolve_layouts(problem, *wanted_layouts, limits)
-    if wanted == AUTO:
-        problem = select.best_threads(problem, options[0], limits)
-    return problem, limits
-
-
-def _choose(
-    problem: ConvProblem, limits: Limits, strategy: str, algorithm: str | None, weight: Fingerprint
-) -> select.Choice:
-    """The choice for a problem with these weights."""
-    if problem.n == 0:  # nothing will run: any algorithm will do
-        return select.choose(replace(problem, n=1), "heuristic", limits, algorithm)
-    choice = select.choose(problem, strategy, limits, algorithm)
-    if algorithm is not None:
-        return choice
-    return select.reusing(problem, limits, choice, session.current.weights.forms(weight))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from cpuconv.memory.fingerprint import Fingerprint
 from cpuconv.memory.remembered import Entry
 from cpuconv.plan import Plan
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.session import Session
 
 _MOST_CHANGES = 4  # calls in a row with weights never met before, from which on such weights are not remembered
@@ -27,6 +29,11 @@ class Layer:
         self._threads = plan.problem.threads
         self._entries: dict[Fingerprint, Entry] = {}  # weights that this layer met
         self._changes = 0
+
+    def solves(self, problem: ConvProblem) -> bool:
+        """Whether this is a layer of the problem, for any number of threads."""
+        own = self.plan.problem
+        return own == replace(problem, threads=own.threads)
 
     def run(self, x: Any, residual: Any, out: Any, bias: np.ndarray | None, weight: np.ndarray) -> Any:
         """The plan's result for raw weights (K, C/groups, R, S) and `bias` (K)."""

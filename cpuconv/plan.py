@@ -15,7 +15,7 @@ import numpy as np
 import layouts
 from cpuconv import session
 from cpuconv.choice.explain import Explanation, explain
-from cpuconv.choice.select import Choice, Limits
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.errors import ArgumentError, must
 from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view

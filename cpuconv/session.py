@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
+from pathlib import Path
 
+from autotune.wisdom.tiers import Tiers
+from cpuconv.memory.choices import Choices
 from cpuconv.memory.fingerprint import Fingerprinter
 from cpuconv.memory.remembered import Remembered, default_limit
+from cpuconv.memory.untuned_log import UntunedLog
 from cpuconv.memory.weights import Weights
 from cpuconv.memory.workspaces import Workspaces
+from cpuconv.problem.problem import ConvProblem
+
+TABLES = Path(__file__).parent / "wisdom"
+"""Device tables that come with the package, each found by its device's fingerprint."""
 
 
 class Session:
-    """Plans and packed weights that `conv2d` remembers, weights that plans share, workspaces.
+    """All that calls leave for later calls.
 
     Attributes
     ----------
     remembered : Remembered
-        Plans by arguments and packed weights by content and form, together within one bound on bytes.
+        `conv2d`'s layers by arguments and packed weights by content and form, together within one bound on bytes.
+    weights : Weights
+        The packed weights among these.
+    workspaces : Workspaces
+    choices : Choices
+        Which candidate runs which problem.
+    tiers : autotune.wisdom.tiers.Tiers
+        Pinned wisdom, the store, shipped tables.
+    untuned : UntunedLog
+        Problems that were asked for and are not tuned.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True) -> None:
+        """Start with nothing remembered.
+
+        Parameters
+        ----------
+        limit : int or None
+            Bytes of layers and packed weights; None: `default_limit()`.
+        tables : Path
+            The folder of shipped tables.
+        attended : bool
+            Whether a daemon thread writes what is not tuned to the store and notices what has been tuned.
+        """
         self.remembered = Remembered(default_limit() if limit is None else limit)
         self.weights = Weights(self.remembered)
         self.workspaces = Workspaces()
+        self.choices = Choices()
+        self.tiers = Tiers(tables)
+        self.untuned = UntunedLog(self.forget_problem, attended=attended)
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprinter:
@@ -30,10 +63,39 @@ class Session:
         return Fingerprinter()
 
     def clear(self) -> None:
-        """Forget everything that nobody holds."""
+        """Forget layers and packed weights that nobody holds, and free workspaces."""
         self.remembered.clear()
         self.workspaces.clear()
+
+    def forget_choices(self) -> None:
+        """Forget what the store and other wisdom said, and what was chosen by it."""
+        self.tiers.forget()
+        self.choices.clear()
+
+    def forget_problem(self, problem: ConvProblem) -> None:
+        """Forget the choices of a problem that has been tuned since, and its layers, whatever their threads."""
+        self.choices.drop(problem)
+        for key, value in self.remembered.items():
+            if getattr(value, "solves", _never)(problem):
+                self.remembered.drop(key)
+
+
+def _never(problem: ConvProblem) -> bool:
+    return False
 
 
 current = Session()
 """The session of this process; tests put another here."""
+
+
+def _flush() -> None:
+    current.untuned.flush()
+
+
+def _after_fork_in_child() -> None:
+    current.untuned.after_fork()
+
+
+atexit.register(_flush)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,4 +1,4 @@
-"""One kernel cache for all tests of a session and the processes they start, and Hypothesis without surprises."""
+"""One kernel cache for all tests of a session and the processes they start; settings of Hypothesis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +29,9 @@ os.umask(0o022)  # kernels are not kept in folders that others may write to
 
 import machines  # noqa: E402
 
+from cpuconv import session  # noqa: E402
+from cpuconv.session import Session  # noqa: E402
+
 # Where the interpreter needs a launcher: a script that holds both, as multiprocessing takes one path alone.
 if _script := os.environ.get("CPUCONV_TEST_PYTHON"):
     multiprocessing.set_executable(_script)
@@ -46,33 +48,23 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_attendant() -> None:
-    """No thread of this process writes what was missed to stores, while a test looks at it."""
-    from cpuconv.choice import untuned_log as missed
-
-    missed._thread = threading.main_thread()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_shipped_tables(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The package's own table of the device that the tests run on decides nothing in this process."""
-    from autotune.wisdom.tiers import Layers
-    from cpuconv.choice import tuned
-
-    tuned._layers = Layers(tmp_path_factory.mktemp("tables"))
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder in the place of the shipped tables, for what fixtures of modules do too."""
+    folder = tmp_path_factory.mktemp("tables")
+    session.current = Session(tables=folder, attended=False)
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def new_look() -> None:
-    """Layers of wisdom that another test has looked at, in its own environment, are looked at again."""
-    from cpuconv.choice import tuned
-
-    tuned.forget()
+def here(monkeypatch: pytest.MonkeyPatch, tables: Path) -> Session:
+    """What the process remembers, which is nothing yet; no shipped table decides, and no thread writes to stores."""
+    monkeypatch.setattr(session, "current", Session(tables=tables, attended=False))
+    return session.current
 
 
 @pytest.fixture(params=machines.MACHINES)
 def described(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    """Each of the described machines, on which choices are then made; nothing may be compiled or run."""
+    """Each of the described machines in turn; choices are made as on it, and nothing may be compiled or run."""
     with machines.on(machines.MACHINES[request.param]) as machine:
         yield machine
 
@@ -95,7 +87,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time that only runs and sleeping advance."""
+    """Time that advances only by runs and sleeping."""
     return Clock(monkeypatch)
 
 
@@ -107,7 +99,7 @@ def environ() -> dict[str, str]:
 
 @pytest.fixture
 def own_store(tmp_path: Path) -> Path:
-    """A cache folder with a store of its own, and the session's kernels."""
+    """A cache folder with a new store, and the session's kernels."""
     folder = tmp_path / "cache"
     folder.mkdir()
     (CACHE / "kernels").mkdir(parents=True, exist_ok=True)
@@ -117,7 +109,7 @@ def own_store(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def small_work_is_shared() -> Iterator[None]:
-    """Threads share work of any size, so that small problems test them."""
+    """Threads share work of any size, so that small problems test sharing."""
     from cpuconv import recipe
 
     with pytest.MonkeyPatch.context() as patch:
@@ -127,7 +119,7 @@ def small_work_is_shared() -> Iterator[None]:
 
 @pytest.fixture
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Fail whoever times a candidate."""
+    """Fail a test that times a candidate."""
     from autotune.tuning import search
 
     def refuse(*_: object, **__: object) -> None:

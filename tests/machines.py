@@ -1,7 +1,7 @@
-"""Machines in words: their instruction sets, caches and rates, for tests of what is chosen on each.
+"""Described machines: their instruction sets, caches and rates, for tests of the choices made on each.
 
-Which candidate a model prefers depends on the machine. So whatever is said of choices is said of all of these, and not
-of the machine that the tests happen to run on.
+The candidate that a model prefers depends on the machine. So tests of choices run on all of these machines, and not on
+the one that the tests happen to run on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cpuconv.choice import tuned
+from cpuconv import session
 from cpuconv.isa import table
 from cpuconv.solvers.shared import machine
 from cpuconv.solvers.shared.machine import Machine
@@ -51,4 +51,4 @@ def _forget() -> None:
     """Drop what a process remembers of its machine; other caches have the machine in their keys."""
     table.current.cache_clear()
     machine.machine.cache_clear()
-    tuned.forget()
+    session.current.forget_choices()

@@ -245,17 +245,17 @@ def test_layers_and_regimes_are_told(environ: dict[str, str], tmp_path: Path, ca
     found = told("explain", "weights:1")
     assert (found["algorithm"], found["decided_by"], found["lines"][0]["regime"]) == ("lean", "store", "cold")
     shown = line()
-    assert (shown["algorithm"], shown["regime"], shown["layer"]) == ("lean", "cold", "store")
+    assert (shown["algorithm"], shown["regime"], shown["tier"]) == ("lean", "cold", "store")
     assert main(["warmup", "weights:1", "--threads", "1", "--regime", "warm", "--store", "other.sqlite"]) == OK
     assert main(["export", "--store", "other.sqlite", "pinned.json"]) == OK
     monkeypatch.setenv("CPUCONV_WISDOM", str(tmp_path / "pinned.json"))
     capsys.readouterr()
     found = told("explain", "weights:1")
     assert (found["algorithm"], found["decided_by"]) == ("model", "pinned")
-    lines = [(each["candidate"], each["regime"], each["layer"]) for each in found["lines"] if each["state"] == "timed"]
+    lines = [(each["candidate"], each["regime"], each["tier"]) for each in found["lines"] if each["state"] == "timed"]
     assert lines[0] == ("model", "warm", "pinned") and set(lines) >= {("lean", "cold", "store")}
     shown = line()
-    assert (shown["algorithm"], shown["regime"], shown["layer"]) == ("model", "warm", "pinned")
+    assert (shown["algorithm"], shown["regime"], shown["tier"]) == ("model", "warm", "pinned")
 
 
 @pytest.mark.parametrize(

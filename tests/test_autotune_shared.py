@@ -44,7 +44,7 @@ def elsewhere(path: Path, code: str = CLAIM) -> subprocess.Popen[str]:
 def start_times_agree() -> None:
     """QEMU invents for a process when it started itself, but not for others: then no claim of another holds."""
     pid = os.getpid()
-    code = f"from autotune import claims; print(claims._started({pid}))"
+    code = f"from autotune.store import claims; print(claims._started({pid}))"
     environ = {**os.environ, "PYTHONPATH": str(REPO)}
     if subprocess.check_output(python("-c", code), env=environ, text=True).strip() != str(claims._started(pid)):
         pytest.skip("the start of a process is another thing to others")

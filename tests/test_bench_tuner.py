@@ -18,7 +18,7 @@ from bench.shapes import drawn, family
 from bench.tuning import choices, fake, fuzz, kills, mutations, session
 from bench.tuning.figures import Figure, table
 from bench.tuning.session import UNCOUNTED, Session, Times
-from cpuconv.choice import select
+from cpuconv.choice import model
 
 
 def test_drawn_shapes_are_the_same_for_a_seed_and_differ_otherwise() -> None:
@@ -33,7 +33,7 @@ def test_drawn_shapes_are_the_same_for_a_seed_and_differ_otherwise() -> None:
 def test_drawn_shapes_are_of_every_family() -> None:
     many = drawn.draw(300, 0)
     assert len({family(problem) for problem in many}) >= 8
-    assert all(any(reason is None for _, reason in select.applicable(problem)) for problem in many)
+    assert all(any(reason is None for _, reason in model.applicable(problem)) for problem in many)
 
 
 def test_figures_against_targets() -> None:

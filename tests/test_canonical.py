@@ -8,7 +8,7 @@ from pathlib import Path
 import oracle
 import pytest
 
-from cpuconv.choice import select
+from cpuconv.choice import model, select
 from cpuconv.problem import sources
 from cpuconv.problem.sources import Entry
 
@@ -25,7 +25,7 @@ def test_all_lines():
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
 def test_line(entry: Entry):
     problem = replace(entry.problem, h=min(entry.problem.h, MOST), w=min(entry.problem.w, MOST))
-    auto = select.resolve_layouts(problem, "auto", "auto", select.Limits())
+    auto = select.resolve_layouts(problem, "auto", "auto", model.Limits())
     oracle.check(auto, accuracy="standard")
     if auto != problem and problem.flops < 2e8:
         oracle.check(replace(problem, residual=True), accuracy="standard")

@@ -1,4 +1,4 @@
-"""What a plan takes for an algorithm and layouts, under which limits, and what it says of it."""
+"""The algorithm and layouts that a plan takes, under which limits, and how it reports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from example import BLOCKED, EXPECTED, PROBLEM, W, X, close, conv
 
 import cpuconv
 import layouts
-from cpuconv.choice import select
+from cpuconv.choice import model, select
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
@@ -28,15 +28,15 @@ def test_cached_times_nothing(no_timing):
 BIG = ((1, 64, 56, 56), (64, 64, 3, 3))
 
 
-@pytest.mark.parametrize("accuracy", select.ACCURACIES)
+@pytest.mark.parametrize("accuracy", model.ACCURACIES)
 def test_accuracy_classes(accuracy, described):
     told = cpuconv.explain(*BIG, padding=1, accuracy=accuracy, strategy="heuristic", threads=1)
     chosen = Candidate.parse(told.algorithm)
-    assert select.Limits(accuracy).admits_accuracy(chosen.accuracy)
+    assert model.Limits(accuracy).admits_accuracy(chosen.accuracy)
     assert (chosen.solver.NAME in ("winograd", "fft")) == (accuracy != "exact")
     left_out = {line.candidate: line.left_out for line in told.lines if line.left_out}
     for line in told.lines:
-        if "(" in line.candidate and not select.Limits(accuracy).admits_accuracy(
+        if "(" in line.candidate and not model.Limits(accuracy).admits_accuracy(
             Candidate.parse(line.candidate).accuracy
         ):
             assert "accuracy" in left_out[line.candidate]
@@ -85,10 +85,10 @@ def test_auto_layouts():
 @pytest.mark.parametrize("c, k", [(3, 32), (32, 2), (64, 64)])
 def test_few_channels_stay_in_planes(c, k, described):
     problem = ConvProblem(1, c, 20, 20, k, 3, 3, pads=(1, 1, 1, 1))
-    found = select.resolve_layouts(problem, "auto", "auto", select.Limits())
+    found = select.resolve_layouts(problem, "auto", "auto", model.Limits())
     planes = [2 * channels <= described.isa.lanes for channels in (c, k)]
     assert all(layout == "NCHW" for layout, few in zip((found.in_layout, found.out_layout), planes, strict=True) if few)
-    blocked = select.resolve_layouts(problem, BLOCKED, "auto", select.Limits())
+    blocked = select.resolve_layouts(problem, BLOCKED, "auto", model.Limits())
     assert blocked.in_layout == BLOCKED
 
 
@@ -122,7 +122,7 @@ def test_what_a_plan_says():
     (chosen,) = (line for line in told.lines if line.chosen)
     assert chosen.candidate == made.algorithm and chosen.workspace == made.workspace_bytes
     assert {line.candidate for line in told.lines if "(" not in line.candidate} == {
-        name for name, reason in select.applicable(PROBLEM) if reason
+        name for name, reason in model.applicable(PROBLEM) if reason
     }
     assert str(told).splitlines()[1].startswith(made.algorithm)
     assert told.to_dict() == cpuconv.explain(X.shape, W.shape, padding=1, strategy="heuristic", threads=1).to_dict()
@@ -151,8 +151,8 @@ def test_groups_of_numpy_integers():
 @pytest.mark.parametrize("size", [(64, 64, 56), (5, 261, 28), (3, 64, 224)])
 def test_the_tuner_meets_every_way_to_form_sums_first(size: tuple[int, int, int], described: Machine) -> None:
     c, k, h = size
-    ranked = select.ranking(ConvProblem(1, c, h, h, k, 3, 3, pads=(1, 1, 1, 1)))
-    order = select.spread(ranked)
+    ranked = model.ranking(ConvProblem(1, c, h, h, k, 3, 3, pads=(1, 1, 1, 1)))
+    order = model.favourites_first(ranked)
     assert order[0] is ranked[0] and len(order) == len(ranked)
     assert {str(each.candidate) for each in order} == {str(each.candidate) for each in ranked}
     bound = 1.5 * ranked[0].cost.estimate

@@ -11,7 +11,8 @@ import pytest
 
 import cpuconv
 from autotune.interpreter import python
-from cpuconv.choice import select, tuned
+from cpuconv import session
+from cpuconv.choice.model import applicable
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
@@ -81,7 +82,7 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
     explained = json.loads(autotune(environ, "explain", STEM.key, "--threads", "1", "--json").stdout)
     states = {each["candidate"]: each["state"] for each in explained[0]["lines"]}
     assert states[chosen[STEM.key]] == "timed"
-    assert {name for name, reason in select.applicable(STEM) if reason} <= set(states)
+    assert {name for name, reason in applicable(STEM) if reason} <= set(states)
     assert not [each for each in explained[0]["lines"] if "wrong" in (each["left_out"] or "")]
     assert chosen[HEAD.key] in autotune(environ, "explain", HEAD.key, "--threads", "1").stdout
 
@@ -104,7 +105,7 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
     # Another process, here: what was found decides, and nothing is timed.
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    tuned.forget()
+    session.current.forget_choices()
     for problem in (STEM, HEAD):
         w = oracle.normal(problem.weight_shape)
         options = {"stride": problem.stride, "padding": problem.pads[0], "threads": 1}
@@ -120,12 +121,12 @@ def test_from_a_model_to_conv2d(model, environ, own_store, monkeypatch, no_timin
         assert cpuconv.plan(problem.in_shape, w, strategy="heuristic", **options).decided_by == "model"
         exact = cpuconv.plan(problem.in_shape, w, accuracy="exact", **options)
         assert Candidate.parse(exact.algorithm).accuracy == "exact"
-    tuned.forget()
+    session.current.forget_choices()
 
 
 def test_profile_times_what_is_not_stored(own_store, monkeypatch):
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
-    tuned.forget()
+    session.current.forget_choices()
     w = oracle.normal((16, 16, 1, 1))
     shape = (1, 16, 9, 9)
     assert cpuconv.plan(shape, w, threads=1).decided_by == "model"
@@ -133,7 +134,7 @@ def test_profile_times_what_is_not_stored(own_store, monkeypatch):
     assert made.decided_by == "store"
     assert cpuconv.plan(shape, w, threads=1).algorithm == made.algorithm
     assert cpuconv.plan(shape, w, threads=1).decided_by == "store"
-    tuned.forget()
+    session.current.forget_choices()
 
 
 def test_sources_that_cannot_be_read(environ, tmp_path):

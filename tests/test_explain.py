@@ -89,7 +89,7 @@ def test_a_candidate_has_a_line_of_each_regime():
     # Timed with cold weights alone, these decide; a rejected row with warm ones does not.
     explanation = told(rows=[row("best", reason="error 0.5"), cold])
     first = explanation.lines[0]
-    assert (first.candidate, first.regime, first.chosen, first.layer) == ("best", "cold", True, "store")
+    assert (first.candidate, first.regime, first.chosen, first.tier) == ("best", "cold", True, "store")
     assert explanation.serial_fraction == 0.5
     assert "cold" in str(explanation) and "store" in str(explanation)
 

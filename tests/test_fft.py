@@ -10,7 +10,7 @@ from packed import spectrum
 
 import cpuconv
 import layouts
-from cpuconv.choice.select import Choice, Limits
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.isa import current
 from cpuconv.micro import fft as micro
 from cpuconv.problem import reference

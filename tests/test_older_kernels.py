@@ -11,16 +11,17 @@ from autotune.machine.device import fingerprint
 from autotune.report.explain import explain_stored
 from autotune.store.store import Row, Store
 from autotune.wisdom.tiers import OLDER
-from cpuconv.choice import neighbours, select, tuned
-from cpuconv.choice import untuned_log as missed
+from cpuconv import session
+from cpuconv.choice import model, neighbours, select, tuned
 from cpuconv.choice.explain import explain
-from cpuconv.choice.select import Limits
+from cpuconv.choice.model import Limits
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import workspace_bytes
 from cpuconv.tuning.workload import workload
 
 DEVICE = fingerprint().key
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
-RANKED = select.admitted(PROBLEM, Limits())
+RANKED = model.within_limits(PROBLEM, Limits())
 FAVOURITE, UNLIKELY = str(RANKED[0].candidate), str(RANKED[-1].candidate)
 GONE = ("dowsing(rod=1)", "winograd(shape=round)", "depthwise(rows=1,cols=1)", "direct")  # that no solver lists
 
@@ -28,12 +29,7 @@ GONE = ("dowsing(rod=1)", "winograd(shape=round)", "depthwise(rows=1,cols=1)", "
 @pytest.fixture
 def store(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
-    memories = missed._counts, missed._waiting, select._memory
-    for memory in memories:
-        memory.clear()
-    yield Store(own_store / "autotune.sqlite")
-    for memory in memories:
-        memory.clear()
+    return Store(own_store / "autotune.sqlite")
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def older(candidate: str, seconds: float, **fields: object) -> Row:
 
 
 def chosen(problem: ConvProblem = PROBLEM, limits: Limits = Limits()) -> tuple[str, str]:  # noqa: B008 - frozen
-    select.forget()
+    session.current.forget_choices()
     choice = select.choose(problem, "cached", limits)
     return str(choice.candidate), choice.decided_by
 
@@ -68,7 +64,7 @@ def test_they_decide_before_neighbours_and_the_model(store: Store, agreeing: Non
     assert chosen() == told() == (UNLIKELY, OLDER)
     text = str(explain(PROBLEM, Limits(), *chosen()))
     assert "measured with older kernels" in text and "store · older kernels" in text
-    assert (PROBLEM, Limits()) in missed._waiting  # to be tuned again
+    assert (PROBLEM, Limits()) in session.current.untuned.waiting  # to be tuned again
 
 
 def test_they_do_not_decide_where_the_model_disagrees(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +92,8 @@ def test_they_keep_the_limits(store: Store, agreeing: None) -> None:
     store.put([older(UNLIKELY, 1e-4, workspace=100)])
     assert chosen() == (UNLIKELY, OLDER)
     # What a candidate needs now counts, too.
-    largest = max((each.candidate for each in RANKED), key=lambda each: select.workspace_bytes(PROBLEM, each))
-    needed = select.workspace_bytes(PROBLEM, largest)
+    largest = max((each.candidate for each in RANKED), key=lambda each: workspace_bytes(PROBLEM, each))
+    needed = workspace_bytes(PROBLEM, largest)
     assert neighbours.remembered(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed)) == largest
     assert neighbours.remembered(PROBLEM, [str(largest)], RANKED[0], Limits(workspace=needed - 1)) is None
 
@@ -111,8 +107,8 @@ def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(
     with monkeypatch.context() as patch:
         patch.setattr(neighbours, "AGREES", float("inf"))
         assert chosen() == told() == (UNLIKELY, OLDER)
-        missed.settle()  # which is not what a search found: the choice stays, and stays missed
-        assert (PROBLEM, Limits()) in missed._waiting
+        session.current.untuned.settle()  # which is not what a search found: the choice stays, and stays missed
+        assert (PROBLEM, Limits()) in session.current.untuned.waiting
     monkeypatch.setattr(neighbours, "AGREES", 1.0)
     assert chosen() == told() == (other, "store")
 
@@ -121,8 +117,8 @@ def test_tuning_again_replaces_them(store: Store, agreeing: None) -> None:
     store.put([older(UNLIKELY, 1e-4)])
     assert chosen() == (UNLIKELY, OLDER)
     store.put([row(FAVOURITE, 2e-4, created=2.0)])
-    missed.settle()
-    assert missed._waiting == {}
+    session.current.untuned.settle()
+    assert session.current.untuned.waiting == {}
     assert chosen() == told() == (FAVOURITE, "store")
     assert tuned.older(PROBLEM, Limits()) == []
 

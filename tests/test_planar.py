@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.choice.select import Choice, Limits, ranking
+from cpuconv.choice.model import Choice, Limits, ranking
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.isa.table import TABLE

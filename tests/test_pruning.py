@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import layouts
 from autotune.machine.device import fingerprint
 from autotune.store.store import Row, Store
-from cpuconv.choice import neighbours, select
-from cpuconv.choice.select import Limits
+from cpuconv.choice import model, neighbours, select
+from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import TABLE as SETS
 from cpuconv.isa import current
@@ -80,28 +80,28 @@ def test_every_candidate_needs_the_layouts_that_its_solver_needs(problem):
 
 
 @settings(max_examples=60)
-@given(problems(), st.sampled_from(select.ACCURACIES), st.data())
+@given(problems(), st.sampled_from(model.ACCURACIES), st.data())
 def test_the_search_finds_the_first_of_the_ranking(problem, accuracy, data):
-    ranked = select.ranking(problem)
+    ranked = model.ranking(problem)
     one = data.draw(st.sampled_from(ranked)).candidate
     room = data.draw(st.sampled_from([None, workspace_bytes(problem, one)]))
     prefix = data.draw(st.sampled_from(["", f"{one.solver.NAME}(", one.rounding, str(one)]))
     limits = Limits(accuracy, room)
     named = [each for each in ranked if str(each.candidate).startswith(prefix)]
-    first = next((each for each in named if select.limited(problem, each, limits) is None), None)
-    assert select.search(problem, limits, prefix) == first
-    assert (select.admitted(problem, limits, prefix) or [None])[0] == first
+    first = next((each for each in named if model.why_excluded(problem, each, limits) is None), None)
+    assert model.search(problem, limits, prefix) == first
+    assert (model.within_limits(problem, limits, prefix) or [None])[0] == first
     if first is None:
         with pytest.raises((ArgumentError, WorkspaceError)):
-            select.by_model(problem, limits, prefix)
+            model.by_model(problem, limits, prefix)
         return
-    assert select.by_model(problem, limits, prefix) == first.candidate
-    assert select.search(problem, limits, prefix, below=first.cost.estimate) is None
-    assert select.search(problem, limits, prefix, below=1.01 * first.cost.estimate) == first
+    assert model.by_model(problem, limits, prefix) == first.candidate
+    assert model.search(problem, limits, prefix, below=first.cost.estimate) is None
+    assert model.search(problem, limits, prefix, below=1.01 * first.cost.estimate) == first
 
 
 @settings(max_examples=30)
-@given(problems(), st.sampled_from(select.ACCURACIES), st.booleans())
+@given(problems(), st.sampled_from(model.ACCURACIES), st.booleans())
 def test_auto_layouts_are_the_best_of_all_pairs(problem, accuracy, reproducible):
     limits = Limits(accuracy, reproducible=reproducible)
     found = select.resolve_layouts(problem, "auto", "auto", limits)
@@ -110,7 +110,7 @@ def test_auto_layouts_are_the_best_of_all_pairs(problem, accuracy, reproducible)
     def estimate(option: ConvProblem) -> float:
         option = replace(option, threads=1 if reproducible else option.threads)
         planes = (option.in_layout, option.out_layout).count("NCHW")
-        return select.admitted(option, limits)[0].cost.estimate * select._CLEARLY**planes
+        return model.within_limits(option, limits)[0].cost.estimate * select._CLEARLY**planes
 
     few = [2 * channels <= current().lanes for channels in (problem.c, problem.k)]
     pairs = itertools.product(*(("NCHW",) if each else (BLOCKED, "NCHW") for each in few))
@@ -121,13 +121,13 @@ def test_auto_layouts_are_the_best_of_all_pairs(problem, accuracy, reproducible)
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each solver is asked for its candidates."""
     counts: Counter[str] = Counter()
-    costed = select._costed
+    costed = model._costed
 
-    def counted(problem: ConvProblem, solver: ModuleType, here: Machine) -> tuple[select.Ranked, ...]:
+    def counted(problem: ConvProblem, solver: ModuleType, here: Machine) -> tuple[model.Ranked, ...]:
         counts[solver.NAME] += 1
         return costed(problem, solver, here)
 
-    monkeypatch.setattr(select, "_costed", counted)
+    monkeypatch.setattr(model, "_costed", counted)
     return counts
 
 
@@ -135,18 +135,18 @@ def test_solvers_that_cannot_win_are_not_asked(asked):
     lines = [line for line in LINES.read_text().splitlines() if line and not line.startswith("#")]
     problems = [ConvProblem.parse(line) for line in lines]
     for problem in problems:
-        select.by_model(problem, Limits())
-    able = sum(reason is None for problem in problems for _, reason in select.applicable(problem))
+        model.by_model(problem, Limits())
+    able = sum(reason is None for problem in problems for _, reason in model.applicable(problem))
     assert len(problems) <= asked.total() <= able / 2
     asked.clear()
-    select.by_model(PROBLEM, Limits("exact"))
+    model.by_model(PROBLEM, Limits("exact"))
     assert not asked.keys() & {"winograd", "fft"}
 
 
 def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, own_store, monkeypatch):
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
     near = replace(PROBLEM, h=50)
-    name = str(select.by_model(near, Limits()))
+    name = str(model.by_model(near, Limits()))
     rows = [
         Row(fingerprint().key, replace(near, w=w).key, name, workload.sources_of(name), "ok", median=1e-3, score=1e-3)
         for w in range(40, 50)
@@ -163,7 +163,7 @@ def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, own_store, 
             select.untuned(replace(PROBLEM, h=size), Limits())
         assert len(searched) == before  # what is alike is remembered
         assert asked["im2col"] == asked["direct"] == 0 or name.startswith(("im2col", "direct"))
-        other = next(str(each.candidate) for each in select.ranking(PROBLEM) if str(each.candidate) != name)
+        other = next(str(each.candidate) for each in model.ranking(PROBLEM) if str(each.candidate) != name)
         store.put([rows[0]._replace(problem=PROBLEM.key, candidate=other)])
         assert neighbours.nearest(PROBLEM) == other  # until the store changes
         assert len(searched) > before
@@ -235,9 +235,9 @@ def test_forms_are_those_with_the_least_work(problem):
 
 def test_tiles_are_ranked_once_for_all_layouts():
     tiling.tiles.cache_clear()
-    select._costed.cache_clear()
-    select.ranking(PROBLEM)
+    model._costed.cache_clear()
+    model.ranking(PROBLEM)
     before = tiling.tiles.cache_info().misses
     for first, second in itertools.product((BLOCKED, "NCHW", "NHWC"), repeat=2):
-        select.ranking(replace(PROBLEM, in_layout=first, out_layout=second))
+        model.ranking(replace(PROBLEM, in_layout=first, out_layout=second))
     assert before > 0 and tiling.tiles.cache_info().misses == before

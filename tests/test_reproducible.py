@@ -16,9 +16,10 @@ from autotune.machine.device import fingerprint
 from autotune.store.store import Row, Store
 from autotune.wisdom import exchange
 from autotune.wisdom.document import render
-from autotune.wisdom.tiers import Layers
-from cpuconv.choice import select, tuned
-from cpuconv.choice.select import Choice, Limits
+from autotune.wisdom.tiers import Tiers
+from cpuconv import session
+from cpuconv.choice import model, select
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import current
 from cpuconv.plan import Plan
@@ -59,15 +60,15 @@ def test_bits_depend_on_what_rounding_names_alone(solver):
 
 
 def names(problem: ConvProblem) -> list[str]:
-    return [str(each.candidate) for each in select.ranking(problem)]
+    return [str(each.candidate) for each in model.ranking(problem)]
 
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path))
-    select.forget()
+    session.current.forget_choices()
     yield Store()
-    select.forget()
+    session.current.forget_choices()
 
 
 def put(store: Store, problem: ConvProblem, seconds: dict[str, float]) -> None:
@@ -77,7 +78,7 @@ def put(store: Store, problem: ConvProblem, seconds: dict[str, float]) -> None:
         row = Row(fingerprint().key, problem.key, name, candidate.sources, "ok", median=time, score=time)
         size = workspace_bytes(problem, candidate)
         store.put([row._replace(workspace=size, accuracy=candidate.accuracy)])
-    select.forget()
+    session.current.forget_choices()
 
 
 def test_one_thread_decides_for_any_number(kept: Store) -> None:
@@ -113,7 +114,7 @@ def test_reproducible_is_a_bool():
 
 
 def test_limits_choose_from_what_is_stored(kept: Store, no_timing) -> None:
-    ranked = [each.candidate for each in select.ranking(PROBLEM)]
+    ranked = [each.candidate for each in model.ranking(PROBLEM)]
     sizes = {str(each): workspace_bytes(PROBLEM, each) for each in ranked}
     large = next(str(each) for each in ranked if each.accuracy == "standard")
     exact = [str(each) for each in ranked if each.accuracy == "exact"]
@@ -150,7 +151,7 @@ def test_rows_that_name_what_no_solver_tries_are_passed_over(kept: Store) -> Non
     ):
         sources = Candidate(TABLE[1], None).sources
         kept.put([Row(fingerprint().key, PROBLEM.key, name, sources, "ok", median=1e-9, score=1e-9)])
-        select.forget()
+        session.current.forget_choices()
         made = cpuconv.plan(X.shape, W, padding=1, threads=1)
         assert made.algorithm != name and made.decided_by != "store"
 
@@ -160,10 +161,10 @@ def test_the_layer_that_decides_is_told(kept: Store, tmp_path: Path, monkeypatch
     first, second, third = names(PROBLEM)[:3]
     key = fingerprint().key
     kept.register(fingerprint())
-    monkeypatch.setattr(tuned, "_layers", Layers(tmp_path / "tables"))
+    monkeypatch.setattr(session.current, "tiers", Tiers(tmp_path / "tables"))
 
     def decided(**options) -> tuple[str, str]:
-        tuned.forget()
+        session.current.forget_choices()
         made = cpuconv.plan(X.shape, W, padding=1, threads=1, **options)
         assert made.explain().decided_by == made.decided_by
         return made.algorithm, made.decided_by

@@ -1,4 +1,4 @@
-"""Every part of a row is done once, whoever runs when, and nobody waits for a thread that has not begun."""
+"""Every part of a row is done once, whichever threads run when, and nobody waits for a thread that has not begun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from turns import Stage
 
-from cpuconv.choice.select import Choice, Limits
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.memory.workspaces import Workspaces
 from cpuconv.micro.parts import last_unit
 from cpuconv.plan import Plan

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
-from cpuconv.choice import select
+from cpuconv.choice import model
 from cpuconv.isa import current
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
@@ -283,13 +283,13 @@ EVERY_KIND = pytest.mark.parametrize("problem", KINDS, ids=lambda problem: probl
 def test_every_problem_has_a_solver_in_every_layout(problem):
     for pair in itertools.product(layouts.NAMES, repeat=2):
         option = replace(problem, in_layout=pair[0], out_layout=pair[1])
-        exact = [item for item in select.ranking(option) if item.candidate.accuracy == "exact"]
+        exact = [item for item in model.ranking(option) if item.candidate.accuracy == "exact"]
         assert exact, f"nothing exact runs {option.key}"
 
 
 @EVERY_KIND
 def test_a_reason_or_candidates(problem):
-    for name, reason in select.applicable(problem):
+    for name, reason in model.applicable(problem):
         if reason is None:
             assert several(BY_NAME[name], problem)
         else:
@@ -305,7 +305,7 @@ def test_names_costs_and_packing(problem):
         found = candidates(solver, problem)
         for candidate in found:
             assert Candidate.parse(str(candidate)) == candidate
-            assert candidate.accuracy in select.ACCURACIES
+            assert candidate.accuracy in model.ACCURACIES
             cost = solver.cost(problem, candidate.params, machine())
             assert 0 < cost.bound <= cost.estimate < 10
             assert workspace_bytes(problem, candidate) >= 0

@@ -22,11 +22,11 @@ from autotune.store import database
 from autotune.store.store import Row, Store
 from autotune.tuning.threads import serial_fraction
 from cpuconv import session
-from cpuconv.choice import neighbours, select, tuned
-from cpuconv.choice import untuned_log as missed
-from cpuconv.choice.select import Limits
+from cpuconv.choice import model, neighbours, select, tuned
+from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.layer import Layer
+from cpuconv.memory import choices, untuned_log
 from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
@@ -45,12 +45,7 @@ PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
 def store(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store of the test's own, with nothing remembered of others."""
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
-    for memory in (missed._counts, missed._waiting, select._memory):
-        memory.clear()
-    monkeypatch.setattr(session, "current", session.Session())
-    yield Store(own_store / "autotune.sqlite")
-    for memory in (missed._counts, missed._waiting, select._memory):
-        memory.clear()
+    return Store(own_store / "autotune.sqlite")
 
 
 def plans() -> list[Plan]:
@@ -73,12 +68,12 @@ def row(problem: ConvProblem, candidate: str, seconds: float, **fields: object) 
     )
 
 
-def candidates(problem: ConvProblem, solver: str) -> list[select.Ranked]:
-    return [each for each in select.ranking(problem) if solver == each.candidate.solver.NAME]
+def candidates(problem: ConvProblem, solver: str) -> list[model.Ranked]:
+    return [each for each in model.ranking(problem) if solver == each.candidate.solver.NAME]
 
 
 def test_a_miss_takes_the_neighbours_algorithm_where_the_model_agrees(store: Store, described: Machine) -> None:
-    ranked = select.admitted(PROBLEM, Limits())
+    ranked = model.within_limits(PROBLEM, Limits())
     second = ranked[1]
     assert second.cost.estimate <= neighbours.AGREES * ranked[0].cost.estimate
     store.put([row(replace(PROBLEM, h=30, w=30), str(second.candidate), 1e-4)])
@@ -94,14 +89,14 @@ def test_a_miss_takes_the_neighbours_algorithm_where_the_model_agrees(store: Sto
     assert bad.cost.estimate > neighbours.AGREES * ranked[0].cost.estimate
     agreeing = {each.candidate.solver.NAME for each in ranked if each.cost.estimate <= 1.1 * ranked[0].cost.estimate}
     store.put([row(replace(PROBLEM, h=28, w=29), str(bad.candidate), 1e-4)])
-    select.forget()
+    session.current.forget_choices()
     choice = select.choose(PROBLEM, "cached", Limits())
     assert choice.decided_by == ("neighbour" if bad.candidate.solver.NAME in agreeing else "model")
     assert choice.candidate != bad.candidate
 
 
 def test_neighbours_are_of_a_kind(store: Store) -> None:
-    winner = str(select.ranking(PROBLEM)[0].candidate)
+    winner = str(model.ranking(PROBLEM)[0].candidate)
     others = (
         replace(PROBLEM, threads=2),
         replace(PROBLEM, stride=(2, 2)),
@@ -122,11 +117,11 @@ def replace_key(stored: Row, key: str) -> Row:
 
 
 def test_cold_rows_serve_where_there_is_no_warm_one(store: Store) -> None:
-    first, second = (str(each.candidate) for each in select.ranking(PROBLEM)[:2])
+    first, second = (str(each.candidate) for each in model.ranking(PROBLEM)[:2])
     store.put([row(PROBLEM, first, 2e-4, regime="cold")])
     assert str(select.choose(PROBLEM, "cached", Limits()).candidate) == first
     store.put([row(PROBLEM, second, 3e-4)])
-    select.forget()
+    session.current.forget_choices()
     choice = select.choose(PROBLEM, "cached", Limits())
     assert (str(choice.candidate), choice.decided_by) == (second, "store")
 
@@ -137,21 +132,21 @@ def test_misses_are_remembered_and_written_outside_the_call(store: Store, monkey
     close(cpuconv.conv2d(X, W, padding=1, threads=1), EXPECTED)
     key = cpuconv.plan(X.shape, W, padding=1, threads=1).problem.key
     assert store.missed(DEVICE) == []
-    missed.flush()
+    session.current.untuned.flush()
     assert store.missed(DEVICE) == [(key, 5)]
     cpuconv.plan(X.shape, W, padding=1, threads=1, strategy="heuristic")
     cpuconv.plan(X.shape, W, padding=1, threads=1, algorithm="direct")
-    missed.flush()
+    session.current.untuned.flush()
     assert store.missed(DEVICE) == [(key, 5)]
 
 
 def test_misses_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missed, "MOST", 3)
+    monkeypatch.setattr(untuned_log, "MOST", 3)
     for size in range(4, 12):
-        missed.remember(replace(PROBLEM, h=size), Limits())
-        missed.remember(replace(PROBLEM, h=4), Limits())
-    assert len(missed._counts) == len(missed._waiting) == 3
-    missed.flush()
+        session.current.untuned.add(replace(PROBLEM, h=size), Limits(), select.is_tuned)
+        session.current.untuned.add(replace(PROBLEM, h=4), Limits(), select.is_tuned)
+    assert len(session.current.untuned.counts) == len(session.current.untuned.waiting) == 3
+    session.current.untuned.flush()
     assert (replace(PROBLEM, h=4).key, 9) in store.missed(DEVICE)
 
 
@@ -160,12 +155,12 @@ def test_a_store_that_cannot_be_written_stops_nobody(store: Store, monkeypatch: 
         raise OSError("disk full")
 
     monkeypatch.setattr(Store, "add_missed", refuse)
-    missed.remember(PROBLEM, Limits())
-    missed.flush()
-    monkeypatch.setattr(missed, "_is_writable", lambda path: False)
-    missed.remember(PROBLEM, Limits())
-    missed.flush()
-    assert missed._counts == {}
+    session.current.untuned.add(PROBLEM, Limits(), select.is_tuned)
+    session.current.untuned.flush()
+    monkeypatch.setattr(untuned_log, "_is_writable", lambda path: False)
+    session.current.untuned.add(PROBLEM, Limits(), select.is_tuned)
+    session.current.untuned.flush()
+    assert session.current.untuned.counts == {}
 
 
 def test_inference_goes_on_without_a_store_that_is_damaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +170,7 @@ def test_inference_goes_on_without_a_store_that_is_damaged(store: Store, monkeyp
     with pytest.warns(database.StoreWarning, match="cannot be read") as caught:
         for _ in range(2):
             close(cpuconv.conv2d(X, W, padding=1, threads=1), EXPECTED)
-            missed.flush()
+            session.current.untuned.flush()
     assert len(caught) == 1
     assert store.path.with_name("autotune.sqlite.corrupt-1").exists() and len(store.missed(DEVICE)) == 1
 
@@ -190,7 +185,7 @@ def test_what_was_missed_is_taken_once_it_is_tuned(store: Store) -> None:
     store.put([row(before.problem, other, 1e-4)])
     close(cpuconv.conv2d(X, w, padding=1, threads=1), EXPECTED)
     assert plans() == [before]
-    missed.settle()
+    session.current.untuned.settle()
     close(cpuconv.conv2d(X, w, padding=1, threads=1), EXPECTED)
     (after,) = plans()
     assert (after.algorithm, after.decided_by) == (other, "store")
@@ -198,15 +193,15 @@ def test_what_was_missed_is_taken_once_it_is_tuned(store: Store) -> None:
 
 
 def test_choices_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(choices, "MOST", 2)
     for size in range(4, 9):
         select.choose(replace(PROBLEM, h=size), "heuristic", Limits())
-    assert len(select._memory) == 2
+    assert len(session.current.choices) == 2
 
 
 def test_threads_auto_takes_the_fastest_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_threads, "maximum_threads", lambda: 4)
-    monkeypatch.setattr("cpuconv.api.maximum_threads", lambda: 4)
+    monkeypatch.setattr("cpuconv.options.maximum_threads", lambda: 4)
     problem = replace(PROBLEM, c=32, k=32)
     w = oracle.normal((32, 32, 3, 3))
     name = str(candidates(problem, "direct")[0].candidate)
@@ -215,10 +210,10 @@ def test_threads_auto_takes_the_fastest_count(store: Store, monkeypatch: pytest.
         return cpuconv.plan((1, 32, 28, 28), w, padding=1, threads="auto", **options).problem.threads
 
     assert count() == count(strategy="heuristic") == 4
-    assert sorted(each.threads for each in missed._counts) == [1, 2, 4]
+    assert sorted(each.threads for each in session.current.untuned.counts) == [1, 2, 4]
     times = {1: 3e-4, 2: 2e-4, 4: 2.5e-4}
     store.put([row(replace(problem, threads=n), name, seconds) for n, seconds in times.items()])
-    select.forget()
+    session.current.forget_choices()
     assert count() == 2
     cpuconv.set_num_threads("auto")
     try:
@@ -328,10 +323,9 @@ PROGRAM = """
 import sys, time
 import numpy as np
 import cpuconv
-from cpuconv.choice import untuned_log as missed
 from cpuconv import session
 
-missed.PERIOD = 0.2
+session.current.untuned.period = 0.2
 w = np.random.default_rng(0).standard_normal((8, 8, 3, 3), np.float32)
 w.flags.writeable = False
 x = np.ones((1, 8, 12, 12), np.float32)

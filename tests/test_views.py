@@ -10,8 +10,8 @@ import pytest
 from example import EXPECTED, W, X, close, conv
 
 import cpuconv
-from cpuconv.choice import select
 from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.solvers import TABLE
 
 VIEWS = {
     "columns": lambda x: np.repeat(x, 2, axis=3)[..., ::2],
@@ -34,7 +34,7 @@ def test_views(view, algorithm):
     """Whatever the strides, as input and as residual, the result is the same and nothing is written."""
     x = view(X)
     np.testing.assert_array_equal(x, X)
-    if algorithm in (None, *(solver.NAME for solver in select.TABLE)):
+    if algorithm in (None, *(solver.NAME for solver in TABLE)):
         made = cpuconv.plan(X.shape, W, padding=1, strategy="heuristic", threads=1, algorithm=algorithm)
         close(made(x), EXPECTED)
         np.testing.assert_array_equal(x, X)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import cpuconv
 import layouts
 from cpuconv import session
-from cpuconv.choice import select
+from cpuconv.choice import model, select
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.layer import Layer
 from cpuconv.memory.fingerprint import is_constant
@@ -37,7 +37,7 @@ class Counted(Session):
     """A session that counts how often weights are packed and layers are made."""
 
     def __init__(self, limit: int | None = None) -> None:
-        super().__init__(limit)
+        super().__init__(limit, attended=False)
         self.packed: list[Any] = []
         pack = self.weights.pack
 
@@ -277,7 +277,7 @@ def test_a_plan_keeps_its_own_weights_and_bias():
 def test_denormal_weights_are_zero():
     w = np.full(W.shape, 1e-40, np.float32)
     assert w[0, 0, 0, 0] > 0
-    for algorithm in (item.candidate.solver.NAME for item in select.spread(select.ranking(PROBLEM))):
+    for algorithm in (item.candidate.solver.NAME for item in model.favourites_first(model.ranking(PROBLEM))):
         y = cpuconv.plan(X.shape, w, padding=1, strategy="heuristic", algorithm=algorithm)(X * 1e30)
         assert not y.any(), algorithm
 
@@ -316,8 +316,8 @@ def test_not_finite_elsewhere(accuracy):
     """No crash; an image without them is untouched."""
     x = spoilt()
     x[1] = X[1]
-    for item in select.spread(select.ranking(PROBLEM)):
-        if select.Limits(accuracy).admits_accuracy(item.candidate.accuracy):
+    for item in model.favourites_first(model.ranking(PROBLEM)):
+        if model.Limits(accuracy).admits_accuracy(item.candidate.accuracy):
             name = item.candidate.solver.NAME
             made = cpuconv.plan(x.shape, W, padding=1, strategy="heuristic", accuracy=accuracy, algorithm=name)
             y = made(x)
@@ -331,7 +331,7 @@ def test_empty_batch(layout):
     x = np.empty(layouts.get(layout).shape(0, 20, 8, 12), np.float32)
     y = cpuconv.conv2d(x, W, np.ones(24, np.float32), padding=1, in_layout=layout, out_layout=layout)
     assert y.shape == layouts.get(layout).shape(0, 24, 8, 12) and y.dtype == np.float32
-    for strategy in select.STRATEGIES:
+    for strategy in model.STRATEGIES:
         made = cpuconv.plan((0, 20, 8, 12), W, padding=1, in_layout=layout, strategy=strategy, activation="sigmoid")
         assert made(x).shape == (0, 24, 8, 12)
     assert "0" in str(cpuconv.explain((0, 20, 8, 12), W.shape, padding=1))
@@ -342,9 +342,9 @@ def test_empty_batch(layout):
 def test_a_choice_prefers_packed_weights_that_exist(here):
     """Of candidates that the model finds equally fast within 3%, the one whose weights need no packing."""
     problem = PROBLEM
-    ranked = [each for each in select.ranking(problem) if each.candidate.accuracy != "fast"]
-    best = select.Choice(ranked[0].candidate, "model")
-    limits = select.Limits()
+    ranked = [each for each in model.ranking(problem) if each.candidate.accuracy != "fast"]
+    best = model.Choice(ranked[0].candidate, "model")
+    limits = model.Limits()
     assert select.reusing(problem, limits, best, ()) is best
     first = ranked[0].candidate.packing(problem)
     near = [each for each in ranked if each.cost.estimate < select._HARDLY * ranked[0].cost.estimate]
@@ -356,10 +356,10 @@ def test_a_choice_prefers_packed_weights_that_exist(here):
         assert chosen.packing(problem) == form
     forms = {each.candidate.packing(problem) for each in far} - {each.candidate.packing(problem) for each in near}
     assert forms and select.reusing(problem, limits, best, forms) is best
-    stored = select.Choice(ranked[0].candidate, "store")
+    stored = model.Choice(ranked[0].candidate, "store")
     assert select.reusing(problem, limits, stored, forms) is stored
     for each in near:  # reproducible: never another way to form sums
-        chosen = select.reusing(problem, select.Limits(reproducible=True), best, {each.candidate.packing(problem)})
+        chosen = select.reusing(problem, model.Limits(reproducible=True), best, {each.candidate.packing(problem)})
         assert chosen.candidate.rounding == best.candidate.rounding
 
 

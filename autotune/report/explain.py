@@ -13,7 +13,7 @@ from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.store.rows import COLD, PROVISIONAL
 from autotune.store.store import Store
 from autotune.text import joined, number, size
-from autotune.wisdom.tiers import OLDER, Found, Layers
+from autotune.wisdom.tiers import OLDER, Found, Tiers
 from autotune.workload import ADMITS, REGIMES, Candidate, Rejected, Workload
 
 HEADERS = (
@@ -35,7 +35,7 @@ class Line:
     A candidate that was timed with warm and with cold weights has a line of each.
 
     state: "timed", "untimed", "rejected" (it failed when it was tried) or "inapplicable".
-    regime: how it was timed, "warm" or "cold".  layer: of wisdom that knows it: "pinned", "store" or "shipped".
+    regime: how it was timed, "warm" or "cold".  tier: of wisdom that knows it: "pinned", "store" or "shipped".
     remark: "provisional" if it was raced once, in a warmup that did not end; "older kernels" if it was measured with
     such.
     measured, spread, estimate, bound: seconds; the last two are the model's.  samples: behind `measured`.
@@ -46,7 +46,7 @@ class Line:
     state: str
     chosen: bool = False
     regime: str | None = None
-    layer: str | None = None
+    tier: str | None = None
     remark: str | None = None
     measured: float | None = None
     spread: float | None = None
@@ -66,7 +66,7 @@ class Line:
 class Explanation:
     """Printable account of a choice; `to_dict()` for programs.
 
-    decided_by: what chose the algorithm: its name given, a layer of wisdom, what was measured with older kernels, a
+    decided_by: what chose the algorithm: its name given, a tier of wisdom, what was measured with older kernels, a
     neighbour, or the model.
     serial_fraction: of one thread's time, what more threads do not shorten (Amdahl), as fitted where several numbers
     of threads were compared.
@@ -92,7 +92,7 @@ class Explanation:
                 "*" if line.chosen else "",
                 line.candidate,
                 line.regime or "",
-                joined(line.layer, line.remark),
+                joined(line.tier, line.remark),
                 number(line.measured, ".1f", 1e6),
                 number(line.spread, ".1f", 1e6),
                 number(line.estimate, ".1f", 1e6),
@@ -172,11 +172,11 @@ def explain_stored(
     store: Store, device: str, workload: Workload, problem: str, flops: float, threads: int, effort: str
 ) -> Explanation:
     """The account of the choice that a caller without limits gets on a device; of the candidates of an effort."""
-    layers, sources = Layers(workload.tables, store), workload.sources
+    tiers, sources = Tiers(workload.tables, store), workload.sources
     candidates, rejected = workload.candidates(problem, effort)
     asked = {"sources": sources, "accuracies": ADMITS["standard"]}
-    best, older = layers.lookup(device, problem, **asked), layers.older(device, problem, **asked)
-    algorithm, decided_by = (best.row.candidate, best.layer) if best else ("", "")
+    best, older = tiers.lookup(device, problem, **asked), tiers.older(device, problem, **asked)
+    algorithm, decided_by = (best.row.candidate, best.tier) if best else ("", "")
     if best is None or older:
         told = workload.untuned(problem, [each.row.candidate for each in older])
         if best is None or told[1] == OLDER:
@@ -184,7 +184,7 @@ def explain_stored(
     return account(
         problem,
         flops,
-        layers.all_rows(device, problem, sources),
+        tiers.all_rows(device, problem, sources),
         candidates,
         rejected,
         algorithm=algorithm,
@@ -207,7 +207,7 @@ def _stored(found: Found, flops: float) -> Line:
         row.candidate,
         "rejected",
         regime=row.regime,
-        layer=found.layer,
+        tier=found.tier,
         remark=found.remark,
         error=_known(row.error),
         accuracy=row.accuracy,

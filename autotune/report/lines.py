@@ -14,7 +14,7 @@ from autotune.report.explain import ROOFS_UNKNOWN
 from autotune.store.rows import COLD
 from autotune.store.store import Row, Store, Use
 from autotune.text import count_of, joined, number, size
-from autotune.wisdom.tiers import Layers
+from autotune.wisdom.tiers import Tiers
 from autotune.workload import ADMITS, Workload
 
 FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fraction")
@@ -22,7 +22,7 @@ FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fractio
 
 @dataclass(frozen=True)
 class Line:
-    """A problem of a network with its best row and the layer of wisdom that it is from, None if nothing solves it.
+    """A problem of a network with its best row and the tier of wisdom that it is from, None if nothing solves it.
 
     work, roofs: where they are known.  remark: on the row, such as "provisional".  summary: of the problem, as the
     workload says what it is.
@@ -32,7 +32,7 @@ class Line:
     row: Row | None
     work: Work | None = None
     roofs: Roofs | None = None
-    layer: str | None = None
+    tier: str | None = None
     remark: str | None = None
     summary: str = ""
 
@@ -88,7 +88,7 @@ class Line:
             "count": use.count,
             "algorithm": row.candidate if row else None,
             "regime": row.regime if row else None,
-            "layer": self.layer,
+            "tier": self.tier,
             "remark": self.remark,
             **{name: None if value is None or math.isnan(value) else value for name, value in figures.items()},
             "total_ms": row.median * use.count * 1e3 if row else None,
@@ -137,7 +137,7 @@ COLUMNS = (
     Column("bound by", "bound_by"),
     Column("serial", "serial_fraction", _decimals(".0%")),
     Column("weights", "regime"),
-    Column("from", "layer", aside="remark"),
+    Column("from", "tier", aside="remark"),
     Column("error", "error", _decimals(".1e")),
     Column("workspace", "workspace_bytes", size),
     Column("shape", "shape"),
@@ -165,15 +165,15 @@ class Section:
 def best_lines(
     store: Store, device: str, workload: Workload, uses: Iterable[Use], accuracy: str = "standard"
 ) -> list[Line]:
-    """The best row of each use on a device, as a caller with no limits gets it: of the first layer that has one."""
-    fields, layers, sources = store.devices().get(device, {}), Layers(workload.tables, store), workload.sources
+    """The best row of each use on a device, as a caller with no limits gets it: of the first tier that has one."""
+    fields, tiers, sources = store.devices().get(device, {}), Tiers(workload.tables, store), workload.sources
     lines = []
     for use in uses:
-        found = layers.lookup(device, use.problem, sources=sources, accuracies=ADMITS[accuracy])
+        found = tiers.lookup(device, use.problem, sources=sources, accuracies=ADMITS[accuracy])
         line = Line(use, None, roofs=roofs_for(fields, use.threads), summary=workload.summary(use.problem))
         if found is not None:
             work = workload.work(use.problem, found.row.candidate)
-            line = replace(line, row=found.row, work=work, layer=found.layer, remark=found.remark)
+            line = replace(line, row=found.row, work=work, tier=found.tier, remark=found.remark)
         lines.append(line)
     return lines
 

@@ -1,6 +1,6 @@
-"""The layers of what is known of a problem: a pinned file of wisdom, the user's store, tables that are shipped.
+"""The tiers of what is known of a problem: a pinned file of wisdom, the user's store, tables that are shipped.
 
-The first layer that has a row within the limits decides. Answers are remembered until a layer changes, which is looked
+The first tier that has a row within the limits decides. Answers are remembered until a tier changes, which is looked
 for every second, and at once after this process has written. Nothing here raises: a file that cannot be used is passed
 over with one warning.
 """
@@ -22,17 +22,17 @@ from autotune.store.rows import PROVISIONAL, REGIMES, WARM, Limits, Row, limits_
 from autotune.wisdom.document import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
-LAYERS = PINNED_LAYER, STORE_LAYER, SHIPPED_LAYER = ("pinned", "store", "shipped")
+TIERS = PINNED_TIER, STORE_TIER, SHIPPED_TIER = ("pinned", "store", "shipped")
 OLDER = "older kernels"  # what a row was measured with whose sources are not current
 RECHECK_SECONDS = 1.0  # how soon a look-up sees what another process has found, or another file pinned
 REMEMBERED = 4096  # answers
 
 
 class Found(NamedTuple):
-    """A row, the layer that it is from, one of `LAYERS`, and whether its sources are current."""
+    """A row, the tier that it is from, one of `TIERS`, and whether its sources are current."""
 
     row: Row
-    layer: str
+    tier: str
     current: bool = True
 
     @property
@@ -46,8 +46,8 @@ class Found(NamedTuple):
 Winners = list[tuple[str, str]]  # problem, candidate
 
 
-class Layer(Protocol):
-    """What a layer can be asked; `Store` says how it answers."""
+class Tier(Protocol):
+    """What a tier can be asked; `Store` says how it answers."""
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]: ...
     def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None: ...
@@ -115,24 +115,24 @@ def _state(path: Path) -> tuple[Any, ...]:
 
 @dataclass
 class _Look:
-    """The layers as they were when last looked at, and the answers that have held since.
+    """The tiers as they were when last looked at, and the answers that have held since.
 
     until: of `time.monotonic()`, when to look again.  writes: of this process by then.
     """
 
-    layers: list[tuple[str, Layer]]
-    state: list[tuple[Layer, tuple[Any, ...]]]
+    tiers: list[tuple[str, Tier]]
+    state: list[tuple[Tier, tuple[Any, ...]]]
     until: float
     writes: int
     answers: dict[tuple[str, Limits], Found | None] = field(default_factory=dict)
     winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
 
 
-class Layers:
-    """What a process may ask of all layers."""
+class Tiers:
+    """What a process may ask of all tiers."""
 
     def __init__(self, tables: Path | None = None, kept: store.Store | None = None) -> None:
-        """Look into these layers.
+        """Look into these tiers.
 
         Arguments:
             tables: the folder of shipped tables, one `<device>.json` each (`autotune export --device-table`).
@@ -154,7 +154,7 @@ class Layers:
         prefix: str = "",
         read_only: bool = True,
     ) -> Found | None:
-        """The best row of the first layer that has one within the limits, of the first regime that any layer knows.
+        """The best row of the first tier that has one within the limits, of the first regime that any tier knows.
 
         Arguments are those of `Store.best`; `read_only=False` asks the store that this process writes.
         """
@@ -164,7 +164,7 @@ class Layers:
             return look.answers[request]
         except KeyError:
             _make_room(look.answers)
-            found = look.answers[request] = _search(look.layers, device, *request)
+            found = look.answers[request] = _search(look.tiers, device, *request)
             return found
 
     def older(
@@ -188,19 +188,19 @@ class Layers:
             device, problem, sources=sources, workspace_limit=workspace_limit, accuracies=accuracies, prefix=prefix
         )
         for regime in REGIMES:
-            for name, layer in self._look(device).layers:
-                if best is None or (best.row.regime, best.layer) == (regime, name):
-                    found = _older(layer.rows(device, problem, regime), limits, best and best.row)
+            for name, tier in self._look(device).tiers:
+                if best is None or (best.row.regime, best.tier) == (regime, name):
+                    found = _older(tier.rows(device, problem, regime), limits, best and best.row)
                     if found:
                         return [Found(row, name, current=False) for row in found]
         return []
 
     def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
-        """Every candidate's row, from the first layer that has a current one; else one that nothing has replaced."""
+        """Every candidate's row, from the first tier that has a current one; else one that nothing has replaced."""
         found: dict[str, Found] = {}
         older: dict[str, Found] = {}
-        for name, layer in self._look(device).layers:
-            rows = layer.rows(device, problem, regime)
+        for name, tier in self._look(device).tiers:
+            rows = tier.rows(device, problem, regime)
             for row in rows:
                 if row.sources in sources:
                     found.setdefault(row.candidate, Found(row, name))
@@ -213,39 +213,39 @@ class Layers:
         return [each for regime in REGIMES for each in self.rows(device, problem, sources, regime).values()]
 
     def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
-        """As `Store.winners`, of each problem from the first layer that knows it."""
+        """As `Store.winners`, of each problem from the first tier that knows it."""
         look, request = self._look(device), (like, frozenset(sources), regime)
         if request not in look.winners:
             found: dict[str, str] = {}
-            for _, layer in look.layers:
-                for problem, candidate in layer.winners(device, like, sources=sources, regime=regime):
+            for _, tier in look.tiers:
+                for problem, candidate in tier.winners(device, like, sources=sources, regime=regime):
                     found.setdefault(problem, candidate)
             _make_room(look.winners)
             look.winners[request] = sorted(found.items())
         return look.winners[request]
 
     def forget(self) -> None:
-        """Look at the layers again when next asked."""
+        """Look at the tiers again when next asked."""
         self._looks.clear()
 
     def _look(self, device: str, read_only: bool = True) -> _Look:
         now, seen = time.monotonic(), self._looks.get((device, read_only))
         if seen is not None and now < seen.until and seen.writes == writes():
             return seen
-        written = writes()  # before the layers are asked: what is written meanwhile is seen the next time
-        layers = list(self._make(device, read_only))
-        look = _Look(layers, [(layer, layer.version()) for _, layer in layers], now + RECHECK_SECONDS, written)
+        written = writes()  # before the tiers are asked: what is written meanwhile is seen the next time
+        tiers = list(self._make(device, read_only))
+        look = _Look(tiers, [(tier, tier.version()) for _, tier in tiers], now + RECHECK_SECONDS, written)
         if seen is not None and seen.state == look.state:
             look.answers, look.winners = seen.answers, seen.winners
         self._looks[device, read_only] = look
         return look
 
-    def _make(self, device: str, read_only: bool) -> Iterator[tuple[str, Layer]]:
+    def _make(self, device: str, read_only: bool) -> Iterator[tuple[str, Tier]]:
         if pinned := os.environ.get(PINNED):
-            yield PINNED_LAYER, self._book(Path(pinned))
-        yield STORE_LAYER, self._kept or store.shared(read_only=read_only)
+            yield PINNED_TIER, self._book(Path(pinned))
+        yield STORE_TIER, self._kept or store.shared(read_only=read_only)
         if self._tables is not None and (table := self._tables / f"{device}.json").exists():
-            yield SHIPPED_LAYER, self._book(table)
+            yield SHIPPED_TIER, self._book(table)
 
     def _book(self, path: Path) -> Book:
         return self._books.setdefault(path, Book(path))
@@ -270,10 +270,10 @@ def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list
     ]
 
 
-def _search(layers: Iterable[tuple[str, Layer]], device: str, problem: str, limits: Limits) -> Found | None:
+def _search(tiers: Iterable[tuple[str, Tier]], device: str, problem: str, limits: Limits) -> Found | None:
     for regime in REGIMES:
-        for name, layer in layers:
-            row = layer.find(device, problem, regime, limits)
+        for name, tier in tiers:
+            row = tier.find(device, problem, regime, limits)
             if row is not None:
                 return Found(row, name)
     return None

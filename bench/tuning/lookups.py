@@ -11,7 +11,8 @@ from autotune.paths import VARIABLE
 from autotune.store.store import Row, Store
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
-from cpuconv.choice import select, tuned
+from cpuconv import session as memory
+from cpuconv.choice import model, select, tuned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
 
@@ -22,14 +23,14 @@ OPENINGS = 30  # the same of openings
 
 def lookup(session: Session) -> Iterator[Figure]:
     """A look-up in a process that has asked before."""
-    device, limits = fingerprint().key, select.Limits()
+    device, limits = fingerprint().key, model.Limits()
     problem = ConvProblem.parse(session.problems[0].key)
-    name = str(select.by_model(problem, limits))
+    name = str(model.by_model(problem, limits))
     row = _row(device, 0)._replace(problem=problem.key, candidate=name, sources=workload.sources_of(name))
     cache = session.folder / "cache"
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = str(cache)
-    tuned.forget()
+    memory.current.forget_choices()
     try:
         with Store(cache / "autotune.sqlite") as store:
             store.put([row])
@@ -45,7 +46,7 @@ def lookup(session: Session) -> Iterator[Figure]:
         os.environ.pop(VARIABLE)
         if before is not None:
             os.environ[VARIABLE] = before
-        tuned.forget()
+        memory.current.forget_choices()
 
 
 def large(session: Session) -> Iterator[Figure]:

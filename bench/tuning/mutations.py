@@ -26,7 +26,8 @@ from autotune.workload import ADMITS, Problem
 from bench.tuning.figures import Figure
 from bench.tuning.fuzz import Done, Tally, fuzz_store, fuzz_wisdom
 from bench.tuning.session import Session
-from cpuconv.choice import select, tuned
+from cpuconv import session as memory
+from cpuconv.choice import model, tuned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
 
@@ -97,7 +98,7 @@ def fill(store: Store) -> None:
     device = fingerprint()
     store.register(device)
     store.note([Problem(PROBLEM.key, "a layer", 1, float(PROBLEM.flops), "a network")])
-    names = [str(each.candidate) for each in select.spread(select.ranking(PROBLEM))[:CANDIDATES]]
+    names = [str(each.candidate) for each in model.favourites_first(model.ranking(PROBLEM))[:CANDIDATES]]
     rows = [
         Row(device.key, PROBLEM.key, name, workload.sources_of(name), "ok", median=seconds, spread=1e-6, score=seconds)
         for name, seconds in ((name, 1e-5 * (1 + at)) for at, name in enumerate(names))
@@ -112,14 +113,14 @@ class _Planner:
 
     def __init__(self, pinned: Path) -> None:
         self.pinned = pinned
-        self.limits = select.Limits()
-        self.known = {each.candidate for each in select.ranking(PROBLEM)}
+        self.limits = model.Limits()
+        self.known = {each.candidate for each in model.ranking(PROBLEM)}
         self.checked: set[str] = set()
 
     def look(self, content: bytes, found: Wisdom) -> str | None:
         """What is wrong with the plan."""
         self.pinned.write_bytes(content)
-        tuned.forget()
+        memory.current.forget_choices()
         choice = tuned.lookup(PROBLEM, self.limits)
         if choice is None:
             return None

@@ -94,11 +94,14 @@ class Session:
         return next((row for row in rows if row.accuracy in ADMITS[ACCURACY]), None)
 
     def against(self, what: str, rivals: Callable[[Problem], Sequence[str] | None]) -> Iterator[tuple[Problem, Times]]:
-        """Each problem's rivals timed again, interleaved; a problem without is left out. On more preparations where
-        these differ, as two that do not can then be told from two that do.
+        """Time each problem's rivals again, interleaved; a problem without rivals is left out.
 
-        Raises:
-            SystemExit: none has rivals.
+        Rivals that differ are timed on more preparations, so that real differences can be told from noise.
+
+        Raises
+        ------
+        SystemExit
+            No problem has rivals.
         """
         found = [(problem, names) for problem in self.problems if (names := rivals(problem))]
         if not found:

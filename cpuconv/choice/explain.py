@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from autotune.report.explain import Explanation, account
 from autotune.workload import Rejected
-from cpuconv.choice.select import Limits, applicable, limited, offered, ranking
+from cpuconv.choice import tuned
+from cpuconv.choice.model import Limits, applicable, as_tuner_candidate, ranking, why_excluded
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.work import work_of
 
 
 def explain(problem: ConvProblem, limits: Limits, algorithm: str, decided_by: str) -> Explanation:
     """Account of the choice `algorithm` for `problem`; measured figures and roofs come from the store."""
-    from cpuconv.choice import tuned
-
     ranked = ranking(problem)
-    left_out = {str(each.candidate): limited(problem, each, limits) for each in ranked}
+    left_out = {str(each.candidate): why_excluded(problem, each, limits) for each in ranked}
     return account(
         problem.key,
         problem.flops,
         tuned.rows(problem),
-        [offered(problem, each) for each in ranked],
+        [as_tuner_candidate(problem, each) for each in ranked],
         [Rejected(name, reason) for name, reason in applicable(problem) if reason is not None],
         algorithm=algorithm,
         decided_by=decided_by,

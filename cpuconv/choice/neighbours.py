@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from autotune.workload import REGIMES
 from cpuconv.choice import tuned
-from cpuconv.choice.select import Limits, Ranked, admitted, limited, modelled_cost
+from cpuconv.choice.model import Limits, Ranked, modelled_cost, why_excluded, within_limits
 from cpuconv.errors import CpuconvError
 from cpuconv.problem.activation import Activation
 from cpuconv.problem.problem import ConvProblem
@@ -33,7 +33,7 @@ def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, li
         candidate = tuned.named(problem, name)
         if candidate is not None:
             own = Ranked(candidate, modelled_cost(problem, candidate))
-            if own.cost.estimate <= AGREES * favourite.cost.estimate and limited(problem, own, limits) is None:
+            if own.cost.estimate <= AGREES * favourite.cost.estimate and why_excluded(problem, own, limits) is None:
                 return candidate
     return None
 
@@ -41,7 +41,7 @@ def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, li
 def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
     """The candidate that the nearest tuned neighbour speaks for, if the cost model agrees.
 
-    It is the neighbour's own, or else the favourite of its solver, among `select.admitted`, of which `best` is the
+    It is the neighbour's own, or else the favourite of its solver, among `model.within_limits`, of which `best` is the
     first.
     """
     near = nearest(problem)
@@ -51,7 +51,7 @@ def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str =
     if prefix and solver != prefix.partition("(")[0]:
         return None
     limit = AGREES * best.cost.estimate
-    likely = [each for each in admitted(problem, limits, prefix or f"{solver}(") if each.cost.estimate <= limit]
+    likely = [each for each in within_limits(problem, limits, prefix or f"{solver}(") if each.cost.estimate <= limit]
     same = [each for each in likely if str(each.candidate) == near]
     return next((each.candidate for each in same + likely), None)
 

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from autotune.machine.device import fingerprint
 from autotune.machine.roofline import Roofs, roofs_for
 from autotune.store.store import shared
-from autotune.wisdom.tiers import Found, Layers
-from autotune.workload import ADMITS, REGIMES
-from cpuconv.choice import select
-from cpuconv.choice.select import Choice, Limits
+from autotune.wisdom.tiers import Found
+from autotune.workload import ADMITS
+from cpuconv import session
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, current_sources
 
-TABLES = Path(__file__).parents[1] / "wisdom"
-"""Device tables that come with the package, each found by its device's fingerprint."""
-
-_layers = Layers(TABLES)
-
 
 def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
-    """The fastest row within the limits, of a candidate whose name begins so, with the layer that knows it, or None.
+    """The fastest row within the limits, of a candidate whose name begins so, with the tier that knows it, or None.
 
     Those timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
     `profile` writes.
     """
-    return _layers.lookup(
+    return session.current.tiers.lookup(
         fingerprint().key,
         problem.key,
         sources=current_sources(),
@@ -43,13 +35,13 @@ def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only:
     """The candidate of `best`, if the problem's solvers have it, or None."""
     found = best(problem, limits, prefix, read_only=read_only)
     candidate = None if found is None else named(problem, found.row.candidate)
-    return None if candidate is None else Choice(candidate, found.layer)
+    return None if candidate is None else Choice(candidate, found.tier)
 
 
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
     """Names that rows measured with older kernels speak for, within the limits and not replaced by what was measured
     since, best first."""
-    found = _layers.older(
+    found = session.current.tiers.older(
         fingerprint().key,
         problem.key,
         sources=current_sources(),
@@ -73,40 +65,16 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
     return candidate
 
 
-def forget() -> None:
-    """Drop remembered answers and the choices that were made by them."""
-    _layers.forget()
-    select.forget()
-
-
 def rows(problem: ConvProblem) -> list[Found]:
-    """Every known row of the problem that nothing has replaced, warm before cold, with the layer that it is from."""
-    return _layers.all_rows(fingerprint().key, problem.key, current_sources())
+    """Every known row of the problem that nothing has replaced, warm before cold, with the tier that it is from."""
+    return session.current.tiers.all_rows(fingerprint().key, problem.key, current_sources())
 
 
 def winners(like: str, regime: str) -> list[tuple[str, str]]:
-    """(problem's key, best candidate) of every problem that any layer knows and whose key matches a pattern of LIKE."""
-    return _layers.winners(fingerprint().key, like, current_sources(), regime)
+    """(problem's key, best candidate) of every problem that any tier knows and whose key matches a pattern of LIKE."""
+    return session.current.tiers.winners(fingerprint().key, like, current_sources(), regime)
 
 
 def roofs(threads: int) -> Roofs | None:
     """This device's measured roofs for so many threads, or None."""
     return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
-
-
-def profile(problem: ConvProblem) -> None:
-    """Time the problem's candidates now, in this process, and store the results."""
-    from autotune.tuning.search import profile as profile_problem
-    from cpuconv.tuning.workload import workload
-
-    profile_problem(workload, problem.key, shared(read_only=False))
-    forget()
-
-
-def compare_threads(options: Sequence[ConvProblem]) -> None:
-    """Time the stored winners of one problem for several numbers of threads together, and store the results."""
-    from autotune.tuning.threads import compare
-    from cpuconv.tuning.workload import workload
-
-    compare(workload, {each.threads: each.key for each in options}, shared(read_only=False), REGIMES[0])
-    forget()

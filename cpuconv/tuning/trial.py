@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import layouts
-from cpuconv.choice.select import Choice, Limits
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem

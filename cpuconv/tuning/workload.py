@@ -8,8 +8,8 @@ from typing import Any
 
 import autotune.workload as protocol
 from autotune.machine.roofline import Work
-from cpuconv.choice import select, tuned
-from cpuconv.choice.select import AUTO, Limits
+from cpuconv.choice import model, select
+from cpuconv.choice.model import AUTO, Limits
 from cpuconv.errors import SourceError
 from cpuconv.isa import current
 from cpuconv.problem import sources
@@ -17,6 +17,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble, current_sources, effective_threads
 from cpuconv.runtime import cache
 from cpuconv.runtime.threads import pool
+from cpuconv.session import TABLES
 from cpuconv.tuning.probes import probe
 from cpuconv.tuning.speed_probe import speed_probe
 from cpuconv.tuning.trial import ConvTrial
@@ -38,7 +39,7 @@ class ConvWorkload:
         """Instruction set that kernels are generated for."""
         return current().name
 
-    tables = tuned.TABLES
+    tables = TABLES
 
     def sources_of(self, name: str) -> str:
         """Hash of the kernel sources that a candidate is made from."""
@@ -76,8 +77,8 @@ class ConvWorkload:
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
         """Every candidate, the model's favourite first, and the solvers that cannot run, with their reasons."""
         problem = ConvProblem.parse(key)
-        found = [select.offered(problem, ranked) for ranked in select.spread(select.ranking(problem))]
-        rejected = [protocol.Rejected(name, why) for name, why in select.applicable(problem) if why is not None]
+        found = [model.as_tuner_candidate(problem, ranked) for ranked in model.favourites_first(model.ranking(problem))]
+        rejected = [protocol.Rejected(name, why) for name, why in model.applicable(problem) if why is not None]
         return found, rejected
 
     def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Layers of wisdom: which decides, and how soon a change of one is seen."""
+"""Tiers of wisdom: which decides, and how soon a change of one is seen."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from autotune.store.database import StoreWarning
 from autotune.store.rows import COLD, Row
 from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
-from autotune.wisdom import tiers as layers
+from autotune.wisdom import tiers
 from autotune.wisdom.document import Wisdom
-from autotune.wisdom.tiers import Layers
+from autotune.wisdom.tiers import Tiers
 
 REPO = Path(__file__).parents[1]
 HERE = fingerprint()
@@ -34,7 +34,7 @@ def row(candidate: str, seconds: float, **values) -> Row:
 @pytest.fixture(autouse=True)
 def warned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_warned", set())
-    monkeypatch.delenv(layers.PINNED, raising=False)
+    monkeypatch.delenv(tiers.PINNED, raising=False)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "autotune.sqlite"
 
 
-def best(asked: Layers, problem: str = "p") -> str | None:
+def best(asked: Tiers, problem: str = "p") -> str | None:
     found = asked.lookup(HERE.key, problem, sources=SOURCES)
     return found and found.row.candidate
 
@@ -56,16 +56,16 @@ def table(path: Path, *rows: Row) -> None:
     path.write_text(wisdom.render(made))
 
 
-def test_the_first_layer_that_knows_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_tier_that_knows_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(layers, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(tiers, "RECHECK_SECONDS", 0.0)
     pinned, folder = tmp_path / "pinned.json", tmp_path / "tables"
     table(folder / f"{HERE.key}.json", row("shipped", 3e-3), row("only shipped", 1e-3, problem="q"))
-    asked = Layers(folder)
+    asked = Tiers(folder)
 
     def ask(problem: str = "p", **limits) -> tuple[str, str] | None:
         found = asked.lookup(HERE.key, problem, sources=limits.pop("sources", SOURCES), **limits)
-        return found and (found.layer, found.row.candidate)
+        return found and (found.tier, found.row.candidate)
 
     assert ask() == ("shipped", "shipped")
     Store().put([row("stored", 5e-3, workspace=100), row("cold", 1e-3, regime=COLD, problem="r")])
@@ -73,12 +73,12 @@ def test_the_first_layer_that_knows_decides(tmp_path: Path, monkeypatch: pytest.
     assert ask(workspace_limit=99) == ("shipped", "shipped")
     assert ask("r") == ("store", "cold")
     table(pinned, row("pinned", 9e-3), row("stale", 1e-3, sources="old"))
-    monkeypatch.setenv(layers.PINNED, str(pinned))
+    monkeypatch.setenv(tiers.PINNED, str(pinned))
     assert ask() == ("pinned", "pinned")
     assert ask("q") == ("shipped", "only shipped")
     assert ask(sources={"new"}) is None
     assert ask(prefix="st") == ("store", "stored")
-    assert {name: each.layer for name, each in asked.rows(HERE.key, "p", SOURCES).items()} == {
+    assert {name: each.tier for name, each in asked.rows(HERE.key, "p", SOURCES).items()} == {
         "pinned": "pinned",
         "stored": "store",
         "shipped": "shipped",
@@ -91,16 +91,16 @@ def test_the_first_layer_that_knows_decides(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("content", [b"{}", b"\xff", None])
 def test_a_pinned_file_that_is_none_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content) -> None:
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv(layers.PINNED, str(tmp_path / "pinned.json"))
+    monkeypatch.setenv(tiers.PINNED, str(tmp_path / "pinned.json"))
     if content is not None:
         (tmp_path / "pinned.json").write_bytes(content)
     with pytest.warns(StoreWarning, match="pinned.json.*nothing is taken from it") as caught:
         for _ in range(3):
-            assert Layers(tmp_path).lookup(HERE.key, "p", sources=SOURCES) is None
+            assert Tiers(tmp_path).lookup(HERE.key, "p", sources=SOURCES) is None
     assert len(caught) == 1
 
 
-def test_winners_of_all_layers(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_of_all_tiers(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row("a", 2e-3, problem="k3 x"), row("b", 1e-3, problem="k3 x"), row("c", 1e-3, problem="k5 x")]
     table(
         tmp_path / f"{HERE.key}.json",
@@ -109,7 +109,7 @@ def test_winners_of_all_layers(path: Path, tmp_path: Path, monkeypatch: pytest.M
         row("old", 1e-4, problem="k3 y", sources="t"),
         row("alone", 1e-4, problem="k9 x", sources="t"),
     )
-    asked = Layers(tmp_path)
+    asked = Tiers(tmp_path)
     assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "d")]
     Store().put([row("mine", 9e-3, problem="k3 y"), row("cold", 9e-3, problem="k3 w", regime=COLD)])
     assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "mine")]
@@ -120,11 +120,11 @@ def test_winners_of_all_layers(path: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path, tmp_path: Path) -> None:
-    asked = Layers(tmp_path)
+    asked = Tiers(tmp_path)
 
     def older(problem: str = "p", **limits) -> list[str]:
         found = asked.older(HERE.key, problem, sources=SOURCES, **limits)
-        assert not any(each.current for each in found) and {each.remark for each in found} <= {layers.OLDER}
+        assert not any(each.current for each in found) and {each.remark for each in found} <= {tiers.OLDER}
         return [each.row.candidate for each in found]
 
     table(
@@ -144,7 +144,7 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
     # Tuned again: nothing of before counts.
     Store().put([row("again", 4e-3, problem="r", created=6.0)])
     assert (best(asked, "r"), older("r")) == ("new", [])
-    # What is current in any layer comes first.
+    # What is current in any tier comes first.
     table(tmp_path / f"{HERE.key}.json", row("current", 9e-3))
     Store().put([row("old", 1e-3, sources="t")])
     asked.forget()
@@ -161,7 +161,7 @@ def put_elsewhere(path: Path) -> None:
 
 
 def test_what_this_process_writes_is_seen_at_once(path: Path) -> None:
-    asked = Layers()
+    asked = Tiers()
     assert best(asked) is None
     assert not path.exists()
     Store().put([row("a", 2e-3)])
@@ -172,8 +172,8 @@ def test_what_this_process_writes_is_seen_at_once(path: Path) -> None:
 
 def test_what_others_write_is_seen_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store().put([row("a", 2e-3)])
-    monkeypatch.setattr(layers, "RECHECK_SECONDS", 1000.0)
-    asked = Layers()
+    monkeypatch.setattr(tiers, "RECHECK_SECONDS", 1000.0)
+    asked = Tiers()
     assert best(asked) == "a"
     put_elsewhere(path)
     assert best(asked) == "a"
@@ -183,7 +183,7 @@ def test_what_others_write_is_seen_soon(path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_new_file_in_the_place_of_the_old_is_seen(path: Path) -> None:
     Store(path).put([row("a", 2e-3)])
-    asked = Layers()
+    asked = Tiers()
     assert best(asked) == "a"
     for file in path.parent.iterdir():
         file.unlink()
@@ -193,10 +193,10 @@ def test_a_new_file_in_the_place_of_the_old_is_seen(path: Path) -> None:
 
 def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path: Path, monkeypatch) -> None:
     Store().put([row("a", 2e-3)])
-    asked = Layers()
+    asked = Tiers()
     assert best(asked) == "a"
-    monkeypatch.setattr(layers, "RECHECK_SECONDS", 0.0)
-    monkeypatch.setattr(layers, "REMEMBERED", 3)
+    monkeypatch.setattr(tiers, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(tiers, "REMEMBERED", 3)
     with monkeypatch.context() as patch:
         patch.setattr(Store, "find", None)  # nobody asks the store again
         asked._looks[HERE.key, True].until = 0.0
@@ -210,11 +210,11 @@ def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path: Path,
 
 def test_a_look_up_asks_the_store_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store().put([row(f"c{n}", 1e-3 + n, problem=f"p{m}") for m in range(9) for n in range(3)])
-    monkeypatch.setattr(layers, "RECHECK_SECONDS", math.inf)
-    monkeypatch.setattr(layers, "REMEMBERED", 9)
+    monkeypatch.setattr(tiers, "RECHECK_SECONDS", math.inf)
+    monkeypatch.setattr(tiers, "REMEMBERED", 9)
     find, found = Store.find, []
     monkeypatch.setattr(Store, "find", lambda store, *given: found.append(given) or find(store, *given))
-    asked = Layers()
+    asked = Tiers()
     for _ in range(5):
         for m in range(9):
             assert best(asked, f"p{m}") == "c0"

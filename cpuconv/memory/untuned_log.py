@@ -1,0 +1,117 @@
+"""Problems that were asked for and not tuned: counted for `autotune warmup --missed`, noticed once they are tuned.
+
+A call only counts. A daemon thread writes the counts to the store every few seconds, as does the end of the process,
+and looks whether somebody, such as a tuner in the background, has stored what was missed. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+from autotune.machine.device import fingerprint
+from autotune.paths import store_path
+from autotune.store.store import shared
+from cpuconv.problem.problem import ConvProblem
+
+PERIOD = 2.0  # seconds between looks
+MOST = 1024  # problems that are remembered at once
+
+IsTuned = Callable[[ConvProblem, Any], bool]
+
+
+class UntunedLog:
+    """Counts of untuned problems, and who waits for them to be tuned.
+
+    Attributes
+    ----------
+    counts : dict
+        How often each problem was asked for since the counts were last written.
+    waiting : dict
+        (problem, limits) that are not tuned yet, each with the function that tells.
+    period : float
+        Seconds between the looks of the daemon thread.
+    """
+
+    def __init__(self, on_tuned: Callable[[ConvProblem], object], *, attended: bool = True) -> None:
+        """Start with no counts.
+
+        Parameters
+        ----------
+        on_tuned : callable
+            Called by `settle` with each problem that was missed and is tuned now.
+        attended : bool
+            Whether a daemon thread calls `flush` and `settle`, from the first problem on.
+        """
+        self.counts: dict[ConvProblem, int] = {}
+        self.waiting: dict[tuple[ConvProblem, Hashable], IsTuned] = {}
+        self.period = PERIOD
+        self._on_tuned, self._attended = on_tuned, attended
+        self.after_fork()
+
+    def add(self, problem: ConvProblem, limits: Hashable, is_tuned: IsTuned) -> None:
+        """Count a problem of which nothing is stored within `limits`, until `is_tuned(problem, limits)`."""
+        with self._lock:
+            if problem.n and (problem in self.counts or len(self.counts) < MOST):
+                self.counts[problem] = self.counts.get(problem, 0) + 1
+                if len(self.waiting) < MOST:
+                    self.waiting[problem, limits] = is_tuned
+            if self._attended and self._thread is None:
+                self._thread = threading.Thread(target=self._attend, name="cpuconv-untuned", daemon=True)
+                with contextlib.suppress(RuntimeError):  # the process is ending
+                    self._thread.start()
+
+    def flush(self) -> None:
+        """Write what was counted to the store, if that can be written."""
+        with self._lock:
+            counts = dict(self.counts)
+            self.counts.clear()
+        if not counts:
+            return
+        with contextlib.suppress(Exception):  # inference goes on whatever happens to the store
+            store = shared(read_only=False)
+            if _is_writable(store.path):
+                store.add_missed(fingerprint().key, [(problem.key, count) for problem, count in counts.items()])
+
+    def settle(self) -> None:
+        """Tell of what has been tuned since, so that the next call or plan takes what was found."""
+        for (problem, limits), is_tuned in list(self.waiting.items()):
+            if is_tuned(problem, limits):
+                with self._lock:
+                    self.waiting.pop((problem, limits), None)
+                self._on_tuned(problem)
+
+    def after_fork(self) -> None:
+        """In a child: the parent writes the counts, and its thread is not here."""
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.counts.clear()
+
+    def _attend(self) -> None:
+        seen: tuple[Any, ...] = ()
+        pause = threading.Event()  # nobody sets it
+        while not pause.wait(self.period):
+            with contextlib.suppress(Exception):
+                self.flush()
+                if (now := _state_of_store()) != seen:
+                    seen = now
+                    self.settle()
+
+
+def _state_of_store() -> tuple[Any, ...]:
+    """Another after every change of the store."""
+    found = []
+    for name in (store_path(), Path(f"{store_path()}-wal")):
+        with contextlib.suppress(OSError):
+            status = name.stat()
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _is_writable(path: Path) -> bool:
+    place = next(each for each in (path, *path.parents) if each.exists())
+    return os.access(place, os.W_OK)

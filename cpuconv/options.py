@@ -1,0 +1,87 @@
+"""Options: what a convolution is asked for beside its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cpuconv import session
+from cpuconv.choice import select
+from cpuconv.choice.model import AUTO, Choice, Limits, check_options
+from cpuconv.memory.fingerprint import Fingerprint
+from cpuconv.problem.arguments import problem_from_arguments
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments that `conv2d`, `plan` and `explain` have in common; `plan` says what each may be."""
+
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+    activation: Any = None
+    residual: bool = False
+    in_layout: str = "NCHW"
+    out_layout: str = "NCHW"
+    threads: int | str | None = None
+    strategy: str = "cached"
+    accuracy: str = "standard"
+    workspace_limit: int | None = None
+    reproducible: bool = False
+    algorithm: str | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What a choice must keep to."""
+        return Limits(self.accuracy, self.workspace_limit, self.reproducible)
+
+    def problem(self, x_shape: Sequence[int], w_shape: Sequence[int]) -> ConvProblem:
+        """The problem of these shapes, its layouts and threads decided.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            An argument of a value or type it must not have.
+        """
+        check_options(self.strategy, self.accuracy, self.workspace_limit, self.reproducible)
+        wanted = self.in_layout, self.out_layout
+        in_layout, out_layout = ("NCHW" if name == AUTO else name for name in wanted)
+        threads = wanted_threads(self.threads)
+        problem = problem_from_arguments(
+            x_shape,
+            w_shape,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            self.activation,
+            self.residual,
+            in_layout,
+            out_layout,
+            maximum_threads() if threads == AUTO else check_threads(threads),
+        )
+        if AUTO in wanted:
+            problem = select.resolve_layouts(problem, *wanted, self.limits)
+        if threads == AUTO:
+            problem = select.best_threads(problem, self.strategy, self.limits, self._tuner())
+        return problem
+
+    def choose(self, problem: ConvProblem, weight: Fingerprint | None = None) -> Choice:
+        """The candidate for `problem`; with these weights, if known: a form in which they are packed is preferred."""
+        if problem.n == 0:  # nothing will run: any algorithm will do
+            return select.choose(replace(problem, n=1), "heuristic", self.limits, self.algorithm)
+        choice = select.choose(problem, self.strategy, self.limits, self.algorithm, self._tuner())
+        if weight is None or self.algorithm is not None:
+            return choice
+        return select.reusing(problem, self.limits, choice, session.current.weights.forms(weight))
+
+    def _tuner(self) -> select.Tuner | None:
+        if self.strategy != "profile":
+            return None
+        from cpuconv.tuning import profile  # and with it all of the tuner
+
+        return profile
