@@ -163,9 +163,9 @@ class Workload(Protocol):
     def prepare(self, key: str, name: str, regime: str = "warm") -> Trial:
         """Bind a candidate to random data; cold: every run finds its weights in memory, not in a cache."""
 
-    def reference(self, key: str) -> Callable[[], None]:
-        """Work of known length, arithmetic and stores, about 50 µs, on the threads of a problem. The same callable
-        each time, as long as it is in use: what it took at its best is remembered by it."""
+    def speed_probe(self, key: str) -> Callable[[], None]:
+        """Work of known length, arithmetic and stores, about 50 µs, on the threads of a problem: how long it takes
+        tells how fast the machine is."""
 
     def work(self, key: str, name: str) -> Work | None:
         """What a candidate cannot avoid doing, for the roofline; None of a name that these sources do not know."""

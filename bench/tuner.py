@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from autotune.machine.device import fingerprint
-from autotune.timing.measure import EFFORTS
+from autotune.tuning.effort import EFFORTS
 from autotune.workload import Problem
 from bench.shapes.drawn import draw
 from bench.tuning.choices import heuristic, regret, repeat, seconds

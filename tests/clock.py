@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.timing.measure import Entrant, calibrate
+from autotune.timing.sample import Entrant, calibrate
 
 
 class Clock:
@@ -35,5 +35,5 @@ class Clock:
 
 
 def enter(clock: Clock, noise: float = 0.0, **seconds: float) -> dict[str, Entrant]:
-    """Entrants of a race that take these seconds."""
+    """Entrants that take so many seconds."""
     return {name: calibrate(clock.run(name, each, noise)) for name, each in seconds.items()}

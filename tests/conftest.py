@@ -125,6 +125,6 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a candidate was timed")
 
-    for name in ("settle", "race", "calibrate"):
+    for name in ("settle", "run_rounds", "calibrate"):
         monkeypatch.setattr(search, name, refuse)
     return refuse

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -125,26 +124,6 @@ def test_quota(tmp_path: Path, case: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
     assert cores.quota_cores(tmp_path / "cgroup", tmp_path / "membership") == expected
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads choose no core here")
-def test_a_thread_moves_to_each_core_and_may_still_use_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[set[int]] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: asked.append(set(cores)))
-    for turn in range(3):
-        cores.move_thread(turn)
-    assert asked == [{2}, {2, 5}, {5}, {2, 5}, {2}, {2, 5}]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2})
-    cores.move_thread(3)
-    assert len(asked) == 6
-
-    def refuse(pid: int, wanted: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5})
-    monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    cores.move_thread(0)  # not allowed, and no error
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,22 @@
-"""Samples: long enough, the least of several parts, warm."""
+"""Samples: long enough, of several parts, on data and a stack that moved."""
 
 from __future__ import annotations
 
+import statistics
 import sys
 
 import pytest
 from clock import Clock
 
-from autotune.timing import measure, stack
-from autotune.timing.measure import Entrant, calibrate
-from autotune.timing.pace import Pace
+from autotune.timing import sample, stack
+from autotune.timing.sample import Entrant, calibrate, median_and_spread
 
 
 def test_calibration_makes_samples_long_enough(clock: Clock) -> None:
     short, long = calibrate(clock.run("short", 1e-6)), calibrate(clock.run("long", 0.1))
     assert short.seconds == pytest.approx(1e-6, rel=0.01)
-    assert short.parts == measure.PARTS
-    assert 1 <= short.cost / (measure.PARTS * measure.PART_SECONDS) <= 1.2
+    assert short.parts == sample.PARTS
+    assert 1 <= short.loops * short.seconds / sample.PART_SECONDS <= 1.2
     assert (long.parts, long.loops, long.seconds) == (1, 1, pytest.approx(0.1))
 
 
@@ -25,9 +25,8 @@ def test_a_sample_has_parts_unless_it_takes_long(clock: Clock, seconds: float, p
     entrant = calibrate(clock.run("run", seconds))
     assert (entrant.parts, entrant.loops) == (parts, 1)
     clock.order.clear()
-    entrant.sample(Pace(None))
+    entrant.sample()
     assert len(clock.order) == parts
-    assert entrant.cost == pytest.approx(parts * seconds)
 
 
 def test_a_sample_is_the_least_of_its_parts(clock: Clock) -> None:
@@ -36,7 +35,7 @@ def test_a_sample_is_the_least_of_its_parts(clock: Clock) -> None:
     def run() -> None:
         clock.now += 1e-3 * next(turns)
 
-    assert Entrant(run, 6, 1, 5e-4).sample(Pace(None)) == pytest.approx(2e-3)
+    assert Entrant(run, 6, 1, 5e-4).sample() == pytest.approx(2e-3)
 
 
 def test_data_that_take_several_runs_to_settle_in_a_cache_have_them(clock: Clock) -> None:
@@ -52,7 +51,7 @@ def test_data_that_take_several_runs_to_settle_in_a_cache_have_them(clock: Clock
         cold = 0
 
     entrant = calibrate(run, move=move)
-    assert [entrant.sample(Pace(None)) for _ in range(3)] == pytest.approx([1e-3] * 3, rel=0.01)
+    assert [entrant.sample() for _ in range(3)] == pytest.approx([1e-3] * 3, rel=0.01)
 
 
 def test_the_stack_is_elsewhere_each_time(clock: Clock) -> None:
@@ -66,31 +65,32 @@ def test_the_stack_is_elsewhere_each_time(clock: Clock) -> None:
         depths.append(depth)
 
     entrant = Entrant(run, 3, 1, 1e-3)
-    assert [entrant.sample(Pace(None)) for _ in range(200)] == pytest.approx([1e-3] * 200)
+    assert [entrant.sample() for _ in range(200)] == pytest.approx([1e-3] * 200)
     assert len({*depths}) == stack.DEPTH
     assert all(len({*depths[at : at + 3]}) == 1 for at in range(0, 600, 3))  # of a sample's parts it is one
     with pytest.raises(ZeroDivisionError):
-        stack.displaced(lambda: 1 // 0)
+        stack.with_random_stack_offset(lambda: 1 // 0)
 
 
-def test_a_sample_in_which_the_machine_slowed_down_is_taken_again(clock: Clock) -> None:
-    begun = False
-
-    def slow() -> bool:
-        return begun and 1.0 < clock.now < 1.05
+def test_what_another_program_does_is_in_no_sample(clock: Clock) -> None:
+    runs = 0
 
     def run() -> None:
-        clock.now += 4e-3 if slow() else 2e-3
+        nonlocal runs
+        runs += 1
+        clock.now += 1e-3 + 8e-3 * (runs % 2)  # another program's turn
 
-    def reference() -> None:
-        clock.now += 6e-5 if slow() else 5e-5
+    assert Entrant(run, 6, 1, 1e-3).sample() == pytest.approx(1e-3)
 
-    pace, entrant = Pace(reference), Entrant(run, 5, 1, 2e-3)
-    pace.begin_round()
-    for _ in range(2):  # after which it is known what the reference takes after it
-        assert entrant.sample(pace) == pytest.approx(2e-3)
-    begun, clock.now = True, 0.999
-    pace.look()
-    assert entrant.sample(pace) == pytest.approx(2e-3)
-    assert clock.now >= 1.05 + entrant.cost  # its first quick part did not count
-    assert pace.full
+
+def test_a_sample_with_cold_weights_is_the_median(clock: Clock) -> None:
+    turns = iter([3.0, 1.0, 3.0, 3.0, 2.0])  # one's weights happened to be cached
+
+    def run() -> None:
+        clock.now += 1e-3 * next(turns)
+
+    assert Entrant(run, 5, 1, 3e-3, summary=statistics.median).sample() == pytest.approx(3e-3)
+
+
+def test_median_and_spread() -> None:
+    assert median_and_spread([3.0, 1.0, 2.0, 10.0, 2.5]) == (2.5, 0.5)

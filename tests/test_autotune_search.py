@@ -16,9 +16,9 @@ from fakes import problems, rows
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.store.store import Store
-from autotune.timing.measure import EFFORTS
 from autotune.tuning import worker
 from autotune.tuning.candidates import choose
+from autotune.tuning.effort import EFFORTS
 from autotune.tuning.search import profile
 from autotune.tuning.warmup import warmup
 from autotune.tuning.worker import Pool, WorkerError, _Queue

@@ -17,8 +17,8 @@ from autotune.machine.device import fingerprint
 from autotune.report.explain import explain_stored
 from autotune.store.store import Row, Store
 from autotune.tuning import background, threads, worker
-from autotune.tuning import warmup as tuner
 from autotune.tuning.candidates import choose
+from autotune.tuning.search import Search
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.workload import Candidate, Problem
 from bench.tuning import fake
@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A warmup that is killed when all its problems have raced, and cannot clean up."""
+    """A warmup that is killed when none of its problems is stored as decided yet, and cannot clean up."""
 
     def run(asked: list[Problem], effort: str = "quick") -> None:
         with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -55,7 +55,8 @@ def killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
                 patch.setattr(Store, "put", die)
                 raise Killed
 
-            patch.setattr(tuner, "settle", die)
+            inner = Search.save
+            patch.setattr(Search, "save", lambda self, to, **more: inner(self, to, **more) if more else die())
             warmup(workload, asked, store, effort)
 
     return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 import sys
@@ -13,7 +12,7 @@ import pytest
 from rich.progress import Progress as Bar
 
 from autotune.paths import VARIABLE
-from autotune.timing import pace
+from autotune.timing.rounds import Round, Rounds
 from bench import tuner
 from bench.shapes import drawn, family
 from bench.tuning import choices, fake, fuzz, kills, mutations, session
@@ -47,37 +46,40 @@ def test_figures_against_targets() -> None:
     assert lines[3].split() == ["c", "d", "96", "%", "≥", "95", "%", "met"]
 
 
-def test_times_are_compared_round_by_round() -> None:
-    times = Times(["a", "b"], [{"a": [1.0, 2.0], "b": [1.0, 1.0]}, {"a": [4.0], "b": [2.0]}])
-    assert times.ratios(0, 1) == [[1.0, 2.0], [2.0]]
-    assert (times.ratio(0, 1), times.ratio(1, 0)) == pytest.approx((3**0.5, 0.375**0.5))
-    assert times.spread() == pytest.approx(3**0.5 - 1)
-    assert Times(["a", "a"], [{"a": [1.0]}]).ratio(0, 1) == 1.0
+def visits(*ratios: float) -> list[Rounds]:
+    """Of two rivals that differ by so much on each preparation."""
+    return [Rounds([Round(1, {"a": ratio, "b": 1.0})] * 9) for ratio in ratios]
+
+
+def test_times_are_compared_by_preparations() -> None:
+    times = Times(["a", "b"], visits(1.0, 1.5, 2.0))
+    assert times.compare(0, 1).centre == pytest.approx((1.5 * 2**0.5) ** 0.5)  # logs' mean pairs: the 3rd and 4th of 6
+    assert times.compare(1, 0).centre == pytest.approx(1 / times.compare(0, 1).centre)
+    assert times.spread() == pytest.approx(times.compare(0, 1).centre - 1)
+    assert Times(["a", "a"], [Rounds()]).compare(0, 1).centre == 1.0
 
 
 @pytest.mark.parametrize(
-    "medians, slower",
+    "ratios, slower",
     [
         ([1.02, 1.02, 1.021], True),
         ([1.02, 1.0, 1.0], False),  # on one preparation only
         ([0.98, 0.98, 0.981], False),
         ([1.0, 1.0, 1.0], False),
+        ([1.02], True),  # there are rounds alone to tell
     ],
 )
-def test_noise_is_what_preparations_differ_by(medians: list[float], slower: bool) -> None:
-    turns = [{"a": [median] * 40, "b": [1.0] * 40} for median in medians]
-    assert Times(["a", "b"], turns).is_slower(0, 1) == slower
-    assert Times(["a", "b"], turns[:1]).is_slower(0, 1) == (medians[0] > 1)
+def test_noise_is_what_preparations_differ_by(ratios: list[float], slower: bool) -> None:
+    assert (Times(["a", "b"], visits(*ratios)).compare(0, 1).low > 1.0) == slower
 
 
 @pytest.mark.parametrize(
-    "medians, precise",
-    [([1.0, 1.0, 1.0], True), ([1.2, 1.2, 1.205], True), ([0.98, 1.02, 1.0], False), ([1.0], False)],
+    "ratios, precise",
+    [([1.0, 1.0, 1.0], True), ([1.2, 1.2, 1.205], True), ([0.98, 1.02, 1.0], False)],
 )
-def test_preparations_that_differ_are_not_enough(medians: list[float], precise: bool) -> None:
-    turns = [{"a": [median] * 9, "b": [1.0] * 9} for median in medians]
-    assert Times(["a", "b"], turns).is_precise() == precise
-    assert Times(["a", "a"], turns).is_precise()
+def test_preparations_that_differ_are_not_enough(ratios: list[float], precise: bool) -> None:
+    assert Times(["a", "b"], visits(*ratios)).is_precise() == precise
+    assert Times(["a", "a"], [Rounds()]).is_precise()
 
 
 def test_small_parts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,11 +154,10 @@ def test_warmups_are_judged(session: Session) -> None:
     assert not list(session.folder.glob(f"*-{UNCOUNTED}.sqlite"))
 
 
-def test_a_judgement_ends_where_the_machine_is_never_at_its_best(session: Session, monkeypatch) -> None:
-    monkeypatch.setattr(pace, "AT_ONCE", math.inf)
-    monkeypatch.setattr(pace.Pace, "is_below", lambda *_: True)
+def test_a_judgement_times_each_rival_as_often(session: Session) -> None:
     found = session._timed(session.problems[0], ["model", "fast"], turn=0)
-    assert [len(seconds) for seconds in found.values()] == [session.options.rounds] * 2
+    assert [len(found.samples(name)) for name in ("model", "fast")] == [session.options.rounds] * 2
+    assert found.compare("model", "fast").centre == pytest.approx(3.0, rel=0.05)
 
 
 def test_without_regret_nothing_is_tried_exhaustively(session: Session) -> None:

@@ -22,7 +22,7 @@ from autotune.report.explain import explain_stored
 from autotune.report.lines import Section, best_lines
 from autotune.store.store import Store
 from autotune.text import count_of, joined
-from autotune.timing.measure import EFFORTS
+from autotune.tuning.effort import EFFORTS
 from autotune.tuning.worker import WorkerError
 from autotune.wisdom.document import WisdomError
 from autotune.workload import SourceError, discover

@@ -32,8 +32,8 @@ from autotune.report.doctor import measure, missing_roofs
 from autotune.report.lines import Section, best_lines
 from autotune.store.store import Store, Use
 from autotune.text import count_of
-from autotune.timing.measure import EFFORTS
 from autotune.tuning import fleet
+from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.tuning.worker import describe
 from autotune.wisdom import exchange

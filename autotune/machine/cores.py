@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -21,17 +20,6 @@ def quota_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | N
     """Cores' worth of time that the control groups grant (v1 and v2, the tightest of the nested ones), or None."""
     quotas = [quota for folder in _groups(root, membership) if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
-
-
-def move_thread(turn: int) -> None:
-    """Move this thread to another of its cores each `turn`, if that is allowed; how long it stays there is the system's
-    to say."""
-    if hasattr(os, "sched_setaffinity") and len(cores := sorted(os.sched_getaffinity(0))) > 1:
-        with contextlib.suppress(OSError):
-            try:
-                os.sched_setaffinity(0, {cores[turn % len(cores)]})
-            finally:
-                os.sched_setaffinity(0, cores)
 
 
 def allowed_cores() -> int:

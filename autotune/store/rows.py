@@ -19,9 +19,9 @@ class Row(NamedTuple):
     """One candidate for one problem on one device.
 
     sources: hash of what the candidate is made from; a row of other sources is stale.  state: "ok", "provisional" if
-    its problem was raced once and the best not timed again yet, or "rejected" with its reason.  median, spread:
+    its problem had its first visit and no other yet, or "rejected" with its reason.  median, spread:
     seconds, of `count` samples, put in terms of the winner's by the rounds that both ran in.  score: seconds to rank
-    by: the median, but unless the last race confirmed the winner, not below that of the model's choice.  error,
+    by: the median, but unless the winner is proven, not below that of the model's choice.  error,
     error_limit: relative to the largest output.  workspace: bytes.  bound, estimate: seconds, the model's.  regime: one
     of `REGIMES`.  threads_fraction: Amdahl's serial fraction, NaN where unknown.
     """

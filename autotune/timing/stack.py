@@ -1,9 +1,8 @@
-"""Running with the stack in another place.
+"""Running with the stack at a random offset.
 
-How long some kernels take depends on where their stack lies within a page, by up to 4%, and so does who of two wins:
-what the environment holds and who calls shifts it (Mytkowicz, Diwan, Hauswirth and Sweeney, "Producing Wrong Data
-Without Doing Anything Obviously Wrong!", ASPLOS 2009; docs/decisions/0019-stack.md). A place is one sample of what
-callers will meet, as data's is.
+How long some kernels take depends on where their stack lies within a page, by up to 4%, and so does which of two is
+faster; what the environment holds and who calls shifts it (Mytkowicz, Diwan, Hauswirth and Sweeney, "Producing Wrong
+Data Without Doing Anything Obviously Wrong!", ASPLOS 2009). A random offset is one sample of what callers will meet.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEPTH = 16
-"""Calls between which and none the stack is moved by: of some 512 bytes each, two pages in all."""
+DEPTH = 16  # calls, of some 512 bytes of stack each: offsets over two pages
 
 
-def displaced(run: Callable[[], T]) -> T:
-    """What `run` returns, called with the stack in a place drawn at random."""
+def with_random_stack_offset(run: Callable[[], T]) -> T:
+    """What `run` returns, called from a random depth of calls."""
     return _deeper(run, random.randrange(DEPTH))
 
 

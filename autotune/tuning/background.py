@@ -21,7 +21,7 @@ from filelock import FileLock
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.store.store import Store
-from autotune.timing.measure import EFFORTS
+from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import warmup
 from autotune.workload import MISSED, Workload, discover
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from autotune.machine.device import fingerprint
 from autotune.store.rows import DECIDED, WARM
 from autotune.store.store import Row, Store
-from autotune.timing.measure import EFFORTS, SAME
+from autotune.timing.compare import SAME
+from autotune.tuning.effort import EFFORTS
 from autotune.workload import ADMITS, Candidate, Workload
 
 

@@ -8,50 +8,51 @@ from dataclasses import dataclass, field
 
 from autotune.store.rows import DECIDED
 from autotune.store.store import Row
-from autotune.timing.measure import Race, median_and_spread
+from autotune.timing.rounds import Rounds
+from autotune.timing.sample import median_and_spread
 from autotune.tuning.candidates import Timed
 from autotune.workload import Candidate, Verdict
 
 
 @dataclass
 class Findings:
-    """By name of a candidate. All times are in terms of the latest heat's winner, so that drift cancels."""
+    """By name of a candidate. Times are in terms of the leader of the latest rounds, so that drift cancels."""
 
-    samples: dict[str, list[float]] = field(default_factory=dict)
-    times: dict[str, float] = field(default_factory=dict)
-    scores: dict[str, float] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, Verdict]
     known: dict[str, Timed] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    rounds: Rounds = field(default_factory=Rounds)
 
     def reject(self, name: str, reason: str) -> None:
         """It is out, whatever was known of it."""
         self.verdicts[name] = self.verdicts.get(name, Verdict())._replace(reason=reason)
-        for known in (self.samples, self.times, self.scores):
-            known.pop(name, None)
+        self.times.pop(name, None)
 
-    def add(self, heat: Race, leader: str | None = None) -> None:
-        """Times of a heat; `leader` won the one before and ran in this one too."""
-        level, _ = median_and_spread(heat.samples[heat.winner])
-        if leader is not None:
-            factor = level * heat.relative(leader) / self.times[leader]
-            self.times = {name: seconds * factor for name, seconds in self.times.items()}
-        for name, found in heat.samples.items():
-            self.samples.setdefault(name, []).extend(found)
-            self.times[name] = level * heat.relative(name)
+    def rank(self, names: Sequence[str], leader: str) -> None:
+        """Take the times of those that have just run together from the leader's; others keep their ratio to these."""
+        level = self.rounds.median(leader)
+        times = {name: level * self.rounds.compare(name, leader).centre for name in names}
+        both = next((name for name in names if name in self.times), None)
+        factor = 1.0 if both is None else times[both] / self.times[both]
+        self.times = {name: seconds * factor for name, seconds in self.times.items()} | times
 
     def rows(
         self,
         blank: Row,
         candidates: Sequence[Candidate],
         sources_of: Callable[[str], str],
-        later: Mapping[str, Sequence[float]],
+        scores: Mapping[str, float],
     ) -> list[Row]:
         """What there is to store; nothing of those left alone for want of time.
 
-        Arguments:
-            blank: with what all have in common.  later: samples that were taken after the heats, by name.
+        Parameters
+        ----------
+        blank
+            With what all have in common.
+        scores
+            Seconds to rank by, of those that have a time.
         """
-        found = []
+        rows = []
         for candidate in candidates:
             name = candidate.name
             verdict = self.verdicts.get(name, Verdict())
@@ -66,8 +67,8 @@ class Findings:
                 bound=candidate.bound,
                 estimate=candidate.estimate,
             )
-            if name in self.scores:
-                samples, seconds = [*self.samples[name], *later.get(name, ())], self.times[name]
+            if name in scores:
+                samples, seconds = self.rounds.samples(name), self.times[name]
                 middle, spread = median_and_spread(samples)
                 row = row._replace(
                     state=DECIDED,
@@ -75,11 +76,11 @@ class Findings:
                     median=seconds,
                     spread=spread * seconds / middle,
                     count=len(samples),
-                    score=self.scores[name],
+                    score=scores[name],
                 )
             if row.is_timed or row.reason:
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows
 
 
 def carried(rows: Sequence[Row], stored: Sequence[Row]) -> list[Row]:

@@ -32,7 +32,7 @@ class Progress:
 Listener = Callable[[Progress], None]
 
 
-class Pace:
+class ProgressEstimate:
     """Counts what is done, measures how long it took, and tells a listener."""
 
     def __init__(self, problems: int, candidates: int, seconds: float, workers: int, listener: Listener) -> None:
@@ -44,7 +44,6 @@ class Pace:
         self._compile, self._compile_since = TYPICAL_COMPILE / workers, 0.0
         self._timing, self._timed = seconds + TYPICAL_OVERHEAD, 0.0
         self._begun = time.monotonic()
-        self.ends = 0.0  # of `time.monotonic()`: when work ends that belongs to no problem
         self._fraction = 0.0
         self._listener = listener
 
@@ -54,8 +53,7 @@ class Pace:
 
     def left(self) -> float:
         """Seconds of work ahead."""
-        extra = max(0.0, self.ends - time.monotonic())
-        return self.compile_left() + (self.problems - self.done) * self._timing + extra
+        return self.compile_left() + (self.problems - self.done) * self._timing
 
     def compiling(self, problems: int, tasks: int) -> None:
         """A batch of so many begins to compile."""

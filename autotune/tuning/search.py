@@ -1,4 +1,4 @@
-"""Finding the fastest candidate of a problem: all are checked and race, the best are timed again until it is clear."""
+"""Finding the fastest candidate of a problem: all are checked and timed, the best again until it is clear which."""
 
 from __future__ import annotations
 
@@ -12,40 +12,23 @@ from dataclasses import replace
 from autotune.machine.device import fingerprint
 from autotune.store.rows import COLD, DECIDED, PROVISIONAL, WARM
 from autotune.store.store import Row, Store
-from autotune.timing.measure import (
-    EFFORTS,
-    JUDGED,
-    SETTLED,
-    Effort,
-    Entrant,
-    Race,
-    calibrate,
-    interval,
-    is_faster,
-    median_and_spread,
-    pseudomedian,
-    race,
-    stay,
-)
-from autotune.timing.measure import Run as Loop
+from autotune.timing.compare import MIN_ROUNDS, SAME
+from autotune.timing.rounds import run_rounds
+from autotune.timing.sample import Entrant, Summary, calibrate, stay
 from autotune.tuning.candidates import Timed, promising, ruled_out, timed_rows
+from autotune.tuning.effort import EFFORTS, Effort
 from autotune.tuning.findings import Findings, carried
 from autotune.tuning.worker import compile_here, describe
 from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
 
-HEAT = {WARM: 12, COLD: 6}  # candidates bound to data at once: each holds its packed weights, cold ones a cache's worth
-RACE_SHARE = 0.4  # of a problem's seconds, for the race; getting candidates ready takes some, turns have the rest
-TURN_SHARE = 0.1  # and of these a turn of timing the best again, unless getting them ready took longer …
-WAITING = 1.5  # … or enough rounds take longer, with half as much time to wait for the machine's best
-PATIENCE_SHARE = 0.2  # of a problem's seconds, that the race and turns may take longer to have it
-TURN_ROUNDS = 32
-TURNS = 10  # at most, one after another
-AGREED = 2  # turns that a decision takes, unless all but one are known to be far behind
-FAR = 1.15  # who is further behind in the race is not timed again: one moment against another is worth so much …
-NOISY = 3.0  # … unless by less than so many spreads of the winner's samples
-CLOSE = 1.04  # who then is known to be further behind leaves
-NEAR = 0.02  # nobody is timed again to gain no more
-ACCURACY = "standard"  # what the best are timed again for: what a caller asks for who asks for nothing
+GAIN = 1.015  # the least speed-up over the model's choice: the same two candidates differ by 1% from day to day
+MIN_VISITS = 2  # that a decision takes: a moment and a place in memory may favour one candidate by more than that
+MAX_VISITS = 10  # of a problem whose candidates are equal: they would take all the time that there is
+FIRST_SHARE = 0.4  # of a problem's seconds, for the first visit: getting candidates ready takes as long again at worst
+VISIT_SHARE = 0.1  # of a problem's seconds, for a later visit: four fit beside the first, as many as most take
+MAX_ENTRANTS = 12  # candidates bound to data at once: each holds its packed weights
+ACCURACY = "standard"  # of candidates that are timed again: what a caller asks for who asks for nothing
+SUMMARY: Mapping[str, Summary] = {WARM: min, COLD: statistics.median}  # of a sample's parts
 
 Tried = Mapping[str, Verdict]  # by name of a candidate: what came of trying it out
 Watch = Callable[[float], None]  # told the best seconds so far
@@ -55,22 +38,28 @@ def settle(
     searches: Sequence[Search],
     until: float,
     deadline: float | None = None,
-    entered: Callable[[Search], object] = lambda search: None,
-    turns: int = TURNS,
+    begins: Callable[[Search], object] = lambda search: None,
+    ended: Callable[[Search], object] = lambda search: None,
 ) -> None:
-    """Time the best of each problem again until it is decided, the problems in turn, so that no moment decides.
+    """Visit all open problems in turn, again and again, until all are decided or time is out.
 
-    Arguments:
-        until: of `time.monotonic()`, past which each problem still has its first turn, but nobody another.
-        deadline: past which nobody has one.  entered: told whose turn it is.  turns: at most, each.
+    Parameters
+    ----------
+    until
+        Of `time.monotonic()`, past which each problem still has `MIN_VISITS`, but no more.
+    deadline
+        Past which none has any.
+    begins, ended
+        Told the problem before and after each visit.
     """
-    for _ in range(turns):
-        for search in [search for search in searches if not search.is_decided]:
-            late = _is_late(until) and bool(search.turns)
-            if late or _is_late(deadline, search.entry * len(search.finalists)):
+    while open_searches := [search for search in searches if search.is_open]:
+        for search in open_searches:
+            late = _is_late(until) and search.visits >= MIN_VISITS
+            if late or _is_late(deadline, search.entry * len(search.survivors)):
                 return
-            entered(search)
-            search.again(deadline)
+            begins(search)
+            search.visit(deadline)
+            ended(search)
 
 
 def profile(
@@ -84,10 +73,14 @@ def profile(
 ) -> Row | None:
     """Tune one problem here and now, compiling in this process.
 
-    Arguments:
-        workspace_limit: bytes.  accuracies: classes; candidates beyond the limits are not timed.
+    Parameters
+    ----------
+    workspace_limit, accuracies
+        Bytes, and classes: candidates beyond the limits are not timed.
 
-    Returns:
+    Returns
+    -------
+    Row or None
         The best row, or None if nothing that keeps the limits works.
     """
     admitted = [
@@ -100,15 +93,13 @@ def profile(
     tried = {candidate.name: compile_here(workload, key, candidate.name) for candidate in chosen}
     store.register(fingerprint())
     search = Search(workload, key, chosen, tried, effort=EFFORTS[effort])
-    begun = time.monotonic()
-    search.race()
-    settle([search], begun + EFFORTS[effort].seconds)
+    settle([search], time.monotonic() + EFFORTS[effort].seconds)
     return search.save(store)
 
 
 class Search:
-    """The timing of one problem: all candidates `race`; then the best are timed `again`, each time on data prepared
-    afresh and preferably at another moment, until it `is_decided` who wins."""
+    """The timing of one problem, in visits: each runs rounds of the candidates that may still be the fastest, on data
+    prepared afresh and preferably at another moment. The first visit is the race of all."""
 
     def __init__(
         self,
@@ -125,77 +116,82 @@ class Search:
         are left alone."""
         self.workload, self.key, self.candidates = workload, key, candidates
         self.effort, self.regime, self.watch = effort, regime, watch
-        self.findings = Findings(verdicts=dict(tried))
-        self.heats: list[Race] = []
-        self.turns: list[Race] = []  # of the finalists
-        self.finalists: list[str] = []
-        self.beaten: set[str] = set()  # finalists that were found to be far behind
-        self.cost = 0.0  # seconds of a round of the finalists
+        self.findings = Findings(dict(tried))
+        self.rounds = self.findings.rounds
+        self.visits = 0
+        self.survivors = [each.name for each in candidates if each.name in tried and not tried[each.name].reason]
         self.entry = 0.0  # seconds that getting a candidate ready takes, at most
+        self.ran: set[str] = set()
         self._calibrated: dict[str, Entrant] = {}
         self._rng = random.Random(key)
 
-    def race(self, deadline: float | None = None) -> None:
-        """Race all that are ready, a heat at a time with the last winner among them.
+    def visit(self, deadline: float | None = None) -> None:
+        """Rounds of the survivors, as many at once as may be prepared together, with the last leader among them.
 
-        Arguments:
-            deadline: of `time.monotonic()`, past which no further candidate is begun.
+        deadline: of `time.monotonic()`, past which no further candidate is begun.
         """
-        verdicts = self.findings.verdicts
-        waiting = [each for each in self.candidates if each.name in verdicts and not verdicts[each.name].reason]
-        share = self.effort.seconds * RACE_SHARE / max(1, len(waiting))
-        leader: dict[str, Entrant] = {}
-        while waiting and not _is_late(deadline, self.entry if leader else 0.0):
-            heat = dict(leader)
-            while waiting and len(heat) < HEAT[self.regime] and not (heat and _is_late(deadline, self.entry)):
+        waiting = [each for each in self.candidates if each.name in self.survivors]
+        share = VISIT_SHARE if self.visits else FIRST_SHARE
+        seconds = self.effort.seconds * share / max(1, len(waiting))
+        survivors: list[str] = []
+        heat: dict[str, Entrant] = {}
+        while waiting and not _is_late(deadline, self.entry if heat else 0.0):
+            old = len(heat)
+            while waiting and len(heat) < MAX_ENTRANTS and not (heat and _is_late(deadline, self.entry)):
                 candidate = waiting.pop(0)
                 if (entrant := self.enter(candidate)) is not None:
                     heat[candidate.name] = entrant
-            if len(heat) > len(leader):
-                seconds = _left(deadline, share * len(heat))
-                result = race(
-                    heat,
-                    rounds=self.effort.rounds,
-                    seconds=seconds,
-                    rng=self._rng,
-                    reference=self.reference(),
-                    roam=self.is_single,
-                    patience=self.patience(deadline, seconds),
-                )
-                self.rank(result, *leader)
-                leader = {result.winner: heat[result.winner]}
-                self.watch(min(self.findings.times.values()))
-        self.nominate()
+            if len(heat) == old:
+                break
+            standing = self.run(heat, _left(deadline, seconds * len(heat)), MIN_ROUNDS if deadline is None else 1)
+            leader = self.leader(standing)
+            self.findings.rank([*heat], leader)
+            survivors = [name for name in survivors if name not in heat] + standing
+            heat = {leader: heat[leader]}
+            self.watch(min(self.findings.times.values()))
+        self.visits += 1
+        self.survivors = self.nominate(survivors)
 
-    @property
-    def is_single(self) -> bool:
-        """Whether the problem is for one thread."""
-        return self.workload.with_threads(self.key, 1) == self.key
+    def run(self, entrants: Mapping[str, Entrant], seconds: float, least: int) -> list[str]:
+        """Rounds of these; returns who was standing at the end."""
+        standing = [*entrants]
+        self.ran |= {*entrants}
 
-    def patience(self, deadline: float | None, seconds: float) -> float:
-        """Seconds that what takes so many may take longer."""
-        return _left(deadline, seconds + PATIENCE_SHARE * self.effort.seconds) - seconds
+        def judge(names: list[str]) -> list[str]:
+            nonlocal standing
+            leader = self.leader(names)
+            standing = [name for name in names if self.rounds.compare(name, leader).low <= 1 + SAME]
+            return standing if self.can_gain(standing) else []
 
-    def reference(self) -> Loop | None:
-        """The loop that tells whether the machine's speed changed, if it can be had."""
         try:
-            return self.workload.reference(self.key)
-        except Exception:  # rounds are then judged without
-            return None
+            probe = self.workload.speed_probe(self.key)
+        except Exception:  # all rounds then count
+            probe = None
+        run_rounds(
+            self.rounds,
+            entrants,
+            rng=self._rng,
+            probe=probe,
+            visit=self.visits + 1,
+            seconds=seconds,
+            least=least,
+            judge=judge,
+        )
+        return standing
 
     def enter(self, candidate: Candidate) -> Entrant | None:
         """The candidate ready to run, once its output is known to be right; else None and the reason is noted."""
         findings, name = self.findings, candidate.name
-        if (better := ruled_out(candidate, findings.known.values())) is not None:
+        if name not in findings.known and (better := ruled_out(candidate, findings.known.values())) is not None:
             bound, best = candidate.bound * 1e6, better.seconds * 1e6
             findings.reject(name, f"pruned: it cannot take less than {bound:.1f} µs, another takes {best:.1f} µs")
             return None
-        entrant = self.ready(name, candidate.bound)
+        entrant = self.ready(name)
         if entrant is not None:
             findings.known[name] = Timed(candidate.accuracy, candidate.workspace, entrant.seconds)
         return entrant
 
-    def ready(self, name: str, bound: float = 0.0) -> Entrant | None:
+    def ready(self, name: str) -> Entrant | None:
         """The candidate bound to data of its own; None if it fails or is wrong, with the reason noted."""
         findings, begun = self.findings, time.monotonic()
         try:
@@ -205,7 +201,7 @@ class Search:
                 if findings.verdicts[name].reason:
                     return None
             if (known := self._calibrated.get(name)) is None:
-                known = calibrate(trial.run, bound, trial.move)
+                known = calibrate(trial.run, trial.move, SUMMARY[self.regime])
                 self._calibrated[name] = replace(known, run=stay, move=stay)  # holds no data
             return replace(known, run=trial.run, move=trial.move)
         except Exception as failure:
@@ -214,164 +210,71 @@ class Search:
         finally:
             self.entry = max(self.entry, time.monotonic() - begun)
 
-    def rank(self, result: Race, leader: str | None = None) -> None:
-        """Add a heat."""
-        self.heats.append(result)
-        self.findings.add(result, leader)
-
-    @property
-    def model(self) -> str:
-        """The model's choice of those that run, "" if none does."""
-        return next((each.name for each in self.candidates if each.name in self.findings.times), "")
-
     @property
     def served(self) -> list[str]:
-        """Who serves a caller who asks for nothing, fastest first."""
-        times = self.findings.times
-        names = [c.name for c in self.candidates if c.accuracy in ADMITS[ACCURACY] and c.name in times]
-        return sorted(names or [*filter(None, [self.model])], key=times.__getitem__)
+        """Who serves a caller who asks for nothing, of those that ran; all if none does. The model's choice first."""
+        verdicts = self.findings.verdicts
+        ran = [each for each in self.candidates if each.name in self.ran and not verdicts[each.name].reason]
+        return [each.name for each in ran if each.accuracy in ADMITS[ACCURACY]] or [each.name for each in ran]
 
-    def nominate(self) -> None:
-        """Choose whom to time again: the best and the model's choice."""
-        times, served = self.findings.times, self.served
-        if not served:
-            return
-        middle, spread = median_and_spread(self.findings.samples[served[0]])
-        behind = max(FAR, 1 + NOISY * spread / middle)
-        best = [name for name in served if times[name] <= behind * times[served[0]]]
-        self.finalists = list(dict.fromkeys([*best[: self.effort.finalists], self.model]))
+    def leader(self, names: Sequence[str]) -> str:
+        """The fastest of some that ran together, of those that serve if any do."""
+        served = set(self.served)
+        return self.rounds.fastest([name for name in names if name in served] or names)
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether timing the finalists again is of no use."""
-        if len(self.finalists) < 2:
-            return True
-        if self.is_doubtful:
-            return False
-        leader = self.best
-        choice = leader if self.is_proven(leader) or self.model not in self.finalists else self.model
-        others = [name for name in self.finalists if name != choice]
-        return len(self.counted) >= AGREED and all(
-            interval(self.ratios(name, choice))[0] >= 1 - NEAR for name in others
-        )
+    def is_proven(self, name: str) -> bool:
+        """Whether it is or may rank before the model's choice; by the first visit alone while there is no other."""
+        model = self.served[0]
+        ratio, visits = self.rounds.compare(model, name), self.rounds.visits(model, name)
+        is_faster = ratio.centre >= GAIN and ratio.low > 1.0 and visits >= min(MIN_VISITS, self.visits)
+        return name == model or is_faster
 
-    def is_proven(self, leader: str) -> bool:
-        """Whether it may rank before the model's choice."""
-        model, times = self.model, self.findings.times
-        if not self.turns and times[model] > FAR * times[leader]:  # all that one moment can tell, in however few rounds
-            return True
-        return leader == model or model in self.beaten or is_faster(self.evidence(model, leader))
+    def can_gain(self, names: Sequence[str]) -> bool:
+        """Whether one may be faster than the one of them that would be chosen now, by what is worth timing."""
+        choice = self.leader([name for name in names if self.is_proven(name)] or names)
+        return any(self.rounds.compare(name, choice).low < 1 - SAME for name in names if name != choice)
+
+    def nominate(self, standing: Sequence[str]) -> list[str]:
+        """Who survives a visit: the best of those standing; and the model's choice, until it is beaten."""
+        served = self.served
+        best = sorted((name for name in standing if name in served), key=self.findings.times.__getitem__)
+        best = best[: self.effort.survivors]
+        is_beaten = self.visits >= MIN_VISITS and any(map(self.is_proven, best))
+        return best if is_beaten or not served or served[0] in best else [*best, served[0]]
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether the machine was below its best in the turns, and finalists are so short that its best can be had."""
-        is_short = self.cost * SETTLED <= TURN_SHARE * self.effort.seconds
-        return is_short and sum(turn.full for turn in self.turns) < SETTLED
-
-    @property
-    def counted(self) -> list[Race]:
-        """The turns, with no more than their rounds at the machine's best if there are enough of those."""
-        if sum(turn.full for turn in self.turns) < SETTLED:
-            return self.turns
-        return [Race(turn.standing, kept=[each for each in turn.kept if each.full]) for turn in self.turns if turn.full]
-
-    def again(self, deadline: float | None = None) -> None:
-        """Rounds of the finalists on data prepared afresh; who is then known to be far behind is none any more."""
-        begun = time.monotonic()
-        entrants = {name: entrant for name in self.finalists if (entrant := self.ready(name)) is not None}
-        self.finalists = list(entrants)
-        if len(entrants) < 2:
-            return
-        self.cost = sum(entrant.cost for entrant in entrants.values())
-        seconds = max(self.effort.seconds * TURN_SHARE, time.monotonic() - begun, WAITING * SETTLED * self.cost)
-        seconds = _left(deadline, seconds)
-        least = 0 if _is_late(deadline) else JUDGED
-        result = race(
-            entrants,
-            rounds=TURN_ROUNDS,
-            seconds=seconds,
-            rng=self._rng,
-            least=least,
-            drop=False,
-            reference=self.reference(),
-            roam=self.is_single,
-            patience=self.patience(deadline, seconds),
-        )
-        if result.rounds:
-            self.turns.append(result)
-        if result.rounds and not self.is_doubtful:
-            best = self.best
-            self.beaten |= {name for name in self.finalists if self.is_far(name, best)}
-            self.finalists = [name for name in self.finalists if name not in self.beaten]
-
-    def is_far(self, name: str, best: str) -> bool:
-        """Whether it is known to be far behind: in all rounds of the turns, and in more than one moment."""
-        moments = [found for each in self.heats + self.turns if (found := each.ratios(name, best))]
-        far = sum(statistics.median(found) >= CLOSE for found in moments)
-        return far >= AGREED and interval(self.ratios(name, best))[0] >= CLOSE
-
-    @property
-    def best(self) -> str:
-        """The fastest of the finalists."""
-        first = self.finalists[0]
-        return min(self.finalists, key=lambda name: self.relative(name, first))
-
-    def ratios(self, name: str, to: str) -> list[float]:
-        """Time of one finalist over another's, in all rounds of the turns that both ran in."""
-        return [ratio for turn in self.counted for ratio in turn.ratios(name, to)]
-
-    def relative(self, name: str, to: str) -> float:
-        """The mean of the turns' middles of that, as each turn is a moment."""
-        middles = [pseudomedian(ratios) for turn in self.counted if (ratios := turn.ratios(name, to))]
-        return statistics.geometric_mean(middles) if middles else 1.0
+    def is_open(self) -> bool:
+        """Whether another visit is of use."""
+        if self.visits < MIN_VISITS:
+            return self.visits == 0 or len(self.survivors) > 1
+        return self.visits < MAX_VISITS and len(self.survivors) > 1 and self.can_gain(self.survivors)
 
     def save(self, store: Store, *, provisional: bool = False) -> Row | None:
         """Store what was found; returns the best row, or None if every candidate was rejected. Again, if more is known
         since.
 
-        Arguments:
-            provisional: whether more is to come; what was decided before then stays as it is.
+        provisional: whether more is to come; what was decided before then stays as it is.
         """
-        self.decide()
         blank = Row(fingerprint().key, self.key, "", "", "rejected", regime=self.regime)
-        turns = Race([], kept=[each for turn in self.counted for each in turn.kept])
-        rows = self.findings.rows(blank, self.candidates, self.workload.sources_of, turns.samples)
+        rows = self.findings.rows(blank, self.candidates, self.workload.sources_of, self.scores())
         stored = timed_rows(self.workload, self.key, store, self.regime)
         if not (provisional and any(row.state == DECIDED for row in stored)):
             state = PROVISIONAL if provisional else DECIDED
-            found = rows + carried(rows, stored)
-            store.put([row._replace(state=state) if row.is_timed else row for row in found])
+            kept = rows + carried(rows, stored)
+            store.put([row._replace(state=state) if row.is_timed else row for row in kept])
         timed = [row for row in rows if row.is_timed]
         return min(timed, key=lambda row: (row.score, row.estimate), default=None)
 
-    def decide(self) -> None:
-        """Rank by the turns who was in them. Unless one wins clearly, nothing ranks before the model's choice."""
-        findings, model = self.findings, self.model
-        if not (served := self.served):
-            return
-        times, leader = findings.times, served[0]
-        if self.turns and self.finalists:
-            leader = self.best
-            level = next(times[name] * self.relative(leader, name) for name in served if self.ratios(leader, name))
-            for name in times:
-                if self.ratios(name, leader):
-                    times[name] = level * self.relative(name, leader)
-        behind = math.nextafter(times[leader], math.inf)  # medians of ratios can go round in a circle
-        findings.scores = times | {name: max(times[name], behind) for name in served if name != leader}
-        if not self.is_proven(leader):
-            behind = math.nextafter(findings.scores[model], math.inf)
-            for name in {*served} - {model}:
-                findings.scores[name] = max(findings.scores[name], behind)
-
-    def evidence(self, name: str, to: str) -> list[float]:
-        """Time of one over another's in rounds that both ran in: of the turns that count, of all, or with the heats, so
-        that they are enough to tell."""
-        ratios: list[float] = []
-        for races in (self.counted, self.turns, self.turns + self.heats):
-            ratios = [ratio for each in races for ratio in each.ratios(name, to)]
-            if len(ratios) >= SETTLED:
-                break
-        return ratios
+    def scores(self) -> dict[str, float]:
+        """Seconds to rank by: nobody who serves has less than the fastest survivor that is proven."""
+        times = self.findings.times
+        served = [name for name in self.served if name in times]
+        if not served:
+            return dict(times)
+        standing = [name for name in (*self.survivors, served[0]) if name in times]
+        first = min(filter(self.is_proven, standing), key=times.__getitem__)
+        least = math.nextafter(times[first], math.inf)
+        return times | {name: max(times[name], least) for name in served if name != first}
 
 
 def _is_late(deadline: float | None, ahead: float = 0.0) -> bool:

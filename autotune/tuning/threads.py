@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import Mapping
 
 from autotune.store.store import Row, Store
-from autotune.timing.measure import calibrate, race
+from autotune.timing.rounds import Rounds, run_rounds
+from autotune.timing.sample import calibrate
 from autotune.tuning.candidates import timed_rows
+from autotune.tuning.search import SUMMARY
 from autotune.workload import ADMITS, Workload
 
-ROUNDS = 8
 SECONDS = 1.0  # to spend, at most
 ACCURACY = "standard"  # of the candidates compared: what a caller asks for who asks for nothing
 
@@ -44,13 +44,12 @@ def compare(
     if len(best) < 2:
         return
     trials = {n: workload.prepare(keys[n], row.candidate, regime) for n, row in best.items()}
-    entrants = {str(n): calibrate(trial.run, move=trial.move) for n, trial in trials.items()}
-    reference = workload.reference(keys[max(best)])
-    rng = random.Random(keys[max(best)])
-    result = race(entrants, rounds=ROUNDS, seconds=seconds, rng=rng, drop=False, reference=reference)
-    fastest = int(result.winner)
-    level = best[fastest].score
-    times = {n: level * statistics.median(result.ratios(str(n), result.winner)) for n in best}
+    entrants = {str(n): calibrate(trial.run, trial.move, SUMMARY[regime]) for n, trial in trials.items()}
+    rounds, key = Rounds(), keys[max(best)]
+    run_rounds(rounds, entrants, rng=random.Random(key), probe=workload.speed_probe(key), seconds=seconds)
+    fastest = rounds.fastest([*entrants])
+    level = best[int(fastest)].score
+    times = {n: level * rounds.compare(str(n), fastest).centre for n in best}
     fraction = serial_fraction(times) if 1 in times else None
 
     def scaled(row: Row, n: int) -> Row:

@@ -1,7 +1,8 @@
 """Tuning many problems: the most valuable first, tried out in workers, timed one at a time in this process.
 
 Batches of problems alternate between the two, so that nothing compiles while something is timed. Each problem is stored
-as soon as it has raced, as provisional, so that whatever ends a warmup finds most of the work in the store.
+after its first visit, as provisional, so that whatever ends a warmup finds most of the work in the store. Problems that
+are not decided when their batch is stored stay open: what others leave of their time goes to them.
 """
 
 from __future__ import annotations
@@ -9,21 +10,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.machine.device import allowed_cores, fingerprint
 from autotune.store.store import Row, Store
-from autotune.timing.measure import EFFORTS
 from autotune.tuning.candidates import choose
-from autotune.tuning.progress import Listener, Pace
-from autotune.tuning.search import AGREED, TURNS, Search, Tried, settle
+from autotune.tuning.effort import EFFORTS
+from autotune.tuning.progress import Listener, ProgressEstimate
+from autotune.tuning.search import Search, Tried, settle
 from autotune.tuning.threads import compare
 from autotune.tuning.worker import Pool, Task, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
 
-BATCH = 12  # problems compiled together
-GROUP_SECONDS = 30.0  # of an effort: problems of so many are timed in turn before they are stored
-OPEN = 100  # problems stored but not decided, after which they get what others left of their time: bounds memory
+BATCH_SECONDS = 30.0  # of an effort: problems of so many are compiled, and then timed, together
 COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
 COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
 LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
@@ -91,11 +90,12 @@ def warmup(
             families.setdefault(_family(workload, problem), []).append(problem)
         pending = _by_value(workload, problems, pending, effort, budget)
         workers = workers or allowed_cores()
-        pace = Pace(len(pending), EFFORTS[effort].candidates, EFFORTS[effort].seconds, workers, progress)
+        estimate = ProgressEstimate(
+            len(pending), EFFORTS[effort].candidates, EFFORTS[effort].seconds, workers, progress
+        )
         with Pool(spec or "", workers=workers, limit=compile_seconds) as pool:
-            work = _Warmup(
-                workload, store, effort, deadline, shape_limit, pool if spec else None, pace, outcome, families
-            )
+            tried_by = pool if spec else None
+            work = _Warmup(workload, store, effort, deadline, shape_limit, tried_by, estimate, outcome, families)
             work.run(pending)
     return outcome
 
@@ -164,15 +164,15 @@ class _Warmup:
     deadline: float | None
     shape_limit: float | None
     pool: Pool | None
-    pace: Pace
+    progress: ProgressEstimate
     outcome: Outcome
     families: dict[Family, list[Problem]]
-    open: list[_Timing] = field(default_factory=list)
-    spare: float = 0.0  # seconds of their efforts' that problems did not use
+    open: list[_Timing] = field(default_factory=list)  # stored, and not decided
+    credit: float = 0.0  # seconds that problems were given and have not used
 
     def run(self, pending: Sequence[Problem]) -> None:
         """Tune all; those that another process is at come last, if that has not finished them."""
-        size = BATCH
+        size = max(1, int(BATCH_SECONDS / EFFORTS[self.effort].seconds))
         if self.shape_limit is not None:
             size = 1
             if self.pool is not None:
@@ -181,12 +181,9 @@ class _Warmup:
         for start in range(0, len(pending), size):
             if self.left() > 0.0:
                 elsewhere += self.run_batch(pending[start : start + size])
-            if len(self.open) >= OPEN:
-                self.settle_open()
         for problem in elsewhere:
             if self.left() > 0.0:
                 self.outcome.elsewhere += [each.task for each in self.run_batch([problem])]
-        self.settle_open()
 
     def run_batch(self, batch: Sequence[Problem]) -> list[Problem]:
         """Tune problems together; returns those that another process is at."""
@@ -206,11 +203,8 @@ class _Warmup:
                 # Without a single one the budget ended before its turn; without candidates nothing can be done.
                 if problem.task in chosen and (known or not chosen[problem.task]):
                     ready.append(self.timing(problem, chosen[problem.task], known))
-            bounded = self.deadline is not None or limit is not None
-            size = 1 if bounded else max(1, int(GROUP_SECONDS / EFFORTS[self.effort].seconds))
-            for start in range(0, len(ready), size):
-                if self.left() > 0.0:
-                    self.time(ready[start : start + size], limit)
+            if ready:
+                self.time(ready, limit)
         return [problem for problem in batch if problem not in mine]
 
     @contextlib.contextmanager
@@ -230,87 +224,75 @@ class _Warmup:
         if found:
             self.outcome.left.remove(problem.task)
             self.outcome.resumed.append(problem.task)
-            self.pace.skip()
+            self.progress.skip()
         return found
 
     def try_out(self, tasks: Sequence[Task], limit: float | None) -> dict[Task, Verdict]:
-        self.pace.compiling(len({key for key, _ in tasks}), len(tasks))
+        self.progress.compiling(len({key for key, _ in tasks}), len(tasks))
         now = time.monotonic()
         ends = [now + COMPILE_SHARE * max(0.0, end - now) for end in (self.deadline, limit) if end is not None]
         deadline = min(ends, default=None)
         if self.pool is not None:
-            return self.pool.run(tasks, deadline=deadline, done=lambda task: self.pace.did_compile())
+            return self.pool.run(tasks, deadline=deadline, done=lambda task: self.progress.did_compile())
         tried: dict[Task, Verdict] = {}
         for task in dict.fromkeys(tasks):
             if deadline is not None and time.monotonic() >= deadline:
                 break
             tried[task] = compile_here(self.workload, *task)
-            self.pace.did_compile()
+            self.progress.did_compile()
         return tried
 
     def timing(self, problem: Problem, candidates: list[Candidate], tried: Tried) -> _Timing:
         def watch(seconds: float) -> None:
-            self.pace.tell("time", problem.label, problem.flops / seconds * 1e-9)
+            self.progress.tell("time", problem.label, problem.flops / seconds * 1e-9)
 
         effort = EFFORTS[self.effort]
+        effort = replace(effort, seconds=min(effort.seconds, self.share()))
         search = Search(
             self.workload, problem.key, candidates, tried, effort=effort, regime=problem.regime, watch=watch
         )
         return _Timing(problem, search, is_whole=len(tried) == len(candidates))
 
-    def time(self, group: Sequence[_Timing], limit: float | None) -> None:
-        """Time problems in turn and store what is found: what the race says at once, as provisional.
+    def time(self, batch: Sequence[_Timing], limit: float | None) -> None:
+        """Visit a batch's problems, and those open, until all are decided or their time is used; store the batch.
 
-        Without a budget or a limit each has a few turns; what is then left goes to those that are still open.
+        What an interrupt leaves unfinished stays provisional, with all that is known of it.
         """
-        begun, seconds = time.monotonic(), len(group) * EFFORTS[self.effort].seconds
-        ends = [end for end in (begun + self.share() if self.deadline is not None else None, limit) if end is not None]
-        deadline = min(ends, default=None)
-        raced: list[_Timing] = []
+        earlier = {each.search: each for each in self.open}
+        timings = {each.search: each for each in batch} | earlier
+        unfinished, refined, begun = [*batch], set(), time.monotonic()
+        self.credit += sum(each.search.effort.seconds for each in batch)
+        deadline = min((end for end in (self.deadline, limit) if end is not None), default=None)
+
+        def ended(search: Search) -> None:
+            if search in earlier:
+                refined.add(search)
+            elif search.visits == 1:
+                search.save(self.store, provisional=True)
+
         try:
-            for each in group:
-                self.pace.tell("time", each.problem.label)
-                raced.append(each)
-                each.search.race(deadline)
-                each.search.save(self.store, provisional=True)
-            self.settle(group, begun + seconds, deadline, TURNS if ends else AGREED)
+            settle(
+                [*timings],
+                begun + self.credit,
+                deadline,
+                lambda search: self.progress.tell("time", timings[search].problem.label),
+                ended,
+            )
             spent = time.monotonic() - begun
-            if not ends:
-                self.spare += seconds - spent
-                self.open += [each for each in group if not each.search.is_decided]
-                self.pace.ends = time.monotonic() + (self.spare if self.open else 0.0)
-            while raced:
-                self.finish(raced.pop(0), spent / len(group))
+            self.credit -= spent
+            while unfinished:
+                if (each := unfinished.pop(0)).search.visits:
+                    self.finish(each, spent / len(batch))
         finally:
-            for each in raced:
-                each.search.save(self.store, provisional=True)
-
-    def settle(self, group: Sequence[_Timing], until: float, deadline: float | None = None, turns: int = TURNS) -> None:
-        """Time the best of each again, in turn."""
-        labels = {each.search: each.problem.label for each in group}
-        settle([*labels], until, deadline, lambda search: self.pace.tell("time", labels[search]), turns)
-
-    def settle_open(self) -> None:
-        """Time those again that are not decided, in what all have left of their time: at other moments, and longer than
-        a few turns took, the shortest first, so that most become so. What is known by then is stored if this is
-        interrupted."""
-        undecided, self.open = sorted(self.open, key=lambda each: each.search.cost), []
-        begun = time.monotonic()
-        try:
-            self.settle(undecided, begun + self.spare)
-        finally:
-            for each in undecided:
-                if (best := each.search.save(self.store)) is not None:
-                    self.outcome.tuned[each.problem.task] = best
-        self.spare -= time.monotonic() - begun
-        for problem in {_family(self.workload, each.problem): each.problem for each in undecided}.values():
-            self.compare_threads(problem)
-        if undecided:  # that part is over, however early
-            self.pace.ends = 0.0
-            self.pace.tell("time")
+            for each in unfinished:
+                if each.search.visits:
+                    each.search.save(self.store, provisional=True)
+            for search in refined:
+                self.note(earlier[search].problem, search.save(self.store))
+        self.open = [each for search, each in timings.items() if limit is None and search.visits and search.is_open]
 
     def finish(self, timing: _Timing, seconds: float) -> None:
-        """Store what was found of a problem that took so many seconds."""
+        """Store what was found of a problem that took so many seconds, and that it is finished."""
         problem = timing.problem
         best = timing.search.save(self.store)
         if timing.is_whole:
@@ -323,13 +305,17 @@ class _Warmup:
                 regime=problem.regime,
             )
         self.outcome.left.remove(problem.task)
+        self.note(problem, best)
+        gflops = problem.flops / best.median * 1e-9 if best else 0.0
+        self.progress.did_time(problem.label, gflops, seconds)
+
+    def note(self, problem: Problem, best: Row | None) -> None:
+        """Tell the outcome of a problem, and compare its numbers of threads."""
         if best is None:
             self.outcome.failed.append(problem.task)
         else:
             self.outcome.tuned[problem.task] = best
             self.compare_threads(problem)
-        gflops = problem.flops / best.median * 1e-9 if best else 0.0
-        self.pace.did_time(problem.label, gflops, seconds)
 
     def compare_threads(self, problem: Problem) -> None:
         """Compare the counts of threads of a problem once all of them are tuned."""
@@ -344,5 +330,5 @@ class _Warmup:
     def share(self) -> float:
         """Seconds for the next problem: an even share of what compiling leaves, but enough to be of use."""
         least = LEAST_SHARE * EFFORTS[self.effort].seconds
-        even = (self.left() - self.pace.compile_left()) / max(1, self.pace.problems - self.pace.done)
+        even = (self.left() - self.progress.compile_left()) / max(1, self.progress.problems - self.progress.done)
         return min(self.left(), max(even, least))

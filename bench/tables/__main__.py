@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from autotune.timing.measure import EFFORTS
+from autotune.tuning.effort import EFFORTS
 from bench import compare, shapes, tables
 from bench.files import write_whole
 from bench.settings import PLAIN, Settings

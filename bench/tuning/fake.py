@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.machine.roofline import Work
-from autotune.timing import measure, pace
+from autotune.timing import rounds, sample
 from autotune.tuning import progress, search, warmup
 from autotune.wisdom.tiers import OLDER
 from autotune.workload import AS_IT_IS, Candidate, Problem, Reading, Rejected, SourceError
@@ -54,9 +54,9 @@ clock = Clock()
 
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> Clock:
     """Run the tuner on the clock, independent of the machine's load; `replace` sets an attribute."""
-    for module in (measure, pace, progress, search, warmup):
+    for module in (rounds, sample, progress, search, warmup):
         replace(module, "time", clock)
-    replace(measure, "give_way", lambda: None)
+    replace(sample, "give_way", lambda: None)
     return clock
 
 
@@ -228,8 +228,8 @@ class Fake:
         seconds = way.seconds * (way.serial + (1 - way.serial) / threads)
         return FakeTrial(way, seconds * (way.cold if regime == "cold" else 1.0))
 
-    def reference(self, key: str) -> Callable[[], None]:
-        return _reference
+    def speed_probe(self, key: str) -> Callable[[], None]:
+        return _speed_probe
 
     def work(self, key: str, name: str) -> Work | None:
         return Work(1e6, 1000, 2000, 1000) if name in WAYS[key.partition(":")[0]] else None
@@ -253,7 +253,7 @@ class Fake:
                 file.write(line + "\n")
 
 
-def _reference() -> None:
+def _speed_probe() -> None:
     clock.stand_by(50 * US)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import random
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import Progress as Bar
-from scipy.stats import t as student
 
 from autotune.store.store import Row, Store
-from autotune.timing.measure import CONFIDENCE, calibrate, interval, race
+from autotune.timing.compare import Ratio, compare
+from autotune.timing.rounds import Rounds, run_rounds
+from autotune.timing.sample import calibrate
 from autotune.tuning.candidates import timed_rows
 from autotune.tuning.warmup import warmup
 from autotune.workload import ADMITS, Problem
@@ -27,52 +26,33 @@ ACCURACY = "standard"
 EXHAUSTIVE = "exhaustive"
 UNCOUNTED = -1  # the turn of a warmup that only compiles
 PRECISE = 0.01  # a ratio is known well enough within this
-WAITING = 2.0  # times what rounds take, until they are taken whether the machine is at its best or not
 
 
 @dataclass(frozen=True)
 class Times:
-    """Samples of rivals, in rounds, on each of several preparations of the data."""
+    """Rounds of rivals, on each of several preparations of the data."""
 
     names: Sequence[str]
-    turns: Sequence[Mapping[str, list[float]]]
+    visits: Sequence[Rounds]
 
-    def ratios(self, at: int, to: int) -> list[list[float]]:
-        """One rival's time over another's, round by round, by preparation."""
-        pair = self.names[at], self.names[to]
-        return [[a / b for a, b in zip(*(turn[name] for name in pair), strict=True)] for turn in self.turns]
+    def compare(self, at: int, to: int) -> Ratio:
+        """One rival's time over another's.
 
-    def ratio(self, at: int, to: int) -> float:
-        """The mean of the preparations' median ratios."""
-        return statistics.geometric_mean(statistics.median(ratios) for ratios in self.ratios(at, to))
+        Rounds on one preparation share its place in memory and its moment, so that it is the preparations' centres that
+        the interval comes from.
+        """
+        ratios = [rounds.compare(self.names[at], self.names[to]) for rounds in self.visits]
+        return ratios[0] if len(ratios) == 1 else compare([ratio.centre for ratio in ratios])
 
     def spread(self) -> float:
         """How much slower the slowest rival is than the fastest, compared round by round."""
         pairs = itertools.permutations(range(len(self.names)), 2)
-        return max((self.ratio(at, to) for at, to in pairs), default=1.0) - 1.0
-
-    def is_slower(self, at: int, to: int) -> bool:
-        """Whether the first is slower beyond noise: the interval of the ratio is all above 1."""
-        if len(self.turns) < 2:
-            return interval(self.ratios(at, to)[0])[0] > 1.0
-        return math.log(self.ratio(at, to)) > self.error(at, to)
-
-    def error(self, at: int, to: int) -> float:
-        """Half the interval of the ratio's logarithm, with CONFIDENCE.
-
-        Rounds on one preparation share their place in memory and their moment, so the interval is computed from the
-        medians of the preparations (Student's).
-        """
-        medians = [math.log(statistics.median(ratios)) for ratios in self.ratios(at, to)]
-        if len(medians) < 2:
-            return math.inf
-        scale = float(student.ppf((1 + CONFIDENCE) / 2, len(medians) - 1))
-        return scale * statistics.stdev(medians) / math.sqrt(len(medians))
+        return max((self.compare(at, to).centre for at, to in pairs), default=1.0) - 1.0
 
     def is_precise(self) -> bool:
         """Whether all ratios are known to within PRECISE."""
-        pairs = itertools.combinations(range(len(self.names)), 2)
-        return all(self.names[at] == self.names[to] or self.error(at, to) <= PRECISE for at, to in pairs)
+        pairs = [self.compare(at, to) for at, to in itertools.combinations(range(len(self.names)), 2)]
+        return all(ratio.high <= ratio.low * (1 + PRECISE) ** 2 for ratio in pairs)
 
 
 class Session:
@@ -126,33 +106,23 @@ class Session:
         found = [(problem, names) for problem in self.problems if (names := rivals(problem))]
         if not found:
             raise SystemExit("Argument 'shape-limit' must leave time to compile and time some candidates.")
-        turns: list[list[Mapping[str, list[float]]]] = [[] for _ in found]
+        visits: list[list[Rounds]] = [[] for _ in found]
         most = max(self.options.preparations, self.options.most)
         task = self.bar.add_task(f"timing {what}", total=len(found) * most)
         for turn in range(most):  # of all, so that no moment decides
-            for (problem, names), each in zip(found, turns, strict=True):
+            for (problem, names), each in zip(found, visits, strict=True):
                 if turn < self.options.preparations or not Times(names, each).is_precise():
                     each.append(self._timed(problem, names, turn))
                 self.bar.advance(task)
-        for (problem, names), each in zip(found, turns, strict=True):
+        for (problem, names), each in zip(found, visits, strict=True):
             yield problem, Times(names, each)
 
-    def _timed(self, problem: Problem, names: Sequence[str], turn: int) -> Mapping[str, list[float]]:
-        """Seconds of each round by candidate, on freshly prepared data; a single candidate need not be timed."""
-        unique = list(dict.fromkeys(names))
-        if len(unique) == 1:
-            return {unique[0]: [1.0]}
-        trials = {name: workload.prepare(problem.key, name) for name in unique}
-        entrants = {name: calibrate(trial.run, move=trial.move) for name, trial in trials.items()}
-        rounds = self.options.rounds
-        result = race(
-            entrants,
-            rounds=rounds,
-            seconds=WAITING * rounds * sum(entrant.cost for entrant in entrants.values()),
-            least=rounds,
-            rng=random.Random(f"{problem.key} {turn}"),
-            drop=False,
-            reference=workload.reference(problem.key),
-            roam=problem.threads == 1,
-        )
-        return result.samples
+    def _timed(self, problem: Problem, names: Sequence[str], turn: int) -> Rounds:
+        """Rounds of the candidates, on data prepared for this; one that is all there is need not be timed."""
+        rounds, unique = Rounds(), list(dict.fromkeys(names))
+        if len(unique) > 1:
+            trials = {name: workload.prepare(problem.key, name) for name in unique}
+            entrants = {name: calibrate(trial.run, trial.move) for name, trial in trials.items()}
+            rng, probe = random.Random(f"{problem.key} {turn}"), workload.speed_probe(problem.key)
+            run_rounds(rounds, entrants, rng=rng, probe=probe, most=self.options.rounds)
+        return rounds

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 
 import layouts
-from autotune.machine.device import fingerprint
 from cpuconv.choice.model import Choice, Limits
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.plan import Plan
@@ -18,15 +17,13 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d as oracle
 from cpuconv.problem.reference import relative_error
 from cpuconv.recipe import Candidate
-from cpuconv.solvers.shared.base import ALIGNMENT, FLOAT, aligned, divide
-from cpuconv.tuning.places import MOST, Room
+from cpuconv.solvers.shared.base import FLOAT
+from cpuconv.tuning.placement import MOST, Arena, cold_weights
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}
 """Largest error an accuracy class admits, relative to the output's largest value, on unit-normal data."""
 
 _PRIMES = (65_537, 65_539, 65_543, 65_551)
-
-_OVER_CACHE = 1.25  # copies of cold weights over the last cache
 
 _EVERYTHING = Limits(accuracy="fast")
 
@@ -34,8 +31,7 @@ _EVERYTHING = Limits(accuracy="fast")
 class ConvTrial:
     """One candidate bound to random data.
 
-    With cold weights, runs take copies of the packed weights in turn that are together larger than the last cache, so
-    that each finds its weights in memory, as in a network whose layers evict one another's.
+    With cold weights, each run takes others that are in no cache, as in a network whose layers evict one another's.
     """
 
     def __init__(self, problem: ConvProblem, candidate: Candidate, regime: str = "warm") -> None:
@@ -44,16 +40,16 @@ class ConvTrial:
         self._weight = candidate.packing(problem).pack(w, problem.threads)
         self._workspaces = Workspaces()
         self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, None, bias, self._workspaces)
-        self.limit, self._regime = ERROR_LIMITS[candidate.accuracy], regime
-        self._copies: Iterator[np.ndarray] = itertools.repeat(self._weight)
+        self.limit, self._is_cold = ERROR_LIMITS[candidate.accuracy], regime == "cold"
+        self._weights: Iterator[np.ndarray] = itertools.repeat(self._weight)
+        if self._is_cold:
+            self._weights = cold_weights(self._weight.nbytes)
         self.move()
         self.run()
-        if regime == "cold":
-            self._copies = copies(self._weight, int(_OVER_CACHE * max(dict(fingerprint().caches).values())))
 
     def run(self) -> None:
         """One call."""
-        self._plan.run(self._shared.x, self._residual, self._shared.out, None, next(self._copies))
+        self._plan.run(self._shared.x, self._residual, self._shared.out, None, next(self._weights))
 
     def move(self) -> None:
         """Put the workspace, warm weights, and the input and output of all trials of the problem in other places. Runs
@@ -63,43 +59,35 @@ class ConvTrial:
         shared.move()
         self._workspaces.clear()
         self._workspaces.give_back(Workspace(shared.workspace.place(self._plan.workspace_bytes)))
-        if self._regime == "warm" and self._weight.nbytes <= MOST:
-            self._copies = itertools.repeat(shared.weights.copy(self._weight))
+        if not self._is_cold and self._weight.nbytes <= MOST:
+            self._weights = itertools.repeat(shared.weights.copy(self._weight))
 
     def check(self) -> float:
         """Error of the output, relative to its largest value."""
         self.move()
         self._shared.out[...] = np.nan
-        self.run()
+        self._plan.run(self._shared.x, self._residual, self._shared.out, None, self._weight)
         return relative_error(self._shared.out, expected(self._problem))
-
-
-def copies(weight: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Copies of packed weights in turn, for ever, that take more than `size` bytes together."""
-    step = divide(weight.nbytes, ALIGNMENT) * ALIGNMENT // FLOAT
-    places = aligned((max(1, divide(size, max(1, step * FLOAT))), step))
-    places[:, : weight.size] = weight.ravel()
-    return itertools.cycle([place[: weight.size] for place in places])
 
 
 class Shared:
     """What all trials of a problem share, so that their places favour none of them.
 
-    x, out: input and output, others after each move.  weights, workspace: rooms for those of the trial that runs.
+    x, out: input and output, others after each move.  weights, workspace: arenas for those of the trial that runs.
     """
 
     def __init__(self, problem: ConvProblem) -> None:
         self._content = data(problem)[0]
         self._out_shape = layouts.get(problem.out_layout).shape(*problem.out_shape)
-        self._rooms = Room(), Room()
-        self.weights, self.workspace = Room(), Room()
+        self._arenas = Arena(), Arena()
+        self.weights, self.workspace = Arena(), Arena()
         self.move()
 
     def move(self) -> None:
         """Put input and output in places drawn at random."""
-        room, out_room = self._rooms
-        self.x = room.copy(self._content)
-        self.out = out_room.place(FLOAT * math.prod(self._out_shape)).view(np.float32).reshape(self._out_shape)
+        arena, out_arena = self._arenas
+        self.x = arena.copy(self._content)
+        self.out = out_arena.place(FLOAT * math.prod(self._out_shape)).view(np.float32).reshape(self._out_shape)
 
 
 @functools.lru_cache(maxsize=2)

@@ -18,8 +18,8 @@ from cpuconv.recipe import Candidate, assemble, current_sources, effective_threa
 from cpuconv.runtime import cache
 from cpuconv.runtime.threads import pool
 from cpuconv.session import TABLES
-from cpuconv.tuning.metronome import metronome
 from cpuconv.tuning.probes import probe
+from cpuconv.tuning.speed_probe import speed_probe
 from cpuconv.tuning.trial import ConvTrial
 from cpuconv.work import work_of
 
@@ -95,9 +95,9 @@ class ConvWorkload:
         """The candidate, ready to run on random data."""
         return ConvTrial(ConvProblem.parse(key), Candidate.parse(name), regime)
 
-    def reference(self, key: str) -> Callable[[], None]:
+    def speed_probe(self, key: str) -> Callable[[], None]:
         """FMAs and stores of known length on the problem's threads."""
-        return metronome(effective_threads(ConvProblem.parse(key)))
+        return speed_probe(effective_threads(ConvProblem.parse(key)))
 
     def work(self, key: str, name: str) -> Work | None:
         """The operations and bytes of a candidate; None of a name or a problem that these sources do not know."""

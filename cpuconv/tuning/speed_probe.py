@@ -3,7 +3,7 @@
 Half of it is arithmetic in registers, which takes longer at a lower clock; half writes to the second cache, which takes
 longer where another program shares the core or has just emptied that. Writes tell of it more surely than reads: while
 a Winograd candidate took a third longer, they took a sixth to two fifths longer, reads of the second cache 4 to 19%,
-and arithmetic 1 to 5% (docs/decisions/0012-stores.md).
+and arithmetic 1 to 5% (docs/timing.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAMPLES = 20
 
 
 @functools.lru_cache(maxsize=8)
-def metronome(threads: int) -> Callable[[], None]:
+def speed_probe(threads: int) -> Callable[[], None]:
     """Chains of multiplications and additions in registers, and stores to L2, some 50 µs long together, on each of the
     threads."""
     parts = [part for part in (_fma(threads), _write(threads)) if part is not None]

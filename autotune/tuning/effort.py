@@ -1,0 +1,22 @@
+"""How much to spend on a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Effort:
+    """candidates: timed, at most.  survivors: of the first visit that are timed again, at most, and the model's choice.
+    seconds: of timing, preparing included."""
+
+    candidates: int
+    survivors: int
+    seconds: float
+
+
+EFFORTS: dict[str, Effort] = {
+    "quick": Effort(candidates=10, survivors=4, seconds=1.22),
+    "normal": Effort(candidates=24, survivors=8, seconds=5.2),
+    "exhaustive": Effort(candidates=1000, survivors=12, seconds=60.0),
+}
