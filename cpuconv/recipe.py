@@ -18,7 +18,18 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared import reordering
-from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
+from cpuconv.solvers.shared.base import (
+    FLOAT,
+    Args,
+    Operand,
+    Operands,
+    Ref,
+    Space,
+    Step,
+    contiguous,
+    params_text,
+    parse_params,
+)
 from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.reordering import reorder_step
 from layouts import Strides
@@ -124,7 +135,7 @@ def assemble(
             target = Operand(space.reserve(_size(need_out, problem.out_shape)), wanted)
         if residual is not None:
             residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out)
-    steps += candidate.solver.bind(problem, candidate.params, isa, space, x, target, residual)
+    steps += candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
     if target is not y:
         steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
     elif need_out is not None and problem.k % isa.lanes and not steps[-1].clears_tail:

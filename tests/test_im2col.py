@@ -21,6 +21,7 @@ from cpuconv.solvers import im2col
 from cpuconv.solvers.shared.base import (
     MicroRef,
     Operand,
+    Operands,
     Ref,
     Space,
     aligned,
@@ -46,7 +47,7 @@ def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=Non
     space = Space()
     extra = None if residual is None else operand("residual", residual, problem.out_layout)
     views = operand("x", x, problem.in_layout), operand("y", y, problem.out_layout)
-    (step,) = im2col.bind(problem, params, ISA, space, *views, extra)
+    (step,) = im2col.bind(problem, params, ISA, space, Operands(*views, extra))
     arrays = {
         "x": x,
         "y": y,
@@ -219,5 +220,5 @@ def test_how_columns_come_about(text, layout, load):
     problem = dataclasses.replace(ConvProblem.parse(text), in_layout=layout)
     x = Operand(Ref("x"), contiguous(layout, problem.in_shape))
     y = Operand(Ref("y"), contiguous("NCHW", problem.out_shape))
-    (step,) = im2col.bind(problem, im2col.Params(1, 4, 1), ISA, Space(), x, y, None)
+    (step,) = im2col.bind(problem, im2col.Params(1, 4, 1), ISA, Space(), Operands(x, y))
     assert step.tile.load == load

@@ -16,19 +16,19 @@ import numpy as np
 from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
-from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
+from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.base import (
     FLOAT,
     Args,
     Cost,
     MicroRef,
-    Operand,
+    Operands,
     Ref,
     Space,
     Step,
     divide,
-    parts_each,
+    is_plain,
     span,
     view_args,
     window_args,
@@ -36,6 +36,7 @@ from cpuconv.solvers.shared.base import (
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
 from cpuconv.solvers.shared.reordering import plane, row_tile
+from cpuconv.solvers.shared.sharing import parts_each, shortest
 from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
 from layouts import Strides
 
@@ -105,9 +106,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     tile = Tile(params.v, 1, params.n)
     compute = problem.n * problem.groups * plane_cycles(isa, tile, vectors, 1, pixels, padded)
     tiles = divide(vectors, params.v) * divide(pixels, params.n)
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
     beside = _beside(problem, machine, *_share(problem, params, isa), tiles)
-    return machine.cost(floor, compute + beside, problem.threads)
+    return machine.direct_cost(problem, compute + beside)
 
 
 def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
@@ -118,12 +118,12 @@ def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, ti
     wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
     pixel = _VECTOR_CYCLES * (1 + problem.stride[1]) / isa.lanes if wide else _FLOAT_CYCLES
     packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * pixel)
-    if problem.in_layout == "NCHW" and _is_plain(problem):
+    if problem.in_layout == "NCHW" and is_plain(problem):
         packing = planes * tiles * depth * _PAGE_CYCLES  # the input is the matrix, each of its rows a page of its own
     way_out = planes * vectors * problem.oh * problem.ow * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
     moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
     again = problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
-    return packing + way_out + moved / machine.rate(moved) + again
+    return packing + way_out + machine.moving(moved) + again
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -136,11 +136,10 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Panels.of(problem, isa, params.v, planar=True, rows=sizes(problem, isa)[2])
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the im2col kernel."""
-    lanes = isa.lanes
+    lanes, x, y, extra = isa.lanes, operands.x, operands.y, operands.added
+    has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)
     step = unroll(depth)
     pixels = problem.oh * problem.ow
@@ -150,14 +149,13 @@ def bind(
 
     in_height, in_width, source = problem.h, problem.w, x.strides
     out_width = problem.ow
-    pointwise = _is_plain(problem)
+    pointwise = is_plain(problem)
     if pointwise:
         in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
         out_width = in_width
     load = _load(problem, isa, source)
     if pointwise and in_height == 1 and load == LINES and row_tile(isa, source).kind == ROWS and padded == depth:
         load = IN_PLACE
-    extra = residual or y
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
     rows, extra_rows = (_rows(problem, isa, view) for view in (target, added))
     direct = rows.kind == BLOCKED and target.w == lanes * FLOAT and y_width == pixels and added == target
@@ -178,7 +176,7 @@ def bind(
         ys=lanes,
         ks=0,
         stream=streams(isa, params.v, padded),
-        residual=residual is not None,
+        residual=has_residual,
         activation=problem.activation,
     )
     args: Args = {
@@ -209,7 +207,7 @@ def bind(
         "depth": depth,
         "depth_padded": padded,
         "sums": space.reserve(sums_step * problem.threads) if sums_step else 0,
-        "extra": space.reserve(sums_step * problem.threads) if residual and not direct else 0,
+        "extra": space.reserve(sums_step * problem.threads) if has_residual and not direct else 0,
         "sums_step": sums_step,
         "vector_step": target.cb if direct else vector_step,
         "channels": problem.k,
@@ -227,19 +225,14 @@ def bind(
         "r_image": added.n,
         **view_args("r", added),
     }
-    tile = Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows)
+    tile = Im2colTile(lanes, load, has_residual, direct, rows, extra_rows)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(im2col, tile, args, each, clears_tail=True)]
 
 
-def _is_plain(problem: ConvProblem) -> bool:
-    """Whether the output plane is the input plane, pixel by pixel."""
-    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
-
-
 def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
     """VECTORS where `lanes` channels of a group lie side by side, however its pixels lie."""
-    kind = kind_of(isa.lanes, source.block, source.cb, source.c, source.w)
+    kind = row_tile(isa, source).kind
     aligned_groups = problem.groups == 1 or problem.cg % isa.lanes == 0
     side_by_side = kind == CHANNELS or (kind == BLOCKED and aligned_groups)
     return VECTORS if side_by_side and problem.cg >= isa.lanes else LINES
@@ -256,13 +249,5 @@ def _share(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, int]:
     """Blocks of pixels and chunks of panels that leave the slowest worker the least; ties go to less packing."""
     vectors, _, _ = sizes(problem, isa)
     total, panels = divide(problem.oh * problem.ow, params.n), divide(vectors, params.v)
-    threads, planes = problem.threads, max(1, problem.n * problem.groups)
-    blocks = divide(total, params.block)
-    finer = min(total, divide(blocks, threads) * threads)
-    options = [(blocks, 1), (finer, 1), (blocks, min(panels, threads)), (finer, min(panels, threads))]
-
-    def slowest(option: tuple[int, int]) -> int:
-        parts, chunks = option
-        return divide(planes * parts * chunks, threads) * divide(total, parts) * divide(panels, chunks)
-
-    return min(options, key=slowest)
+    planes, blocks = problem.n * problem.groups, divide(total, params.block)
+    return shortest(problem.threads, planes, blocks, total, panels)

@@ -24,12 +24,12 @@ from cpuconv.solvers.shared.base import (
     Args,
     Cost,
     MicroRef,
-    Operand,
+    Operands,
     Ref,
     Space,
     Step,
     divide,
-    parts_each,
+    is_plain,
     span,
     view_args,
     window_args,
@@ -37,6 +37,7 @@ from cpuconv.solvers.shared.base import (
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Scalars
 from cpuconv.solvers.shared.reordering import plane, row_tile
+from cpuconv.solvers.shared.sharing import first_even, parts_each
 
 NAME = "planar"
 ACCURACY = "exact"
@@ -71,11 +72,6 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 def reduction(problem: ConvProblem) -> int:
     """Scalars of one sum."""
     return problem.cg * problem.r * problem.s
-
-
-def is_plain(problem: ConvProblem) -> bool:
-    """Whether the columns are the input's planes."""
-    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
 
 
 def most_channels(isa: Isa, v: int, loose: int) -> int:
@@ -144,8 +140,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def _traffic(problem: ConvProblem, machine: Machine) -> float:
-    moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
-    return moved / machine.rate(moved)
+    return machine.moving(problem.in_bytes + problem.out_bytes + problem.weight_bytes)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -169,8 +164,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     cycles += waiting + _traffic(problem, machine)
     if machine.rate(problem.weight_bytes) <= isa.dram_rate:  # from caches, weights come beside the FMAs
         cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / isa.dram_rate
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return machine.cost(floor, cycles, problem.threads)
+    return machine.direct_cost(problem, cycles)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -183,10 +177,9 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Scalars(isa.lanes, params.n, problem.groups, problem.kg, problem.cg, problem.r, problem.s)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the planar kernel."""
+    x, y = operands.x, operands.y
     lanes, vector = isa.lanes, isa.lanes * FLOAT
     depth, pixels = reduction(problem), problem.oh * problem.ow
     in_height, in_width, source = problem.h, problem.w, x.strides
@@ -215,7 +208,7 @@ def bind(
         ys=0,
         ks=params.n,
         resume=parts > 1,
-        residual=residual is not None,
+        residual=operands.residual is not None,
         activation=problem.activation,
         planar=True,
         fetch=int(pack in (IN_PLACE, PLANES) and panels > 1),
@@ -237,7 +230,7 @@ def bind(
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
     parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
-    chunks = _chunks(problem.threads, units, tiles)
+    _, chunks = first_even(problem.threads, units, [(1, count + 1) for count in range(min(tiles, problem.threads))])
     args: Args = {
         **kernels("gemm", gemm, panels > 1),
         **kernels("gemm_last", last, True),
@@ -245,7 +238,7 @@ def bind(
         "y": y.ref,
         "w": Ref("w"),
         "bias": Ref("bias"),
-        "residual": (residual or y).ref,
+        "residual": operands.added.ref,
         "table": np.arange(segments, dtype=np.int64) * unroll * params.n * FLOAT,
         "segments": segments,
         "parts": parts,
@@ -284,10 +277,3 @@ def bind(
 def _most_parts(depth: int) -> int:
     """Parts of a reduction, at most: each has a whole segment, the last one the rest besides."""
     return max(1, divide(depth, _UNROLL) - bool(depth % _UNROLL))
-
-
-def _chunks(threads: int, units: int, tiles: int) -> int:
-    """Chunks of weight tiles, for `units` panels, that let threads share evenly, or nearly so."""
-    most = min(tiles, threads)
-    even = (count for count in range(1, most) if units * count % threads == 0 or units * count >= 16 * threads)
-    return next(even, most)

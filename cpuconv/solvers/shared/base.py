@@ -12,7 +12,7 @@ name, in the store and in `plan.algorithm`.
     layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides.
                                                         Of params None: what every candidate needs
     packing(problem, params, isa) -> Packing            the form in which weights are read
-    bind(problem, params, isa, space, x, y, residual) -> list[Step]
+    bind(problem, params, isa, space, operands) -> list[Step]
 
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
@@ -46,8 +46,6 @@ from layouts import Strides
 
 ALIGNMENT = 64
 FLOAT = 4
-_MOST_PARTS = 8  # for each worker
-_PART_FLOPS = 1e6  # some 10 µs: taking a part costs a hundredth of that
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,20 @@ class Operand:
 
     ref: Ref
     strides: Strides
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The activations of a call: input, output, and what is added to it."""
+
+    x: Operand
+    y: Operand
+    residual: Operand | None = None
+
+    @property
+    def added(self) -> Operand:
+        """The residual; without one the output, whose distance from itself is 0."""
+        return self.residual or self.y
 
 
 @dataclass(frozen=True)
@@ -159,10 +171,9 @@ def window_args(problem: ConvProblem) -> dict[str, int]:
     }
 
 
-def parts_each(problem: ConvProblem, units: int) -> int:
-    """Parts for each worker of work in so many units: enough for others to take over, and worth it."""
-    workers = max(1, problem.threads)
-    return max(1, min(_MOST_PARTS, units // workers, int(problem.flops / _PART_FLOPS / workers)))
+def is_plain(problem: ConvProblem) -> bool:
+    """Whether the output plane is the input plane, pixel by pixel."""
+    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
 
 
 def span(problem: ConvProblem, strides: Strides) -> int:

@@ -22,7 +22,11 @@ def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Str
 
 def row_tile(isa: Isa, view: Strides) -> RowTile:
     """The row loops for a view."""
-    return RowTile(isa.lanes, kind_of(isa.lanes, view.block, view.cb, view.c, view.w))
+    return _row_tile(isa.lanes, view)
+
+
+def _row_tile(lanes: int, view: Strides) -> RowTile:
+    return RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w))
 
 
 def _lanes(isa: Isa, channels: int, *views: Strides) -> int:
@@ -82,7 +86,7 @@ def reorder_step(
         channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, FLOAT)
         target = source._replace(n=target.n)
     lanes = _lanes(isa, channels, source, target)
-    tiles = [RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w)) for view in (source, target)]
+    tiles = [_row_tile(lanes, view) for view in (source, target)]
     stored = divide(channels, target.block) * target.block
     mode, parts = _mode(*tiles, target.block)
     by_pixel = CHANNELS in (tiles[0].kind, tiles[1].kind)  # the groups of a pixel share its cache lines and page
