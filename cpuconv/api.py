@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.report.explain import Explanation
 from cpuconv import session
 from cpuconv.choice import explain as explaining
 from cpuconv.choice.model import AUTO
@@ -123,7 +124,7 @@ def explain(
     *,
     residual: bool = False,
     **options: Any,
-) -> explaining.Explanation:
+) -> Explanation:
     """Which algorithm `plan` would take for these arguments, and why: printable, and `.to_dict()`.
 
     Arguments are those of `plan`, with the weights' shape (K, C/groups, R, S) in place of the weights; nothing is

@@ -12,7 +12,7 @@ from cpuconv.choice.model import AUTO, Choice, Limits, check_options
 from cpuconv.memory.fingerprint import Fingerprint
 from cpuconv.problem.arguments import problem_from_arguments
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
+from cpuconv.runtime.threads import maximum_threads, wanted_threads
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Options:
             self.padding,
             self.dilation,
             self.groups,
-            self.activation,
-            self.residual,
-            in_layout,
-            out_layout,
-            maximum_threads() if threads == AUTO else check_threads(threads),
+            activation=self.activation,
+            residual=self.residual,
+            in_layout=in_layout,
+            out_layout=out_layout,
+            threads=maximum_threads() if isinstance(threads, str) else threads,  # "auto": decided below
         )
         if AUTO in wanted:
             problem = select.resolve_layouts(problem, *wanted, self.limits)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 import layouts
+from autotune.report.explain import Explanation
 from cpuconv import session
-from cpuconv.choice.explain import Explanation, explain
+from cpuconv.choice.explain import explain
 from cpuconv.choice.model import Choice, Limits
 from cpuconv.errors import ArgumentError, must
 from cpuconv.memory.workspaces import Workspaces

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -129,10 +129,10 @@ class _Move:
         )
         workspace = aligned(space.size, np.uint8)
         at = {"x": 0, "y": 0, "workspace": address(workspace)}
-        words = {k: at[v.name] + v.offset if isinstance(v, Ref) else int(v) for k, v in step.args.items()}
+        words = {k: at[v.name] + v.offset if isinstance(v, Ref) else cast(int, v) for k, v in step.args.items()}
         assert step.kernel.fields[:2] == ("x", "y")
         block = step.kernel.pack(words)
-        return Program([(step.compile(), block, step.parts)], self._threads), memoryview(block), workspace
+        return Program([(step.compile(), block, step.parts)], self._threads), block.data, workspace
 
 
 _moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here

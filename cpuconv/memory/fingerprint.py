@@ -48,7 +48,7 @@ class Fingerprinter:
         self._key[:] = np.frombuffer(os.urandom(self._key.nbytes), np.uint8)
         self._contexts: dict[tuple[int, int], list[_Context]] = {}
         self._heads: dict[tuple[int, ...], bytes] = {}
-        self._constant: dict[int, tuple[weakref.ref, Fingerprint]] = {}
+        self._constant: dict[int, tuple[weakref.ref[np.ndarray], Fingerprint]] = {}
 
     def __call__(self, array: np.ndarray, threads: int = 1) -> Fingerprint:
         """The fingerprint of a float32 array of any strides; equal content in another order of memory may have another.
@@ -58,11 +58,11 @@ class Fingerprinter:
         known = self._constant.get(id(array))
         if known is not None and known[0]() is array:
             return known[1]
-        found = self._read(array, threads)
+        digest = self._read(array, threads)
         if is_constant(array):
             name = id(array)
-            self._constant[name] = weakref.ref(array, lambda _: self._constant.pop(name, None)), found
-        return found
+            self._constant[name] = weakref.ref(array, lambda _: self._constant.pop(name, None)), digest
+        return digest
 
     def _read(self, array: np.ndarray, threads: int) -> Fingerprint:
         content = self._heads.get(array.shape) if array.flags.c_contiguous else None
@@ -111,7 +111,7 @@ class Fingerprinter:
         }
         block = fingerprint.pack(words)
         program = Program([(fingerprint.entry(self._tile), block, threads > 1)], threads)
-        return _Context(memoryview(block), sums, program, [code])
+        return _Context(block.data, sums, program, [code])
 
 
 _X, _VECTORS = fingerprint.fields.index("x"), fingerprint.fields.index("vectors")

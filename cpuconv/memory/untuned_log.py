@@ -51,7 +51,8 @@ class UntunedLog:
         self.waiting: dict[tuple[ConvProblem, Hashable], IsTuned] = {}
         self.period = PERIOD
         self._on_tuned, self._attended = on_tuned, attended
-        self.after_fork()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     def add(self, problem: ConvProblem, limits: Hashable, is_tuned: IsTuned) -> None:
         """Count a problem of which nothing is stored within `limits`, until `is_tuned(problem, limits)`."""
@@ -87,8 +88,7 @@ class UntunedLog:
 
     def after_fork(self) -> None:
         """In a child: the parent writes the counts, and its thread is not here."""
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._lock, self._thread = threading.Lock(), None
         self.counts.clear()
 
     def _attend(self) -> None:
@@ -104,14 +104,14 @@ class UntunedLog:
 
 def _state_of_store() -> tuple[Any, ...]:
     """Another after every change of the store."""
-    found = []
-    for name in (store_path(), Path(f"{store_path()}-wal")):
+    states = []
+    for path in (store_path(), Path(f"{store_path()}-wal")):
         with contextlib.suppress(OSError):
-            status = name.stat()
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+            status = path.stat()
+            states.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(states)
 
 
 def _is_writable(path: Path) -> bool:
-    place = next(each for each in (path, *path.parents) if each.exists())
-    return os.access(place, os.W_OK)
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    return os.access(existing, os.W_OK)

@@ -31,10 +31,10 @@ class Weights:
 
     def find(self, name: Fingerprint, form: Packing) -> np.ndarray | None:
         """Weights packed in that form, if they still exist."""
-        found = self._remembered.get((name, form))
-        if found is None and (forms := self._alive.get(name)) and (known := forms.get(form)):
-            found = known()
-        return found
+        packed = self._remembered.get((name, form))
+        if packed is None and (forms := self._alive.get(name)) and (alive := forms.get(form)):
+            packed = alive()
+        return packed
 
     def forms(self, name: Fingerprint) -> frozenset[Packing]:
         """The packed forms of these weights that exist."""

@@ -32,10 +32,10 @@ class Workspaces:
     def take(self, size: int) -> Workspace:
         """At least `size` bytes, the caller's until it gives them back."""
         try:
-            found = self._free.pop()
+            workspace = self._free.pop()
         except IndexError:
             return Workspace(aligned(size, np.uint8))
-        return found if found.memory.nbytes >= size else Workspace(aligned(size, np.uint8))
+        return workspace if workspace.memory.nbytes >= size else Workspace(aligned(size, np.uint8))
 
     def give_back(self, workspace: Workspace) -> None:
         """End the use of a workspace."""

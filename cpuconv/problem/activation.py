@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 
-Activation = tuple[str | float, ...]  # the name, then its scalars
+Activation = tuple[Any, ...]  # the name, then its scalars as floats
 
 
 class Entry(NamedTuple):
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     apply: Callable[..., np.ndarray]
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+_erf: Any = np.frompyfunc(math.erf, 1, 1)
 
 
 def _clip(x: np.ndarray, lo: float, hi: float) -> np.ndarray:
@@ -73,12 +73,17 @@ def choices() -> str:
 def normalize(activation: object) -> Activation | None:
     """The activation as a tuple of its name and its scalars as floats; None stays None.
 
-    Args:
-        activation: None, a name, or a tuple of a name and its scalars; what this function returned is accepted.
+    Parameters
+    ----------
+    activation : None, str or tuple
+        None, a name, or a name with its scalars; what this function returned is accepted.
 
-    Raises:
-        ArgumentTypeError: Neither a name nor a tuple, or a scalar that is no number.
-        ArgumentError: No such activation, too few or too many scalars, a NaN, or ``lo > hi``.
+    Raises
+    ------
+    ArgumentTypeError
+        `activation` is neither a name nor a tuple, or a scalar is no number.
+    ArgumentError
+        No activation has that name, it has other scalars, a scalar is NaN, or ``lo > hi``.
     """
     if activation is None:
         return None
@@ -102,7 +107,7 @@ def normalize(activation: object) -> Activation | None:
 
 
 def apply(x: np.ndarray, activation: Activation | None) -> np.ndarray:
-    """The normalised `activation` of each element of the float64 array `x`; NaN comes through."""
+    """The normalised `activation` of each element of the float64 array `x`; NaN stays NaN."""
     if activation is None:
         return x
     name, *scalars = activation
@@ -116,10 +121,12 @@ def to_text(activation: Activation | None) -> str:
 
 
 def from_text(text: str) -> Activation | None:
-    """What `to_text` wrote, read back.
+    """The activation that `to_text` wrote.
 
-    Raises:
-        ArgumentError: The text is no activation.
+    Raises
+    ------
+    ArgumentError
+        The text is no activation.
     """
     if text == "none":
         return None

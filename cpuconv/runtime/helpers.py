@@ -180,11 +180,12 @@ def new_board(threads: int) -> np.ndarray:
 
 def available() -> bool:
     """Whether threads can sleep on a word here: on Linux."""
-    return sys.platform == "linux" and _number() is not None
+    return sys.platform == "linux" and _number() != 0
 
 
-def _number() -> int | None:
-    return _FUTEX.get(platform.machine()) if sys.maxsize > 1 << 32 else None
+def _number() -> int:
+    """The number of the system call; 0 where it is not known."""
+    return _FUTEX.get(platform.machine(), 0) if sys.maxsize > 1 << 32 else 0
 
 
 @functools.cache

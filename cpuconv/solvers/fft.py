@@ -81,8 +81,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"there are {problem.groups} groups"
     if max(problem.effective_kernel) >= max(SIZES):
         return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
-    least = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
-    if plane_count(*least, REGULAR) > _most_planes(problem):
+    rows, cols = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
+    if plane_count(rows, cols, REGULAR) > _most_planes(problem):
         return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
 

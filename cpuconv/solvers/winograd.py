@@ -12,10 +12,12 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from cpuconv.isa import Isa
+from cpuconv.isa.vector import Vector
 from cpuconv.micro.linear import Matrix, apply
 from cpuconv.micro.winograd import WinogradTransform, WinogradWeights, winograd_in, winograd_out, winograd_weights
 from cpuconv.problem.problem import ConvProblem
@@ -101,7 +103,7 @@ def _operations(m: int, r: int) -> tuple[int, int]:
     counts = []
     for matrix in matrices(m, r)[::-2]:
         counter = _Counter()
-        apply(counter, matrix.tolist(), list(range(matrix.shape[1])))
+        apply(cast(Vector, counter), matrix.tolist(), list(range(matrix.shape[1])))
         counts.append(counter.count)
     return counts[0], counts[1]
 

@@ -188,7 +188,7 @@ def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 @functools.lru_cache(maxsize=256)
 def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.ndarray]:
     """Tiles that fit, whatever the plane: those that hold all weights first; and their rows, columns and cycles."""
-    found = []
+    found: list[Shape] = []
     for held in (True, False) if mix == 1 else (False,):
         for cols in range(1, min(_MOST_COLUMNS, isa.registers) + 1):
             column = [Shape(rows, cols, held, 1, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]

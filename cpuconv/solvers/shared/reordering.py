@@ -5,7 +5,7 @@ from __future__ import annotations
 from cpuconv.isa import Isa
 from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
 from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
-from cpuconv.solvers.shared.base import FLOAT, Operand, Space, Step, divide, view_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide, view_args
 from layouts import Strides
 
 _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
@@ -86,15 +86,15 @@ def reorder_step(
         channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, FLOAT)
         target = source._replace(n=target.n)
     lanes = _lanes(isa, channels, source, target)
-    tiles = [_row_tile(lanes, view) for view in (source, target)]
+    read, written = _row_tile(lanes, source), _row_tile(lanes, target)
     stored = divide(channels, target.block) * target.block
-    mode, parts = _mode(*tiles, target.block)
-    by_pixel = CHANNELS in (tiles[0].kind, tiles[1].kind)  # the groups of a pixel share its cache lines and page
+    mode, parts = _mode(read, written, target.block)
+    by_pixel = CHANNELS in (read.kind, written.kind)  # the groups of a pixel share its cache lines and page
     chunk = min(_CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK, width)
     groups, chunks = divide(stored, lanes), divide(width, chunk)
     spare = _spare(mode, lanes, channels, source, target)
     buffer_step = chunk * lanes * FLOAT if mode == BOTH or not parts else 0
-    args = {
+    args: Args = {
         "x": x.ref,
         "y": y.ref,
         "buffer": space.reserve(buffer_step * threads) if buffer_step else 0,
@@ -114,4 +114,4 @@ def reorder_step(
         **view_args("x", source),
         **view_args("y", target),
     }
-    return Step(reorder, ReorderTile(lanes, *tiles, mode, parts), args)
+    return Step(reorder, ReorderTile(lanes, read, written, mode, parts), args)

@@ -258,7 +258,7 @@ class Forms(NamedTuple):
     its transforms, forward and back."""
 
     tiles: np.ndarray
-    count: np.ndarray
+    planes: np.ndarray
     products: np.ndarray
     forward: np.ndarray
     backward: np.ndarray
@@ -271,9 +271,9 @@ def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
     vectors = divide(problem.kg, isa.lanes)
     panels = problem.cg * vectors
     multiply = forms.tiles * forms.products * (panels / (isa.fma_rate * max(isa.efficiency)))
-    weight_bytes = forms.count * (panels * isa.lanes * FLOAT)
+    weight_bytes = forms.planes * (panels * isa.lanes * FLOAT)
     weights = weight_bytes / machine.rates(weight_bytes)
-    transforms = forms.tiles * _transforms(problem, isa, forms.count, (forms.forward, forms.backward))
+    transforms = forms.tiles * _transforms(problem, isa, forms.planes, (forms.forward, forms.backward))
     least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
     activations = machine.moving(problem.in_bytes + problem.out_bytes)
     return machine.seconds(problem.groups * float(least) + activations, problem.threads)
