@@ -171,7 +171,7 @@ def new_board(threads: int) -> np.ndarray:
     raw = np.zeros((2 + threads) * LINE, np.int64)
     start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
     board = raw[start : start + (1 + threads) * LINE]
-    system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
+    system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value or 0
     pauses = [max(1, round(seconds / _pause_seconds())) for seconds in (IDLE_SECONDS, END_SECONDS)]
     board[[THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX]] = threads, *pauses, system_call, _number()
     board.reshape(-1, LINE)[1:, BOARD] = board.ctypes.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import autotune.workload as protocol
@@ -39,7 +40,7 @@ class ConvWorkload:
         """Instruction set that kernels are generated for."""
         return current().name
 
-    tables = TABLES
+    tables: Path | None = TABLES
 
     def sources_of(self, name: str) -> str:
         """Hash of the kernel sources that a candidate is made from."""
@@ -59,9 +60,9 @@ class ConvWorkload:
             The source cannot be read; the message says why.
         """
         wanted = reading.layouts or ("NCHW", "NCHW")
-        concrete = tuple("NCHW" if name == AUTO else name for name in wanted)
+        first, second = ("NCHW" if name == AUTO else name for name in wanted)
         try:
-            entries = sources.load(source, concrete, reading.threads, reading.batches, reading.inputs)
+            entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
         except SourceError as error:
             raise protocol.SourceError(str(error)) from error
         regime = "cold" if sources.is_model(source) else "warm"
