@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any
 
@@ -18,18 +19,7 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared import reordering
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Operand,
-    Operands,
-    Ref,
-    Space,
-    Step,
-    contiguous,
-    params_text,
-    parse_params,
-)
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Operands, Ref, Space, Step, contiguous
 from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.reordering import reorder_step
 from layouts import Strides
@@ -45,7 +35,7 @@ class Candidate:
     params: Any
 
     def __str__(self) -> str:
-        return f"{self.solver.NAME}({params_text(self.params)})"
+        return f"{self.solver.NAME}({','.join(f'{name}={value}' for name, value in vars(self.params).items())})"
 
     @property
     def accuracy(self) -> str:
@@ -77,10 +67,14 @@ class Candidate:
         ValueError
             No solver has that name, or its parameters are others.
         """
-        name, _, rest = text.partition("(")
-        if name not in BY_NAME or not rest.endswith(")"):
+        solver = BY_NAME.get(text.partition("(")[0])
+        if solver is None or not text.endswith(")"):
             raise ValueError(f"{text!r} names no candidate; the solvers are {', '.join(BY_NAME)}")
-        return cls(BY_NAME[name], parse_params(BY_NAME[name].Params, rest[:-1]))
+        names = [field.name for field in fields(solver.Params)]
+        values = {name: int(value) for name, value in re.findall(r"(\w+)=(-?\d+)", text)}
+        if list(values) == names and str(candidate := cls(solver, solver.Params(**values))) == text:
+            return candidate
+        raise ValueError(f"{text!r} does not name {', '.join(names)}")
 
 
 @dataclass(frozen=True)

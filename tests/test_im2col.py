@@ -16,6 +16,7 @@ from cpuconv.isa import current
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d
+from cpuconv.recipe import Candidate
 from cpuconv.runtime import Program
 from cpuconv.solvers import im2col
 from cpuconv.solvers.shared.base import (
@@ -27,8 +28,6 @@ from cpuconv.solvers.shared.base import (
     aligned,
     contiguous,
     divide,
-    params_text,
-    parse_params,
 )
 from cpuconv.solvers.shared.machine import machine
 
@@ -172,7 +171,7 @@ def test_mixed_layouts_with_residual(in_layout, out_layout):
 def test_candidates(text):
     problem = ConvProblem.parse(text)
     for params in list(im2col.candidates(problem, ISA))[::2][:2]:
-        assert parse_params(im2col.Params, params_text(params)) == params
+        assert Candidate.parse(str(Candidate(im2col, params))).params == params
         cost = im2col.cost(problem, params, machine())
         assert 0 < cost.bound < cost.estimate
         check(problem, params)

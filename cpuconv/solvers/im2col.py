@@ -18,21 +18,8 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Cost,
-    MicroRef,
-    Operands,
-    Ref,
-    Space,
-    Step,
-    divide,
-    is_plain,
-    span,
-    view_args,
-    window_args,
-)
+from cpuconv.solvers.shared.arguments import operand_args, view_args, window_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
 from cpuconv.solvers.shared.reordering import plane, row_tile
@@ -138,7 +125,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the im2col kernel."""
-    lanes, x, y, extra = isa.lanes, operands.x, operands.y, operands.added
+    lanes, x, y, extra = isa.lanes, operands.x, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)
     step = unroll(depth)
@@ -184,11 +171,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes if direct else 0)),
         "tile_vectors": params.v,
         "tile_columns": params.n,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": extra.ref,
+        **operand_args(operands),
         "table": table,
         "segments": table.size,
         "panel_bytes": padded * params.v * lanes * FLOAT,
@@ -201,28 +184,22 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "tiles": divide(pixels, params.n),
         "pixels": pixels,
         "block_pixels": block_pixels,
-        "columns": space.reserve(columns_step * problem.threads) if columns_step else 0,
-        "columns_step": columns_step,
+        **worker_args("columns", space, columns_step, problem.threads),
         "pitch": stride,
         "depth": depth,
         "depth_padded": padded,
-        "sums": space.reserve(sums_step * problem.threads) if sums_step else 0,
+        **worker_args("sums", space, sums_step, problem.threads),
         "extra": space.reserve(sums_step * problem.threads) if has_residual and not direct else 0,
-        "sums_step": sums_step,
         "vector_step": target.cb if direct else vector_step,
         "channels": problem.k,
         "stored": problem.k if direct else divide(problem.k, target.block) * target.block,
-        **window_args(problem),
+        **window_args(problem, x.strides),
         "in_height": in_height,
         "in_width": in_width,
         "out_width": out_width,
-        "x_span": span(problem, x.strides),
-        "x_image": source.n,
         **view_args("x", source),
-        "y_image": target.n,
         "y_width": y_width,
         **view_args("y", target),
-        "r_image": added.n,
         **view_args("r", added),
     }
     tile = Im2colTile(lanes, load, has_residual, direct, rows, extra_rows)

@@ -19,21 +19,8 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import tiling
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Cost,
-    MicroRef,
-    Operands,
-    Ref,
-    Space,
-    Step,
-    divide,
-    is_plain,
-    span,
-    view_args,
-    window_args,
-)
+from cpuconv.solvers.shared.arguments import operand_args, view_args, window_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Scalars
 from cpuconv.solvers.shared.reordering import plane, row_tile
@@ -234,11 +221,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     args: Args = {
         **kernels("gemm", gemm, panels > 1),
         **kernels("gemm_last", last, True),
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": operands.added.ref,
+        **operand_args(operands),
         "table": np.arange(segments, dtype=np.int64) * unroll * params.n * FLOAT,
         "segments": segments,
         "parts": parts,
@@ -253,18 +236,14 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "groups": problem.groups,
         "chunks": chunks,
         "batch": problem.n,
-        "columns": space.reserve(columns_step * problem.threads) if columns_step else 0,
-        "columns_step": columns_step,
+        **worker_args("columns", space, columns_step, problem.threads),
         "pitch": pitch,
-        "parked": space.reserve(parked_step * problem.threads) if parked_step else 0,
-        "parked_step": parked_step,
+        **worker_args("parked", space, parked_step, problem.threads),
         "vector_bytes": vector,
-        **window_args(problem),
+        **window_args(problem, x.strides),
         "in_height": in_height,
         "in_width": in_width,
         "out_width": out_width,
-        "x_span": span(problem, x.strides),
-        "x_image": source.n,
         **view_args("x", source),
         "y_image": y.strides.n,
         "y_plane": y.strides.cb,

@@ -28,9 +28,7 @@ What can run is kept apart from what is worth running. The workspace of a candid
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +72,6 @@ class Operands:
     x: Operand
     y: Operand
     residual: Operand | None = None
-
-    @property
-    def added(self) -> Operand:
-        """The residual; without one the output, whose distance from itself is 0."""
-        return self.residual or self.y
 
 
 @dataclass(frozen=True)
@@ -150,39 +143,9 @@ def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
     return layouts.get(layout).strides(strides[::-1])
 
 
-def view_args(prefix: str, strides: Strides) -> dict[str, int]:
-    """The stride arguments `<prefix>_block … <prefix>_w` of a kernel that takes any view."""
-    return {f"{prefix}_{name}": getattr(strides, name) for name in ("block", "cb", "c", "h", "w")}
-
-
-def window_args(problem: ConvProblem) -> dict[str, int]:
-    """The arguments of a kernel that packs columns: channels of a group, and how the kernel's windows lie."""
-    return {
-        "group_kernels": problem.kg,
-        "group_channels": problem.cg,
-        "kernel_h": problem.r,
-        "kernel_w": problem.s,
-        "stride_h": problem.stride[0],
-        "stride_w": problem.stride[1],
-        "dilation_h": problem.dilation[0],
-        "dilation_w": problem.dilation[1],
-        "pad_top": problem.pads[0],
-        "pad_left": problem.pads[2],
-    }
-
-
 def is_plain(problem: ConvProblem) -> bool:
     """Whether the output plane is the input plane, pixel by pixel."""
     return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
-
-
-def span(problem: ConvProblem, strides: Strides) -> int:
-    """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
-    if min(strides) < 0:
-        return 0
-    steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
-    counts = (problem.n, divide(problem.c, strides.block), strides.block, problem.h, problem.w)
-    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + FLOAT
 
 
 def divide(a: int, b: int) -> int:
@@ -195,23 +158,3 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray
     size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
-
-
-def params_text(params: Any) -> str:
-    """ "v=2,n=14" from a Params dataclass."""
-    return ",".join(f"{f.name}={getattr(params, f.name)}" for f in dataclasses.fields(params))
-
-
-def parse_params(kind: type, text: str) -> Any:
-    """The reverse of `params_text`: integers only.
-
-    Raises
-    ------
-    ValueError
-        Names or values that `kind` does not have.
-    """
-    names = [f.name for f in dataclasses.fields(kind)]
-    found = re.findall(r"(\w+)=(-?\d+)(?:,|$)", text)
-    if [name for name, _ in found] != names or params_text(kind(**{k: int(v) for k, v in found})) != text:
-        raise ValueError(f"{text!r} does not name {', '.join(names)}")
-    return kind(**{name: int(value) for name, value in found})

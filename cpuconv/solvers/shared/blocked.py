@@ -13,7 +13,8 @@ from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveT
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Ref, Space, Step, divide, view_args
+from cpuconv.solvers.shared.arguments import operand_args, view_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.reordering import row_tile
 from cpuconv.solvers.shared.sharing import parts_each, shortest
@@ -100,7 +101,6 @@ def convolve_step(
 
     if band == NO_BAND:
         in_line, plane = x.strides.h, x.strides.cb
-        band_ref: Ref | int = 0
         band_width = band_step = 0
     else:
         tile_rows = divide(row_tiles, row_blocks)
@@ -109,7 +109,6 @@ def convolve_step(
         in_line = band_width * pixel
         plane = band_rows * in_line + 64
         band_step = plane * divide(problem.c, 1 if planar else lanes)
-        band_ref = space.reserve(band_step * problem.threads)
     group_blocks = problem.cg if planar else problem.cg // lanes
     table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
     pad_left = min(problem.pads[2], band_width)
@@ -145,12 +144,8 @@ def convolve_step(
         "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes)),
         "tile_vectors": params.v,
         "tile_height": params.rows,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
+        **operand_args(operands),
         "bias_vector": FLOAT * lanes,
-        "residual": operands.added.ref,
         "table": table,
         "segments": table.size,
         "panel_bytes": panel_bytes,
@@ -158,15 +153,14 @@ def convolve_step(
         "segment_bytes": unroll * params.v * lanes * FLOAT,
         "gemm_first": MicroRef(gemm_strip, replace(part, resume=False)) if parts > 1 else 0,
         "gemm_middle": MicroRef(gemm_strip, part) if parts > 2 else 0,
-        "parked": space.reserve(parked_step * problem.threads) if parts > 1 else 0,
-        "parked_step": parked_step,
+        **worker_args("band", space, band_step, problem.threads),
+        **worker_args("parked", space, parked_step, problem.threads),
         "parked_tile": parked_tile if parts > 1 else 0,
         "panels": panels,
         "vectors": sizes.vectors,
         "groups": problem.groups,
         "chunks": chunks,
         "batch": problem.n,
-        "x_image": x.strides.n,
         "y_image": y.strides.n,
         "x_group": group_blocks * plane,
         "height": height,
@@ -178,8 +172,6 @@ def convolve_step(
         "column_tiles": column_tiles,
         "row_blocks": row_blocks,
         "column_blocks": column_blocks,
-        "band": band_ref,
-        "band_step": band_step,
         "band_plane": plane,
         "band_width": band_width,
         "channels": problem.c,

@@ -15,19 +15,8 @@ from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.micro.lanewise import LanewiseTile, lanewise
 from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Cost,
-    MicroRef,
-    Operands,
-    Ref,
-    Space,
-    Step,
-    aligned,
-    divide,
-    view_args,
-)
+from cpuconv.solvers.shared.arguments import operand_args, view_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, aligned, divide
 from cpuconv.solvers.shared.blocked import layout
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.reordering import row_tile
@@ -267,13 +256,11 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     planes = problem.n * divide(problem.k, lanes)
     row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
-    band_ref: Ref | int = 0
     band_step = 0
     if not in_place:
         row_blocks, _ = shortest(problem.threads, planes, divide(row_tiles, shape.block), row_tiles)
         band_rows = window(problem, divide(row_tiles, row_blocks) * shape.rows, 1)[0]
         band_step = band_rows * band_width * pixel + 64
-        band_ref = space.reserve(band_step * problem.threads)
 
     def lane_tile(part: tuple[int, int]) -> LaneTile:
         return LaneTile(
@@ -303,11 +290,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "has_right": right != inner,
         "tile_height": shape.rows,
         "tile_width": shape.cols,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": operands.added.ref,
+        **operand_args(operands),
         "zeros": _zeros(window(problem, 1, shape.cols)[1] * lanes) if inner.checked else 0,
         "weight_bytes": shape.mix * problem.r * problem.s * pixel,
         "kernel_rows": problem.r,
@@ -327,13 +310,11 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "pad_top": problem.pads[0],
         "pad_left": pad_left,
         "reach": problem.effective_kernel[0],
-        "x_image": x.strides.n,
         "x_line": x.strides.h if in_place else band_width * pixel,
         "y_image": y.strides.n,
         "y_line": y.strides.h,
         "y_vector": y.strides.cb,
-        "band": band_ref,
-        "band_step": band_step,
+        **worker_args("band", space, band_step, problem.threads),
         "band_width": band_width,
         "inside": max(0, min(problem.w, band_width - pad_left)),
         **view_args("x", x.strides),

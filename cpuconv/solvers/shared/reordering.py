@@ -5,7 +5,8 @@ from __future__ import annotations
 from cpuconv.isa import Isa
 from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
 from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
-from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide, view_args
+from cpuconv.solvers.shared.arguments import view_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide
 from layouts import Strides
 
 _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
@@ -97,11 +98,8 @@ def reorder_step(
     args: Args = {
         "x": x.ref,
         "y": y.ref,
-        "buffer": space.reserve(buffer_step * threads) if buffer_step else 0,
-        "buffer_step": buffer_step,
+        **worker_args("buffer", space, buffer_step, threads),
         "units": n * groups * rows * chunks,
-        "x_image": source.n,
-        "y_image": target.n,
         "channels": channels,
         "stored": stored,
         "groups": groups,

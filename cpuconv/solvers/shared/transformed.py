@@ -12,7 +12,8 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Ref, Space, Step, divide
+from cpuconv.solvers.shared.arguments import operand_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Filters, Packing, Transformed
 from cpuconv.solvers.shared.sharing import first_even, parts_each
@@ -192,11 +193,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "tile_columns": params.n,
         "forward": transform.forward,
         "backward": transform.backward,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": operands.added.ref,
+        **operand_args(operands),
         "table": table,
         "segments": channel_blocks,
         "panel_bytes": problem.cg * params.v * pixel,
@@ -231,16 +228,12 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "y_image": y.strides.n,
         "y_vector": y.strides.cb,
         "y_line": y.strides.h,
-        "v": space.reserve(v_step * problem.threads),
-        "v_step": v_step,
+        **worker_args("v", space, v_step, problem.threads),
         "v_plane": v_plane,
-        "m": space.reserve(m_step * problem.threads),
-        "m_step": m_step,
+        **worker_args("m", space, m_step, problem.threads),
         "m_plane": m_plane,
-        "patch": space.reserve(patch_step * problem.threads),
-        "patch_step": patch_step,
-        "scratch": space.reserve(scratch * pixel * problem.threads) if scratch else 0,
-        "scratch_step": scratch * pixel,
+        **worker_args("patch", space, patch_step, problem.threads),
+        **worker_args("scratch", space, scratch * pixel, problem.threads),
     }
     return Step(tiled, TiledTile(lanes), args, parts_each(problem, problem.groups * blocks * chunks))
 
