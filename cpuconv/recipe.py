@@ -29,7 +29,7 @@ _SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gain
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solver with its parameters; its text is its name in the store and in `plan.algorithm`."""
+    """A solver with its parameters; as text, its name in the store and in `plan.algorithm`."""
 
     solver: ModuleType
     params: Any
@@ -45,12 +45,12 @@ class Candidate:
 
     @property
     def sources(self) -> str:
-        """Hash of the kernel sources that it is made from, reorders around it included."""
+        """Hash of the sources of its kernels and of the reorders around it."""
         return _sources(self.solver)
 
     @property
     def rounding(self) -> str:
-        """The beginning of its name that it shares with all candidates whose results are equal to the last bit."""
+        """The beginning of its name; candidates that share it give results that are equal to the last bit."""
         fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
         return f"{self.solver.NAME}({fields}"
 

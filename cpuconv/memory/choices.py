@@ -1,4 +1,4 @@
-"""Which candidate runs which problem, remembered: a server may meet any number of shapes."""
+"""Choices of candidates, remembered up to a bound: a server may meet any number of shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST = 4096
 
 
 class Choices:
-    """At most `MOST` choices by (problem, what else was asked); the oldest goes first."""
+    """At most `MOST` choices by problem and options; the oldest is forgotten first."""
 
     def __init__(self) -> None:
         self._choices: dict[tuple[ConvProblem, Hashable], Any] = {}
