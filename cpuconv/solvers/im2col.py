@@ -18,7 +18,7 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, view_args, window_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, problem_args, span, view_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
@@ -177,10 +177,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "panel_bytes": padded * params.v * lanes * FLOAT,
         "panels": panels,
         "vectors": vectors,
-        "groups": problem.groups,
         "chunks": chunks,
         "blocks": blocks,
-        "batch": problem.n,
         "tiles": divide(pixels, params.n),
         "pixels": pixels,
         "block_pixels": block_pixels,
@@ -193,7 +191,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "vector_step": target.cb if direct else vector_step,
         "channels": problem.k,
         "stored": problem.k if direct else divide(problem.k, target.block) * target.block,
-        **window_args(problem, x.strides),
+        **problem_args(im2col, problem),
+        "x_span": span(problem, x.strides),
         "in_height": in_height,
         "in_width": in_width,
         "out_width": out_width,

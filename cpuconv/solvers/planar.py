@@ -19,7 +19,7 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import tiling
-from cpuconv.solvers.shared.arguments import operand_args, view_args, window_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, problem_args, span, view_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Scalars
@@ -233,14 +233,13 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "panels": panels,
         "panel_pixels": params.v * lanes,
         "pixels": pixels,
-        "groups": problem.groups,
         "chunks": chunks,
-        "batch": problem.n,
         **worker_args("columns", space, columns_step, problem.threads),
         "pitch": pitch,
         **worker_args("parked", space, parked_step, problem.threads),
         "vector_bytes": vector,
-        **window_args(problem, x.strides),
+        **problem_args(planar, problem),
+        "x_span": span(problem, x.strides),
         "in_height": in_height,
         "in_width": in_width,
         "out_width": out_width,

@@ -1,9 +1,10 @@
-"""Arguments that several kernels have in common: operands, views, windows, and the workspace of each worker."""
+"""Arguments that several kernels have in common: operands, views, the problem's sizes, and workspace of workers."""
 
 from __future__ import annotations
 
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import FLOAT, Args, Operands, Ref, Space, divide
+from cpuconv.runtime.kernel import Kernel
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Operands, Ref, Space, divide
 from layouts import Strides
 
 
@@ -19,11 +20,20 @@ def view_args(prefix: str, strides: Strides) -> Args:
     return {f"{prefix}_{word}": getattr(strides, name) for word, name in names.items()}
 
 
-def window_args(problem: ConvProblem, x: Strides) -> Args:
-    """What a kernel that packs columns reads: channels of a group, how windows lie, and where the input ends."""
-    return {
+def output_args(y: Operand) -> Args:
+    """The strides of an output in channel blocks."""
+    return {"y_image": y.strides.n, "y_vector": y.strides.cb, "y_line": y.strides.h}
+
+
+def problem_args(kernel: Kernel, problem: ConvProblem) -> Args:
+    """The numbers of a problem that the kernel asks for by these names."""
+    words = {
+        "batch": problem.n,
+        "groups": problem.groups,
         "group_kernels": problem.kg,
         "group_channels": problem.cg,
+        "in_height": problem.h,
+        "in_width": problem.w,
         "kernel_h": problem.r,
         "kernel_w": problem.s,
         "stride_h": problem.stride[0],
@@ -32,8 +42,8 @@ def window_args(problem: ConvProblem, x: Strides) -> Args:
         "dilation_w": problem.dilation[1],
         "pad_top": problem.pads[0],
         "pad_left": problem.pads[2],
-        "x_span": _span(problem, x),
     }
+    return {name: words[name] for name in kernel.fields if name in words}
 
 
 def worker_args(name: str, space: Space, step: int, workers: int) -> Args:
@@ -41,7 +51,7 @@ def worker_args(name: str, space: Space, step: int, workers: int) -> Args:
     return {name: space.reserve(step * workers) if step else 0, f"{name}_step": step}
 
 
-def _span(problem: ConvProblem, strides: Strides) -> int:
+def span(problem: ConvProblem, strides: Strides) -> int:
     """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
     if min(strides) < 0:
         return 0

@@ -13,7 +13,7 @@ from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveT
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, view_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, view_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.reordering import row_tile
@@ -84,7 +84,7 @@ def convolve_step(
     problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands, band: int, flat: bool = False
 ) -> Step:
     """The convolve kernel's tile and arguments for this problem; `flat`: the plane is one row of pixels."""
-    lanes, x, y = isa.lanes, operands.x, operands.y
+    lanes, x = isa.lanes, operands.x
     planar = band == PLANAR_BAND
     sizes = geometry(problem, isa)
     pixel = FLOAT if planar else FLOAT * lanes
@@ -158,16 +158,12 @@ def convolve_step(
         "parked_tile": parked_tile if parts > 1 else 0,
         "panels": panels,
         "vectors": sizes.vectors,
-        "groups": problem.groups,
         "chunks": chunks,
-        "batch": problem.n,
-        "y_image": y.strides.n,
+        **output_args(operands.y),
         "x_group": group_blocks * plane,
         "height": height,
         "width": width,
         "x_line": in_line * stride_h,
-        "y_line": y.strides.h,
-        "y_vector": y.strides.cb,
         "row_tiles": row_tiles,
         "column_tiles": column_tiles,
         "row_blocks": row_blocks,
@@ -175,11 +171,9 @@ def convolve_step(
         "band_plane": plane,
         "band_width": band_width,
         "channels": problem.c,
-        "in_height": problem.h,
         "inside": max(0, min(problem.w, band_width - pad_left)),
-        "pad_top": problem.pads[0],
+        **problem_args(convolve, problem),
         "pad_left": pad_left,
-        "stride_h": stride_h,
         "reach": reach_h,
         **view_args("x", x.strides),
     }

@@ -15,7 +15,7 @@ from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.micro.lanewise import LanewiseTile, lanewise
 from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, view_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, view_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, aligned, divide
 from cpuconv.solvers.shared.blocked import layout
 from cpuconv.solvers.shared.machine import Machine, machine
@@ -50,12 +50,8 @@ class Kernel(NamedTuple):
     s: int
     stride: tuple[int, int]
     dilation: tuple[int, int]
+    effective_kernel: tuple[int, int]
     activated: bool
-
-    @property
-    def effective_kernel(self) -> tuple[int, int]:
-        """Rows and columns that the dilated kernel spans."""
-        return (self.r - 1) * self.dilation[0] + 1, (self.s - 1) * self.dilation[1] + 1
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,8 @@ class Columns:
 
 def kernel_of(problem: ConvProblem) -> Kernel:
     """The problem without its sizes."""
-    return Kernel(problem.r, problem.s, problem.stride, problem.dilation, problem.activation is not None)
+    geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
+    return Kernel(*geometry, activated=problem.activation is not None)
 
 
 def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, int]:
@@ -248,7 +245,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: Operands) -> Step:
     """The lanewise kernel's tile and arguments for this problem."""
-    lanes, in_place, x, y = isa.lanes, shape.block == 0, operands.x, operands.y
+    lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
     pixel = FLOAT * lanes
     across = columns(problem, shape.cols, in_place)
     assert across is not None, shape
@@ -295,7 +292,6 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "weight_bytes": shape.mix * problem.r * problem.s * pixel,
         "kernel_rows": problem.r,
         "channels": problem.c,
-        "batch": problem.n,
         "blocks": divide(problem.k, lanes),
         "row_blocks": row_blocks,
         "row_tiles": row_tiles,
@@ -304,16 +300,11 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "width": problem.ow,
         "low": across.low,
         "high": across.high,
-        "in_height": problem.h,
-        "stride_h": problem.stride[0],
-        "stride_w": problem.stride[1],
-        "pad_top": problem.pads[0],
+        **problem_args(lanewise, problem),
         "pad_left": pad_left,
         "reach": problem.effective_kernel[0],
         "x_line": x.strides.h if in_place else band_width * pixel,
-        "y_image": y.strides.n,
-        "y_line": y.strides.h,
-        "y_vector": y.strides.cb,
+        **output_args(operands.y),
         **worker_args("band", space, band_step, problem.threads),
         "band_width": band_width,
         "inside": max(0, min(problem.w, band_width - pad_left)),

@@ -12,7 +12,7 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Filters, Packing, Transformed
@@ -172,7 +172,7 @@ class Transform:
 
 def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, space: Space, operands: Operands) -> Step:
     """The tiled kernel's tile and arguments; `params` has v, n, block and chunk."""
-    x, y, lanes = operands.x, operands.y, isa.lanes
+    x, lanes = operands.x, isa.lanes
     m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
     pixel = FLOAT * lanes
     tiles = places(problem, m, dilation)
@@ -205,7 +205,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "chunks": chunks,
         "places": tiles,
         "tiles": len(tiles),
-        "groups": problem.groups,
+        **problem_args(tiled, problem),
         "total": total,
         "blocks": blocks,
         "most": most,
@@ -217,17 +217,11 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "column_step": dilation[1],
         "reach_rows": (a[0] - 1) * dilation[0] + 1,
         "reach_columns": (a[1] - 1) * dilation[1] + 1,
-        "in_height": problem.h,
-        "in_width": problem.w,
-        "pad_top": problem.pads[0],
-        "pad_left": problem.pads[2],
         "channel_blocks": channel_blocks,
         "x_image": x.strides.n,
         "x_cb": x.strides.cb,
         "x_h": x.strides.h,
-        "y_image": y.strides.n,
-        "y_vector": y.strides.cb,
-        "y_line": y.strides.h,
+        **output_args(operands.y),
         **worker_args("v", space, v_step, problem.threads),
         "v_plane": v_plane,
         **worker_args("m", space, m_step, problem.threads),
