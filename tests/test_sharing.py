@@ -37,5 +37,7 @@ def test_finer_blocks_come_before_chunks_that_read_them_again():
     ("threads", "units", "found"),
     [(2, 1, (1, 2)), (2, 4, (1, 1)), (4, 1, (1, 3)), (2, 33, (1, 1)), (2, 31, (1, 2))],
 )
-def test_the_fewest_chunks_that_are_even_or_nearly(threads, units, found):
-    assert first_even(threads, units, [(1, 1), (1, 2), (1, 3)]) == found
+def test_the_fewest_chunks_that_are_even_or_many(threads, units, found):
+    options = [(1, 1), (1, 2), (1, 3)]
+    assert first_even(threads, units, options, many=16) == found
+    assert first_even(threads, units, options) == (found if units != 33 else (1, 2))

@@ -32,6 +32,7 @@ ROUNDING = ()
 
 _SHAPES = 3  # tiles worth trying
 _UNROLL = 8  # scalars of a segment
+_MANY_UNITS = 16  # panels for each worker: sharing one more is not worth packing all for each chunk of weights
 _MOST_STRIDE = 8  # of rows that are packed by vectors
 _LOOSE = 4  # pixels after the last vector take none of their own if they fill no more than a vector over this
 _L1_SHARE = 0.6  # for the part of a panel under all weight tiles
@@ -217,7 +218,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
     parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
-    _, chunks = first_even(problem.threads, units, [(1, count + 1) for count in range(min(tiles, problem.threads))])
+    options = [(1, count + 1) for count in range(min(tiles, problem.threads))]
+    _, chunks = first_even(problem.threads, units, options, many=_MANY_UNITS)
     args: Args = {
         **kernels("gemm", gemm, panels > 1),
         **kernels("gemm_last", last, True),

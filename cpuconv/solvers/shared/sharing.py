@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cpuconv.problem.problem import ConvProblem
@@ -9,7 +10,6 @@ from cpuconv.solvers.shared.base import divide
 
 _MOST_PARTS = 8  # for each worker
 _PART_FLOPS = 1e6  # some 10 µs: taking a part costs a hundredth of that
-_NEARLY_EVEN = 16  # units for each worker, of which one more or less does not count
 
 
 def parts_each(problem: ConvProblem, units: int) -> int:
@@ -36,11 +36,14 @@ def shortest(threads: int, planes: int, blocks: int, tiles: int, panels: int = 1
     return min([(blocks, 1), (finer, 1), (blocks, chunked), (finer, chunked)], key=slowest)
 
 
-def first_even(threads: int, units: int, options: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """The first of the options (blocks, chunks) that cuts each of the units so that all workers get as many, or nearly;
-    else the last. For work whose chunks each prepare the same input: the fewest come first."""
+def first_even(threads: int, units: int, options: Sequence[tuple[int, int]], many: float = math.inf) -> tuple[int, int]:
+    """The first of the options (blocks, chunks) that cuts each of the units so that all workers get as many, or at
+    least `many`, of which one more does not count; else the last option.
+
+    For work whose chunks each prepare the same input: options with few of them come first.
+    """
     for blocks, chunks in options:
         count = units * blocks * chunks
-        if count % threads == 0 or count >= _NEARLY_EVEN * threads:
+        if count % threads == 0 or count >= many * threads:
             return blocks, chunks
     return options[-1]
