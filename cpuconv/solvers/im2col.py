@@ -18,11 +18,11 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, problem_args, span, view_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, problem_args, view_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
-from cpuconv.solvers.shared.reordering import plane, row_tile
+from cpuconv.solvers.shared.reordering import input_plane, plane, row_tile
 from cpuconv.solvers.shared.sharing import parts_each, shortest
 from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
 from layouts import Strides
@@ -125,7 +125,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the im2col kernel."""
-    lanes, x, y, extra = isa.lanes, operands.x, operands.y, operands.residual or operands.y
+    lanes, y, extra = isa.lanes, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)
     step = unroll(depth)
@@ -134,14 +134,10 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     panels = divide(vectors, params.v)
     block_pixels = min(pixels, divide(divide(pixels, params.n), blocks) * params.n)
 
-    in_height, in_width, source = problem.h, problem.w, x.strides
-    out_width = problem.ow
-    pointwise = is_plain(problem)
-    if pointwise:
-        in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
-        out_width = in_width
+    source, walked = input_plane(problem, operands.x.strides)
     load = _load(problem, isa, source)
-    if pointwise and in_height == 1 and load == LINES and row_tile(isa, source).kind == ROWS and padded == depth:
+    is_matrix = is_plain(problem) and walked["in_height"] == 1 and row_tile(isa, source).kind == ROWS
+    if is_matrix and load == LINES and padded == depth:
         load = IN_PLACE
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
     rows, extra_rows = (_rows(problem, isa, view) for view in (target, added))
@@ -192,11 +188,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         "channels": problem.k,
         "stored": problem.k if direct else divide(problem.k, target.block) * target.block,
         **problem_args(im2col, problem),
-        "x_span": span(problem, x.strides),
-        "in_height": in_height,
-        "in_width": in_width,
-        "out_width": out_width,
-        **view_args("x", source),
+        **walked,
         "y_width": y_width,
         **view_args("y", target),
         **view_args("r", added),

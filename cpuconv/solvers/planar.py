@@ -19,11 +19,11 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import tiling
-from cpuconv.solvers.shared.arguments import operand_args, problem_args, span, view_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Scalars
-from cpuconv.solvers.shared.reordering import plane, row_tile
+from cpuconv.solvers.shared.reordering import input_plane, row_tile
 from cpuconv.solvers.shared.sharing import first_even, parts_each
 
 NAME = "planar"
@@ -167,18 +167,14 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the planar kernel."""
-    x, y = operands.x, operands.y
+    y = operands.y
     lanes, vector = isa.lanes, isa.lanes * FLOAT
     depth, pixels = reduction(problem), problem.oh * problem.ow
-    in_height, in_width, source = problem.h, problem.w, x.strides
-    out_width = problem.ow
-    if is_plain(problem):
-        in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
-        out_width = in_width
+    source, walked = input_plane(problem, operands.x.strides)
     pack = ANY
     if row_tile(isa, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
         pack = ROWS
-        if is_plain(problem) and in_height == 1:
+        if is_plain(problem) and walked["in_height"] == 1:
             pack = PLANES if params.packed else IN_PLACE
     panels, rest, loose = split(isa, params.v, params.n, pixels)
     tiles = divide(problem.kg, params.n)
@@ -241,11 +237,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         **worker_args("parked", space, parked_step, problem.threads),
         "vector_bytes": vector,
         **problem_args(planar, problem),
-        "x_span": span(problem, x.strides),
-        "in_height": in_height,
-        "in_width": in_width,
-        "out_width": out_width,
-        **view_args("x", source),
+        **walked,
         "y_image": y.strides.n,
         "y_plane": y.strides.cb,
     }

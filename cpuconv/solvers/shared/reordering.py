@@ -5,8 +5,9 @@ from __future__ import annotations
 from cpuconv.isa import Isa
 from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
 from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
-from cpuconv.solvers.shared.arguments import view_args, worker_args
-from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.arguments import span, view_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide, is_plain
 from layouts import Strides
 
 _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
@@ -19,6 +20,17 @@ def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Str
     if height == 1 or all(view.h == width * view.w for view in views):
         return 1, height * width, views
     return height, width, views
+
+
+def input_plane(problem: ConvProblem, x: Strides) -> tuple[Strides, Args]:
+    """The input as kernels walk it that pack columns, and their arguments: one row where output pixels are the input's
+    and the view allows."""
+    height, width, out_width, source = problem.h, problem.w, problem.ow, x
+    if is_plain(problem):
+        height, width, (source,) = plane(height, width, x)
+        out_width = width
+    sizes: Args = {"in_height": height, "in_width": width, "out_width": out_width, "x_span": span(problem, x)}
+    return source, sizes | view_args("x", source)
 
 
 def row_tile(isa: Isa, view: Strides) -> RowTile:
