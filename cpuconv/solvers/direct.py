@@ -17,6 +17,7 @@ from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Packing, Panels
 from cpuconv.solvers.shared.tiling import tiles
+from cpuconv.solvers.shared.views import is_blocked
 
 NAME = "direct"
 ACCURACY = "exact"
@@ -65,5 +66,5 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
-    in_place = not any(problem.pads) and blocked.is_blocked(operands.x.strides, isa)
+    in_place = not any(problem.pads) and is_blocked(isa.lanes, operands.x.strides)
     return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND if in_place else BLOCKED_BAND)]

@@ -18,13 +18,13 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, problem_args, view_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
-from cpuconv.solvers.shared.reordering import input_plane, plane, row_tile
 from cpuconv.solvers.shared.sharing import parts_each, shortest
 from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
+from cpuconv.solvers.shared.views import input_plane, plane, row_tile, view_args
 from layouts import Strides
 
 NAME = "im2col"
@@ -136,7 +136,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
     source, walked = input_plane(problem, operands.x.strides)
     load = _load(problem, isa, source)
-    is_matrix = is_plain(problem) and walked["in_height"] == 1 and row_tile(isa, source).kind == ROWS
+    is_matrix = is_plain(problem) and walked["in_height"] == 1 and row_tile(isa.lanes, source).kind == ROWS
     if is_matrix and load == LINES and padded == depth:
         load = IN_PLACE
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
@@ -200,7 +200,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 
 def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
     """VECTORS where `lanes` channels of a group lie side by side, however its pixels lie."""
-    kind = row_tile(isa, source).kind
+    kind = row_tile(isa.lanes, source).kind
     aligned_groups = problem.groups == 1 or problem.cg % isa.lanes == 0
     side_by_side = kind == CHANNELS or (kind == BLOCKED and aligned_groups)
     return VECTORS if side_by_side and problem.cg >= isa.lanes else LINES
@@ -208,7 +208,7 @@ def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
 
 def _rows(problem: ConvProblem, isa: Isa, view: Strides) -> RowTile:
     """The loops for a view of the output: loops of blocks only where groups do not share blocks."""
-    tile = row_tile(isa, view)
+    tile = row_tile(isa.lanes, view)
     own_blocks = problem.groups == 1 or problem.kg % min(view.block, isa.lanes) == 0
     return tile if own_blocks else RowTile(isa.lanes, ANY)
 

@@ -23,8 +23,8 @@ from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Scalars
-from cpuconv.solvers.shared.reordering import input_plane, row_tile
 from cpuconv.solvers.shared.sharing import first_even, parts_each
+from cpuconv.solvers.shared.views import input_plane, row_tile
 
 NAME = "planar"
 ACCURACY = "exact"
@@ -172,7 +172,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     depth, pixels = reduction(problem), problem.oh * problem.ow
     source, walked = input_plane(problem, operands.x.strides)
     pack = ANY
-    if row_tile(isa, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
+    if row_tile(isa.lanes, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
         pack = ROWS
         if is_plain(problem) and walked["in_height"] == 1:
             pack = PLANES if params.packed else IN_PLACE

@@ -13,12 +13,12 @@ from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveT
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, view_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.reordering import row_tile
 from cpuconv.solvers.shared.sharing import parts_each, shortest
 from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, segment, streams
+from cpuconv.solvers.shared.views import is_blocked, row_tile, view_args
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -52,11 +52,6 @@ class Params:
 def layout(isa: Isa) -> str:
     """The blocked layout of this instruction set."""
     return layouts.blocked(isa.lanes).name
-
-
-def is_blocked(strides: Strides, isa: Isa) -> bool:
-    """Whether a view is in channel blocks of the instruction set's lanes, side by side."""
-    return row_tile(isa, strides).kind == BLOCKED and strides.w == isa.lanes * FLOAT
 
 
 def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
@@ -138,7 +133,7 @@ def convolve_step(
         tails=tails,
     )
     part = replace(gemm, suspend=True, tail=0, tails=0)
-    pack = row_tile(isa, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
+    pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
         "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes)),
@@ -192,7 +187,7 @@ def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_w
     starts = [min(tile * params.cols, problem.ow - params.cols) * stride for tile in range(tiles)]  # in the band
     span = (params.cols - 1) * stride + reach_w
     inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + problem.w]
-    if band != BLOCKED_BAND or not is_blocked(x, isa) or not inner:
+    if band != BLOCKED_BAND or not is_blocked(isa.lanes, x) or not inner:
         inner = [0, -1]
     first, end = inner[0], inner[-1] + 1
     return {

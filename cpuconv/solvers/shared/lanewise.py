@@ -15,12 +15,12 @@ from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.micro.lanewise import LanewiseTile, lanewise
 from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, view_args, worker_args
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, aligned, divide
 from cpuconv.solvers.shared.blocked import layout
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.reordering import row_tile
 from cpuconv.solvers.shared.sharing import parts_each, shortest
+from cpuconv.solvers.shared.views import row_tile, view_args
 
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
 _MOST_FMAS = 640  # straight-line FMAs of a tile
@@ -310,7 +310,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "inside": max(0, min(problem.w, band_width - pad_left)),
         **view_args("x", x.strides),
     }
-    pack = RowTile(lanes, BLOCKED) if in_place else row_tile(isa, x.strides)
+    pack = RowTile(lanes, BLOCKED) if in_place else row_tile(lanes, x.strides)
     return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args, parts_each(problem, planes * row_blocks))
 
 

@@ -4,42 +4,13 @@ from __future__ import annotations
 
 from cpuconv.isa import Isa
 from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
-from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
-from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import span, view_args, worker_args
-from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide, is_plain
+from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile
+from cpuconv.solvers.shared.arguments import worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide
+from cpuconv.solvers.shared.views import plane, row_tile, view_args
 from layouts import Strides
 
 _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
-
-
-def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Strides, ...]]:
-    """Height, width and strides of the same plane with as few rows as the views allow."""
-    if width == 1:
-        return 1, height, tuple(view._replace(w=view.h) for view in views)
-    if height == 1 or all(view.h == width * view.w for view in views):
-        return 1, height * width, views
-    return height, width, views
-
-
-def input_plane(problem: ConvProblem, x: Strides) -> tuple[Strides, Args]:
-    """The input as kernels walk it that pack columns, and their arguments: one row where output pixels are the input's
-    and the view allows."""
-    height, width, out_width, source = problem.h, problem.w, problem.ow, x
-    if is_plain(problem):
-        height, width, (source,) = plane(height, width, x)
-        out_width = width
-    sizes: Args = {"in_height": height, "in_width": width, "out_width": out_width, "x_span": span(problem, x)}
-    return source, sizes | view_args("x", source)
-
-
-def row_tile(isa: Isa, view: Strides) -> RowTile:
-    """The row loops for a view."""
-    return _row_tile(isa.lanes, view)
-
-
-def _row_tile(lanes: int, view: Strides) -> RowTile:
-    return RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w))
 
 
 def _lanes(isa: Isa, channels: int, *views: Strides) -> int:
@@ -99,7 +70,7 @@ def reorder_step(
         channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, FLOAT)
         target = source._replace(n=target.n)
     lanes = _lanes(isa, channels, source, target)
-    read, written = _row_tile(lanes, source), _row_tile(lanes, target)
+    read, written = row_tile(lanes, source), row_tile(lanes, target)
     stored = divide(channels, target.block) * target.block
     mode, parts = _mode(read, written, target.block)
     by_pixel = CHANNELS in (read.kind, written.kind)  # the groups of a pixel share its cache lines and page
