@@ -7,9 +7,8 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
 from cpuconv.problem.arguments import padding, problem_from_arguments
@@ -26,13 +25,12 @@ _SHAPE_VALUES = 4096  # tensors of more elements are weights, whose values shape
 _TENSOR_DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A problem as a source states it: how it calls it, how often it occurs, and in which network."""
 
     problem: ConvProblem
     label: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     network: str
 
 
@@ -97,7 +95,7 @@ def _merge(entries: Iterable[Entry]) -> list[Entry]:
     merged: dict[tuple[ConvProblem, str], Entry] = {}
     for entry in entries:
         first = merged.get((entry.problem, entry.network))
-        merged[entry.problem, entry.network] = replace(first, count=first.count + entry.count) if first else entry
+        merged[entry.problem, entry.network] = first._replace(count=first.count + entry.count) if first else entry
     return list(merged.values())
 
 
