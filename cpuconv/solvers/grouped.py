@@ -47,9 +47,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         yield Params(shape.rows, shape.cols, shape.block)
 
 
-def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots and the traffic."""
-    return lanewise.bound(problem, machine)
+bound = lanewise.bound
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
