@@ -4,7 +4,7 @@ A solver is a module with the parts below, in this order. `Params` is a frozen d
 name, in the store and in `plan.algorithm`.
 
     NAME, ACCURACY, ROUNDING
-    class Params
+    Params
     applicable(problem, isa) -> str | None              why it cannot run this, or None
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
     bound(problem, machine) -> float                    seconds that no candidate's estimate is below, found cheaply
@@ -17,7 +17,7 @@ name, in the store and in `plan.algorithm`.
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
 
-A `Packing` (solvers/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
+A `Packing` (solvers/shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
 can share one copy.
 
 A choice asks for `bound` first, and for the candidates only of solvers whose bound is not above the best estimate yet:
