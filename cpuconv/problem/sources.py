@@ -81,10 +81,10 @@ def load(
     if not os.path.isfile(text):
         return [_parse_source(text, settings)]
     if is_model(text):
-        stated = (entry for batch in batches or (None,) for entry in _from_onnx(text, settings, batch, inputs or {}))
-        entries = _merge(stated)
+        stated = [entry for batch in batches or (None,) for entry in _from_onnx(text, settings, batch, inputs or {})]
     else:
-        entries = _merge(_from_text(text, settings))
+        stated = list(_from_text(text, settings))
+    entries = _merge(stated)
     if not entries:
         raise SourceError(f"Source {text!r} has no 2-D convolution.")
     return entries
