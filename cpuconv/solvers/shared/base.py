@@ -17,7 +17,7 @@ name, in the store and in `plan.algorithm`.
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
 
-A `Packing` (solvers/shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
+A `Packing` (shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
 can share one copy.
 
 A choice asks for `bound` first, and for the candidates only of solvers whose bound is not above the best estimate yet:
