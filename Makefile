@@ -13,6 +13,7 @@ test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
 test-cpus: $(VENV)/.has-dev  ## the tests with code for other CPUs, those that this one can execute
@@ -29,7 +30,7 @@ docs: $(VENV)/.has-docs  ## the pages of docs/ with the reference of the public 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per extra: installed again when the dependencies change.

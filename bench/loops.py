@@ -22,7 +22,7 @@ from cpuconv.runtime import Program
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers import winograd
 from cpuconv.solvers.shared import blocked, lanewise
-from cpuconv.solvers.shared.base import Operand, Ref, Space, aligned, contiguous
+from cpuconv.solvers.shared.base import Operand, Operands, Ref, Space, aligned, contiguous
 from cpuconv.solvers.shared.machine import machine
 from cpuconv.solvers.shared.tiling import fits
 from cpuconv.tuning.probes import fma_tile
@@ -161,7 +161,7 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
         Operand(Ref(name), contiguous(problem.in_layout, each))
         for name, each in (("x", problem.in_shape), ("y", problem.out_shape))
     )
-    tile = lanewise.step(problem, shape, isa, Space(), *views, None).args["inner"].tile
+    tile = lanewise.step(problem, shape, isa, Space(), Operands(*views)).args["inner"].tile
     high, wide = lanewise.window(problem, shape.rows, shape.cols)
     pixel, outputs = isa.lanes * FLOAT_BYTES, shape.rows * shape.cols
     words = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.report.explain import Explanation
 from cpuconv import session
 from cpuconv.choice import explain as explaining
 from cpuconv.choice.model import AUTO
@@ -46,7 +47,7 @@ def plan(
     reproducible: bool = False,
     algorithm: str | None = None,
 ) -> Plan:
-    """A convolution ready to run many times: weights packed once, nothing looked up in a call.
+    """Make a convolution ready to run many times: weights are packed once, and a call looks nothing up.
 
     Parameters
     ----------
@@ -62,43 +63,32 @@ def plan(
     residual : bool
         Whether calls pass an array of the output's shape to add.
     in_layout, out_layout : str
-        NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, or auto: the plan takes its favourite and says which.
+        NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, or auto: the plan chooses, and its `in_layout` says what.
     threads : int, "auto" or None
-        "auto": as many as are fastest for this shape by what the tuner has stored. None: `get_num_threads()`.
+        "auto": the number that the tuner found fastest for this shape. None: `get_num_threads()`.
     strategy : "heuristic", "cached" or "profile"
-        Cost model alone; what the tuner has stored, else the model (never times); or time now what is not stored.
+        "heuristic": the cost model decides. "cached": what the tuner has stored, else the model; nothing is timed.
+        "profile": what is not stored is timed now.
     accuracy : "exact", "standard" or "fast"
-        The error of the direct sum; at most 1e-4 of the output's largest value on unit-normal data; or more.
+        Largest error: that of the direct sum; 1e-4 of the output's largest value on unit-normal data; any.
     workspace_limit : int or None
         Most bytes of workspace a call may use.
     reproducible : bool
-        The same result to the last bit whatever the number of threads, on one device with one state of the store.
+        Whether results are equal to the last bit for any number of threads, on one device and state of the store.
     algorithm : str or None
-        A solver's name, to choose among its candidates, or one with parameters as `Plan.algorithm` prints it.
+        A solver's name, to choose among its candidates, or a candidate as `Plan.algorithm` prints it.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument of a value or type it must not have; the message says which, what it must be and what it was.
+        An argument has a wrong value or type; the message says which, what it must be and what it was.
     WorkspaceError
         No algorithm meets the workspace limit.
     """
     options = Options(
-        stride,
-        padding,
-        dilation,
-        groups,
-        activation,
-        bool(residual),
-        in_layout,
-        out_layout,
-        threads,
-        strategy,
-        accuracy,
-        workspace_limit,
-        reproducible,
-        algorithm,
-    )
+        stride, padding, dilation, groups, activation, bool(residual), in_layout, out_layout,
+        threads, strategy, accuracy, workspace_limit, reproducible, algorithm,
+    )  # fmt: skip
     weight = as_float32_view(w, "w")
     problem = options.problem(x_shape, weight.shape)
     bias = _bias_view(bias, problem)
@@ -123,11 +113,11 @@ def explain(
     *,
     residual: bool = False,
     **options: Any,
-) -> explaining.Explanation:
-    """Which algorithm `plan` would take for these arguments, and why: printable, and `.to_dict()`.
+) -> Explanation:
+    """Which algorithm `plan` would take for these arguments, and why; nothing is compiled.
 
-    Arguments are those of `plan`, with the weights' shape (K, C/groups, R, S) in place of the weights; nothing is
-    compiled. Raises what `plan` raises.
+    Parameters and errors are those of `plan`, with the weights' shape (K, C/groups, R, S) in place of the weights. The
+    result prints itself, and has `.to_dict()`.
     """
     asked = Options(stride, padding, dilation, groups, residual=bool(residual), **options)
     problem = asked.problem(x_shape, w_shape)
@@ -157,9 +147,9 @@ def conv2d(
 ) -> Any:
     """activation(convolution of `x` and `w` + bias + residual), as one call.
 
-    Plans and packed weights are remembered. Weights are known by their content, which is read on every call (the time
-    of reading them), so that a change in place counts at once; a read-only NumPy array that owns its memory is read
-    only the first time. Weights that change on every call are packed on every call and not remembered.
+    Plans and packed weights are remembered. Weights are recognised by their content, which every call reads, so that a
+    change in place counts at once; a read-only NumPy array that owns its memory is read only once. Weights that change
+    on every call are packed on every call and not remembered.
 
     Parameters
     ----------
@@ -186,9 +176,9 @@ def conv2d(
         threads = wanted_threads(None)
     added = residual is not None
     asked = (  # in the order of `Options`
-        *(stride, padding, dilation, groups, activation, added, in_layout, out_layout),
-        *(threads, strategy, accuracy, workspace_limit, reproducible),
-    )
+        stride, padding, dilation, groups, activation, added, in_layout, out_layout,
+        threads, strategy, accuracy, workspace_limit, reproducible,
+    )  # fmt: skip
     weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_float32_view(w, "w")
     try:  # as bytes, in which 1, 1.0 and True differ
         key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, _PLAIN)
@@ -205,8 +195,7 @@ def conv2d(
 
 
 def clear_cache() -> None:
-    """Forget the plans and packed weights that `conv2d` remembers, and free workspaces; plans that a program holds
-    stay as they are."""
+    """Forget the plans and packed weights that `conv2d` remembers, and free workspaces; plans that you hold stay."""
     session.current.clear()
 
 
@@ -216,27 +205,27 @@ def set_cache_limit(limit: int) -> None:
     Parameters
     ----------
     limit : int
-        Bytes, 0 or more; the default is a quarter of the machine's memory, at most 2 GiB. What was used least recently
-        is forgotten first.
+        Bytes, 0 or more; by default a quarter of the machine's memory, at most 2 GiB. What was used least recently is
+        forgotten first.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        `limit` is no such number.
+        `limit` is negative or no integer.
     """
     session.current.remembered.resize(integer(limit, "limit", 0))
 
 
 def tune_in_background(effort: str = "quick") -> Background:
-    """Start a process of low priority that tunes the shapes which this and other programs ask for and nobody tuned.
+    """Start a process of low priority that tunes shapes which programs on this machine asked for and nobody tuned.
 
-    It ends with this process, or by `.stop()`; a second call returns the one that runs. What it finds is taken by later
-    calls of `conv2d` within seconds, and by plans made later.
+    It ends with this process, or by `.stop()`; a second call returns the one that runs. Calls of `conv2d` use what it
+    finds within seconds, as do plans made later.
 
     Parameters
     ----------
     effort : "quick", "normal" or "exhaustive"
-        What is spent on a shape.
+        Effort spent on a shape.
     """
     global _background
     from autotune.paths import store_path
@@ -251,7 +240,7 @@ _background: Background | None = None
 
 
 def _layer(key: Any, x: Any, weight: np.ndarray, options: Options) -> Layer:
-    """The layer of a call's options; remembered under `key`, or under what the options mean if that is None."""
+    """The layer of a call, remembered under `key`; without a key, under the problem and the options that decide."""
     if weight.ndim != 4:
         raise ArgumentError(must("w", "of rank 4, (K, C/groups, R, S)", f"of rank {weight.ndim}, {weight.shape}"))
     channels = weight.shape[1] * (int(options.groups) if hasattr(options.groups, "__index__") else 1)

@@ -1,4 +1,4 @@
-"""Layer: what `conv2d` remembers of a call, a plan that is given its weights each time."""
+"""Layer: what `conv2d` remembers of a call: a plan that is given weights each time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.session import Session
 
-_MOST_CHANGES = 4  # calls in a row with weights never met before, from which on such weights are not remembered
+_MOST_CHANGES = 4  # calls in a row with new weights, after which new weights are not remembered
 
 
 class Layer:
-    """A plan, and the packed weights of whatever arrays come with its calls.
+    """A plan, and the packed weights of its calls.
 
-    Weights that change on every call would push others out of memory: after a few of them, weights are remembered only
-    when they come a second time.
+    Weights that change on every call would push others out of memory. So after a few changes in a row, weights are
+    remembered only when they come a second time.
     """
 
     def __init__(self, plan: Plan, session: Session) -> None:
         self.plan = plan
         self._session = session
         self._threads = plan.problem.threads
-        self._entries: dict[Fingerprint, Entry] = {}  # weights that this layer met
+        self._entries: dict[Fingerprint, Entry] = {}  # packed weights of former calls
         self._changes = 0
 
     def solves(self, problem: ConvProblem) -> bool:
@@ -56,7 +56,7 @@ class Layer:
                 return packed
         entry = weights.remember(name, form, packed)
         if entry is not None:
-            for gone in [known for known, other in list(self._entries.items()) if other.value is None]:
-                self._entries.pop(gone, None)
+            for forgotten in [known for known, other in list(self._entries.items()) if other.value is None]:
+                self._entries.pop(forgotten, None)
             self._entries[name] = entry
         return packed

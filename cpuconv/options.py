@@ -12,7 +12,7 @@ from cpuconv.choice.model import AUTO, Choice, Limits, check_options
 from cpuconv.memory.fingerprint import Fingerprint
 from cpuconv.problem.arguments import problem_from_arguments
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
+from cpuconv.runtime.threads import maximum_threads, wanted_threads
 
 
 @dataclass(frozen=True)
@@ -45,25 +45,17 @@ class Options:
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            An argument of a value or type it must not have.
+            An argument has a wrong value or type.
         """
         check_options(self.strategy, self.accuracy, self.workspace_limit, self.reproducible)
         wanted = self.in_layout, self.out_layout
         in_layout, out_layout = ("NCHW" if name == AUTO else name for name in wanted)
         threads = wanted_threads(self.threads)
         problem = problem_from_arguments(
-            x_shape,
-            w_shape,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups,
-            self.activation,
-            self.residual,
-            in_layout,
-            out_layout,
-            maximum_threads() if threads == AUTO else check_threads(threads),
-        )
+            x_shape, w_shape, self.stride, self.padding, self.dilation, self.groups,
+            activation=self.activation, residual=self.residual, in_layout=in_layout, out_layout=out_layout,
+            threads=maximum_threads() if isinstance(threads, str) else threads,  # "auto": decided below
+        )  # fmt: skip
         if AUTO in wanted:
             problem = select.resolve_layouts(problem, *wanted, self.limits)
         if threads == AUTO:
@@ -71,7 +63,7 @@ class Options:
         return problem
 
     def choose(self, problem: ConvProblem, weight: Fingerprint | None = None) -> Choice:
-        """The candidate for `problem`; with these weights, if known: a form in which they are packed is preferred."""
+        """The candidate for `problem`; one that reads a packed form of `weight` that exists is preferred."""
         if problem.n == 0:  # nothing will run: any algorithm will do
             return select.choose(replace(problem, n=1), "heuristic", self.limits, self.algorithm)
         choice = select.choose(problem, self.strategy, self.limits, self.algorithm, self._tuner())

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 import layouts
+from autotune.report.explain import Explanation
 from cpuconv import session
-from cpuconv.choice.explain import Explanation, explain
+from cpuconv.choice.explain import explain
 from cpuconv.choice.model import Choice, Limits
 from cpuconv.errors import ArgumentError, must
 from cpuconv.memory.workspaces import Workspaces
@@ -27,8 +28,8 @@ from cpuconv.solvers.shared.base import FLOAT, MicroRef, Ref, aligned, divide
 _F32 = np.dtype(np.float32)
 _WIDEST_BLOCK = 16
 _GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
-_BYTES_BESIDE = 24 << 10  # of a plan, beside what it counts: Python's objects, roughly
-_MOST_VIEWS = 8  # kinds of strides for which contexts are kept
+_BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
+_MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are kept
 
 
 class _Context:
@@ -38,11 +39,11 @@ class _Context:
         self.bias = bias.copy()
         self.biased = False  # whether a call has put another bias there
         self.workspace_bytes = recipe.workspace
-        self._kept: list[Any] = []  # whose addresses the blocks hold
+        self._kept: list[Any] = []  # objects whose addresses the blocks hold
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {name: [] for name in _GIVEN}
         rows = [(step.compile(), self._block(step), step.parts) for step in recipe.steps]
         self._program = Program(rows, recipe.threads)
-        self._addresses = dict.fromkeys(("w", "workspace"), 0)  # seldom others than in the call before
+        self._addresses = dict.fromkeys(("w", "workspace"), 0)  # of the call before: they seldom change
         self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
 
     def _block(self, step: Any) -> np.ndarray:
@@ -107,7 +108,7 @@ class Plan:
     workspace_bytes : int
         Workspace of one call.
     nbytes : int
-        What it holds beside weights, roughly.
+        Bytes that it holds beside weights, roughly.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class Plan:
         bias: np.ndarray | None = None,
         workspaces: Workspaces | None = None,
     ) -> None:
-        """`weight` is packed in the candidate's form; None if every run is given its own. `workspaces`: None for those
-        of the process."""
+        """`weight` is packed in the candidate's form; None if each run gets its own. `workspaces`: by default those of
+        the session."""
         self.problem = problem
         self.algorithm = str(choice.candidate)
         self.decided_by = choice.decided_by
@@ -176,7 +177,7 @@ class Plan:
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            An array of another shape, dtype or place than it must be.
+            An array has a wrong shape, dtype or place in memory.
         """
         return self.run(x, residual, out)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared import reordering
-from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Ref, Space, Step, contiguous, params_text, parse_params
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Operands, Ref, Space, Step, contiguous
 from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.reordering import reorder_step
 from layouts import Strides
@@ -28,13 +29,13 @@ _SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gain
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solver with its parameters; its text is its name in the store and in `plan.algorithm`."""
+    """A solver with its parameters; as text, its name in the store and in `plan.algorithm`."""
 
     solver: ModuleType
     params: Any
 
     def __str__(self) -> str:
-        return f"{self.solver.NAME}({params_text(self.params)})"
+        return f"{self.solver.NAME}({','.join(f'{name}={value}' for name, value in vars(self.params).items())})"
 
     @property
     def accuracy(self) -> str:
@@ -44,12 +45,12 @@ class Candidate:
 
     @property
     def sources(self) -> str:
-        """Hash of the kernel sources that it is made from, reorders around it included."""
+        """Hash of the sources of its kernels and of the reorders around it."""
         return _sources(self.solver)
 
     @property
     def rounding(self) -> str:
-        """The beginning of its name that it shares with all candidates whose results are equal to the last bit."""
+        """The beginning of its name; candidates that share it give results that are equal to the last bit."""
         fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
         return f"{self.solver.NAME}({fields}"
 
@@ -66,10 +67,14 @@ class Candidate:
         ValueError
             No solver has that name, or its parameters are others.
         """
-        name, _, rest = text.partition("(")
-        if name not in BY_NAME or not rest.endswith(")"):
+        solver = BY_NAME.get(text.partition("(")[0])
+        if solver is None or not text.endswith(")"):
             raise ValueError(f"{text!r} names no candidate; the solvers are {', '.join(BY_NAME)}")
-        return cls(BY_NAME[name], parse_params(BY_NAME[name].Params, rest[:-1]))
+        names = [field.name for field in fields(solver.Params)]
+        values = {name: int(value) for name, value in re.findall(r"(\w+)=(-?\d+)", text)}
+        if list(values) == names and str(candidate := cls(solver, solver.Params(**values))) == text:
+            return candidate
+        raise ValueError(f"{text!r} does not name {', '.join(names)}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def assemble(
             target = Operand(space.reserve(_size(need_out, problem.out_shape)), wanted)
         if residual is not None:
             residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out)
-    steps += candidate.solver.bind(problem, candidate.params, isa, space, x, target, residual)
+    steps += candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
     if target is not y:
         steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
     elif need_out is not None and problem.k % isa.lanes and not steps[-1].clears_tail:

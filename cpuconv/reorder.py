@@ -1,14 +1,14 @@
 """`reorder`: an activation from one layout to another, as fast as memory allows.
 
-A reorder of views that were met before finds its program bound: a call checks the arrays, writes two addresses into
-an argument block and starts the program.
+The programs of former calls are kept. A call with the same shape and strides checks its arrays, writes two addresses
+into an argument block and starts the program.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,8 +41,7 @@ def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None
     dst_layout : str
         Layout of the result.
     channels : int
-        C. Needed only where `src_layout` is blocked and its last block is not full; by default all channels stored
-        are real.
+        C. Needed only where `src_layout` is blocked and its last block is not full.
     out : numpy.ndarray or torch.Tensor
         C-contiguous float32 of the result's shape, overlapping `x` nowhere; made when None.
 
@@ -50,15 +49,14 @@ def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None
     -------
     numpy.ndarray or torch.Tensor
         `out`, or a new C-contiguous float32 array (a tensor if `x` is one); channels that fill up a last block are
-        zero, whatever `x` has there.
+        zero, whatever `x` holds there.
 
     Raises
     ------
     ArgumentTypeError
         `x` or `out` is not a float32 array, or `channels` not an integer.
     ArgumentError
-        An unknown layout, a rank that is not the layout's, `channels` that `x` does not hold, or an `out` of another
-        shape or place than it must be.
+        A layout is unknown, `x` has not its rank or not so many `channels`, or `out` has a wrong shape or overlaps `x`.
 
     Examples
     --------
@@ -129,10 +127,10 @@ class _Move:
         )
         workspace = aligned(space.size, np.uint8)
         at = {"x": 0, "y": 0, "workspace": address(workspace)}
-        words = {k: at[v.name] + v.offset if isinstance(v, Ref) else int(v) for k, v in step.args.items()}
+        words = {k: at[v.name] + v.offset if isinstance(v, Ref) else cast(int, v) for k, v in step.args.items()}
         assert step.kernel.fields[:2] == ("x", "y")
         block = step.kernel.pack(words)
-        return Program([(step.compile(), block, step.parts)], self._threads), memoryview(block), workspace
+        return Program([(step.compile(), block, step.parts)], self._threads), block.data, workspace
 
 
 _moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here

@@ -21,7 +21,7 @@ TABLES = Path(__file__).parent / "wisdom"
 
 
 class Session:
-    """All that calls leave for later calls.
+    """What calls remember for later calls.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Session:
     tiers : autotune.wisdom.tiers.Tiers
         Pinned wisdom, the store, shipped tables.
     untuned : UntunedLog
-        Problems that were asked for and are not tuned.
+        Problems that calls asked for and nobody tuned.
     """
 
     def __init__(self, limit: int | None = None, tables: Path = TABLES, *, attended: bool = True) -> None:
@@ -48,7 +48,7 @@ class Session:
         tables : Path
             The folder of shipped tables.
         attended : bool
-            Whether a daemon thread writes what is not tuned to the store and notices what has been tuned.
+            Whether a daemon thread writes the untuned log to the store and notices what has been tuned.
         """
         self.remembered = Remembered(default_limit() if limit is None else limit)
         self.weights = Weights(self.remembered)
@@ -59,7 +59,7 @@ class Session:
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprinter:
-        """Takes fingerprints of weights; made at first use, as its kernel is compiled or loaded then."""
+        """Computes fingerprints of weights; made at first use, which compiles or loads its kernel."""
         return Fingerprinter()
 
     def clear(self) -> None:
@@ -68,12 +68,12 @@ class Session:
         self.workspaces.clear()
 
     def forget_choices(self) -> None:
-        """Forget what the store and other wisdom said, and what was chosen by it."""
+        """Forget what was read from the store and other wisdom, and all choices."""
         self.tiers.forget()
         self.choices.clear()
 
     def forget_problem(self, problem: ConvProblem) -> None:
-        """Forget the choices of a problem that has been tuned since, and its layers, whatever their threads."""
+        """Forget the choices of a problem, and its layers for any number of threads."""
         self.choices.drop(problem)
         for key, value in self.remembered.items():
             if getattr(value, "solves", _never)(problem):

@@ -1,7 +1,7 @@
-"""What an algorithm cannot avoid doing on a problem: the roofline's operations and bytes.
+"""The least work of an algorithm on a problem: the roofline's operations and bytes.
 
-Winograd and FFT count the products and the weights of their own domain; all others do the sum's own. No lane is
-counted that holds no channel.
+Winograd and FFT count products and weights in their own domain, the others those of the direct sum. Lanes without a
+channel do not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def work(problem: ConvProblem, candidate: Candidate) -> Work:
 
 
 def work_of(problem: ConvProblem, name: str) -> Work | None:
-    """The same by the candidate's name; None of one that these sources do not know."""
+    """The same for a candidate's name; None for a name that no solver has."""
     try:
         return work(problem, Candidate.parse(name))
     except (ValueError, ArithmeticError):  # no such solver or parameters, or none that make sense
@@ -42,7 +42,7 @@ def work_of(problem: ConvProblem, name: str) -> Work | None:
 
 
 def touched_bytes(problem: ConvProblem) -> int:
-    """Bytes of the input's rows and columns that some output reads: strides may step over the others."""
+    """Bytes of the rows and columns of the input that some output reads; strides may skip others."""
     counts = []
     sizes = (problem.h, problem.w), (problem.oh, problem.ow), (problem.r, problem.s)
     for size, outputs, taps, step, gap, pad in zip(
@@ -62,7 +62,7 @@ def _fft(problem: ConvProblem, params: fft.Params) -> tuple[Planes, Size, Size]:
     return fft.planes(params.rows, params.cols, params.products), fft.outputs(problem, params.rows, params.cols), (1, 1)
 
 
-# Of the algorithms that multiply in another domain: components of a tile, outputs a tile, and their distance.
+# For the algorithms that multiply in another domain: components of a tile, outputs of a tile, and their distance.
 _TRANSFORMS: dict[str, Callable[[ConvProblem, Any], tuple[Planes, Size, Size]]] = {
     winograd.NAME: _winograd,
     fft.NAME: _fft,

@@ -102,8 +102,8 @@ def test_same_needs_stride_1():
 
 def test_problem_from_arguments():
     p = problem_from_arguments(
-        np.array([2, 8, 9, 9]), (6, 4, 3, 3), (2, 1), ((0, 1), (1, 0)), 2, np.int64(2), ("clip", 0, 6), True,
-        "NHWC", "NCHW44", 3,
+        np.array([2, 8, 9, 9]), (6, 4, 3, 3), (2, 1), ((0, 1), (1, 0)), 2, np.int64(2), activation=("clip", 0, 6),
+        residual=True, in_layout="NHWC", out_layout="NCHW44", threads=3,
     )  # fmt: skip
     expected = ConvProblem(
         2, 8, 9, 9, 6, 3, 3, (2, 1), (0, 1, 1, 0), (2, 2), 2, "NHWC", "NCHW4c", ("clip", 0.0, 6.0), True, 3

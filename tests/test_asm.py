@@ -16,7 +16,7 @@ from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import planar
 from cpuconv.solvers.shared import blocked, lanewise, tiling
-from cpuconv.solvers.shared.base import Operand, Ref, Space, contiguous
+from cpuconv.solvers.shared.base import Operand, Operands, Ref, Space, contiguous
 
 ISA = current()
 FULL = [(v, 1, most) for v, most in enumerate(ISA.pixels, 1)]  # the largest tiles that solvers may choose
@@ -97,7 +97,7 @@ def lane_tiles(line: str, mix: int) -> list[LaneTile]:
     x = Operand(Ref("x"), contiguous(layout, problem.in_shape))
     y = Operand(Ref("y"), contiguous(layout, problem.out_shape))
     shapes = lanewise.shapes(problem, ISA, mix, most=4)
-    return [lanewise.step(problem, shape, ISA, Space(), x, y, None).args["inner"].tile for shape in shapes]
+    return [lanewise.step(problem, shape, ISA, Space(), Operands(x, y)).args["inner"].tile for shape in shapes]
 
 
 @needs_fma

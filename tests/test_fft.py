@@ -17,7 +17,7 @@ from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.solvers import fft
-from cpuconv.solvers.shared.base import Operand, Ref, Space, contiguous
+from cpuconv.solvers.shared.base import Operand, Operands, Ref, Space, contiguous
 
 LIMIT = 1e-4
 BLOCKED = layouts.blocked(current().lanes).name
@@ -166,7 +166,7 @@ def test_the_tiles_of_a_block_fetch_all_weights_of_a_panel(size):
     problem = ConvProblem(1, 64, size, size, 128, 7, 7, in_layout=BLOCKED, out_layout=BLOCKED)
     x, y = (Operand(Ref("x"), contiguous(BLOCKED, shape)) for shape in (problem.in_shape, problem.out_shape))
     for params in fft.candidates(problem, current()):
-        (step,) = fft.bind(problem, params, current(), Space(), x, y, None)
+        (step,) = fft.bind(problem, params, current(), Space(), Operands(x, y))
         assert step.args["total"] // step.args["blocks"] >= params.n
         for ref in (step.args[name] for name in ("gemm", "pair_gemm")):
             if ref and ref.tile.fetch:

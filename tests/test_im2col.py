@@ -16,18 +16,18 @@ from cpuconv.isa import current
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d
+from cpuconv.recipe import Candidate
 from cpuconv.runtime import Program
 from cpuconv.solvers import im2col
 from cpuconv.solvers.shared.base import (
     MicroRef,
     Operand,
+    Operands,
     Ref,
     Space,
     aligned,
     contiguous,
     divide,
-    params_text,
-    parse_params,
 )
 from cpuconv.solvers.shared.machine import machine
 
@@ -46,7 +46,7 @@ def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=Non
     space = Space()
     extra = None if residual is None else operand("residual", residual, problem.out_layout)
     views = operand("x", x, problem.in_layout), operand("y", y, problem.out_layout)
-    (step,) = im2col.bind(problem, params, ISA, space, *views, extra)
+    (step,) = im2col.bind(problem, params, ISA, space, Operands(*views, extra))
     arrays = {
         "x": x,
         "y": y,
@@ -171,7 +171,7 @@ def test_mixed_layouts_with_residual(in_layout, out_layout):
 def test_candidates(text):
     problem = ConvProblem.parse(text)
     for params in list(im2col.candidates(problem, ISA))[::2][:2]:
-        assert parse_params(im2col.Params, params_text(params)) == params
+        assert Candidate.parse(str(Candidate(im2col, params))).params == params
         cost = im2col.cost(problem, params, machine())
         assert 0 < cost.bound < cost.estimate
         check(problem, params)
@@ -219,5 +219,5 @@ def test_how_columns_come_about(text, layout, load):
     problem = dataclasses.replace(ConvProblem.parse(text), in_layout=layout)
     x = Operand(Ref("x"), contiguous(layout, problem.in_shape))
     y = Operand(Ref("y"), contiguous("NCHW", problem.out_shape))
-    (step,) = im2col.bind(problem, im2col.Params(1, 4, 1), ISA, Space(), x, y, None)
+    (step,) = im2col.bind(problem, im2col.Params(1, 4, 1), ISA, Space(), Operands(x, y))
     assert step.tile.load == load

@@ -156,6 +156,6 @@ def test_few_candidates_each_with_a_cost():
 
 
 def test_threads_share_a_single_panel():
-    assert planar._chunks(threads=2, units=1, tiles=9) == 2
-    assert planar._chunks(threads=2, units=4, tiles=9) == 1
-    assert planar._chunks(threads=4, units=1, tiles=3) == 3
+    problem = ConvProblem(1, 8, 1, LANES, 16, 1, 1, threads=2)
+    (step,) = assemble(problem, Candidate(planar, planar.Params(1, 1, 1, 0))).steps
+    assert (step.args["panels"], step.args["chunks"]) == (1, 2)

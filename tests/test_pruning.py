@@ -216,7 +216,7 @@ def test_forms_are_those_with_the_least_work(problem):
     if fft.applicable(problem, isa) is None:
         able, forms = fft._able(problem)
         for index, tiles, count, forward, backward in zip(
-            able, forms.tiles, forms.count, forms.forward, forms.backward, strict=True
+            able, forms.tiles, forms.planes, forms.forward, forms.backward, strict=True
         ):
             form = fft._FORMS[index]
             out = fft.outputs(problem, *form[:2])
@@ -227,7 +227,7 @@ def test_forms_are_those_with_the_least_work(problem):
         able, forms = winograd._able(problem)
         found = winograd._tiles(problem)
         assert set(found) <= {sizes[index] for index in able}
-        for index, tiles, count in zip(able, forms.tiles, forms.count, strict=True):
+        for index, tiles, count in zip(able, forms.tiles, forms.planes, strict=True):
             assert tiles == transformed.tile_grid(problem, sizes[index], problem.dilation)[2]
             assert count == (a := winograd.outer(problem, sizes[index]))[0] * a[1]
         assert len({frozenset(size) for size in found}) == len(found)

@@ -25,7 +25,7 @@ from cpuconv.recipe import Candidate
 from cpuconv.runtime import helpers, launch, share, threads
 from cpuconv.runtime.helpers import IDLE
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared import base
+from cpuconv.solvers.shared import sharing
 
 ROWS, BOARD, MOST = 1 << 20, 1 << 16, 1 << 12  # addresses on the stage
 TURNS = 6  # rows of a caller
@@ -148,8 +148,8 @@ class TestKernels:
 
     def plans(self, solver, monkeypatch, most: int):
         """A blocked problem, and the solver's own, cut as finely as `most` allows."""
-        monkeypatch.setattr(base, "_PART_FLOPS", 1.0)
-        monkeypatch.setattr(base, "_MOST_PARTS", most)
+        monkeypatch.setattr(sharing, "_PART_FLOPS", 1.0)
+        monkeypatch.setattr(sharing, "_MOST_PARTS", most)
         home = oracle.home(solver)
         for problem in (home, replace(home, n=2, in_layout=BLOCKED, out_layout=BLOCKED, residual=True)):
             problem = replace(problem, threads=3)

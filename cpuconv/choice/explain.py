@@ -12,17 +12,17 @@ from cpuconv.work import work_of
 
 def explain(problem: ConvProblem, limits: Limits, algorithm: str, decided_by: str) -> Explanation:
     """Account of the choice `algorithm` for `problem`; measured figures and roofs come from the store."""
-    ranked = ranking(problem)
-    left_out = {str(each.candidate): why_excluded(problem, each, limits) for each in ranked}
+    every = ranking(problem)
+    excluded = {str(ranked.candidate): why_excluded(problem, ranked, limits) for ranked in every}
     return account(
         problem.key,
         problem.flops,
         tuned.rows(problem),
-        [as_tuner_candidate(problem, each) for each in ranked],
+        [as_tuner_candidate(problem, ranked) for ranked in every],
         [Rejected(name, reason) for name, reason in applicable(problem) if reason is not None],
         algorithm=algorithm,
         decided_by=decided_by,
         work=lambda name: work_of(problem, name),
         roofs=tuned.roofs(problem.threads),
-        limits={name: reason for name, reason in left_out.items() if reason is not None},
+        limits={name: reason for name, reason in excluded.items() if reason is not None},
     )

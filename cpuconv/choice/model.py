@@ -11,6 +11,7 @@ from types import ModuleType
 from autotune import workload
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
+from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE
@@ -21,7 +22,7 @@ STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 _MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
-_IN_THE_RUNNING = 1.5  # a favourite is tried when the model finds it slower than its choice by at most this much
+_IN_THE_RUNNING = 1.5  # most of a favourite's estimate over the best one for it to be tried early
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ def check_options(strategy: object, accuracy: object, workspace_limit: object, r
     for name, value, valid in (("strategy", strategy, STRATEGIES), ("accuracy", accuracy, ACCURACIES)):
         if not isinstance(value, str) or value not in valid:
             raise ArgumentError(must(name, f"one of {', '.join(valid)}", repr(value)))
-    if workspace_limit is not None and (
-        isinstance(workspace_limit, bool) or not hasattr(workspace_limit, "__index__") or workspace_limit < 0
-    ):
+    if workspace_limit is not None and (not is_integer(workspace_limit) or workspace_limit < 0):
         raise ArgumentError(must("workspace_limit", "None or a number of bytes, 0 or more", repr(workspace_limit)))
     if not isinstance(reproducible, bool):
         raise ArgumentError(must("reproducible", "True or False", repr(reproducible)))
@@ -105,7 +104,7 @@ def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
 
 
 def _may_admit(limits: Limits, module: ModuleType) -> bool:
-    """Whether some candidate of the solver may be of an accuracy that the limits admit."""
+    """Whether the limits may admit the accuracy of some candidate of the solver."""
     return not isinstance(module.ACCURACY, str) or limits.admits_accuracy(module.ACCURACY)
 
 
@@ -118,14 +117,16 @@ def _bound(problem: ConvProblem, module: ModuleType) -> float:
 @functools.lru_cache(maxsize=_MOST_COSTED)
 def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ranked, ...]:
     """All candidates of a solver on this machine, its favourite first."""
-    found = (Candidate(module, params) for params in module.candidates(problem, here.isa))
-    return tuple(sorted((Ranked(candidate, modelled_cost(problem, candidate)) for candidate in found), key=_estimate))
+    candidates = (Candidate(module, params) for params in module.candidates(problem, here.isa))
+    costed = (Ranked(candidate, modelled_cost(problem, candidate)) for candidate in candidates)
+    return tuple(sorted(costed, key=_estimate))
 
 
 def ranking(problem: ConvProblem, solver: str | None = None) -> list[Ranked]:
     """All candidates (of one solver, if named), the model's favourite first."""
-    found = [each for module in _able(problem, solver) for each in _costed(problem, module, machine())]
-    return sorted(found, key=_estimate)
+    here = machine()
+    costed = (ranked for module in _able(problem, solver) for ranked in _costed(problem, module, here))
+    return sorted(costed, key=_estimate)
 
 
 def _estimate(ranked: Ranked) -> float:
@@ -141,8 +142,7 @@ def search(
 ) -> Ranked | None:
     """The first of `within_limits` that `accept` takes, if its estimate is less than `below`.
 
-    Solvers are asked in the order of their lower bounds, and no more once a candidate is known that none of the others
-    can beat.
+    Solvers are asked in the order of their lower bounds, until none that is left can beat the best candidate.
     """
     able = [module for module in _able(problem, prefix.partition("(")[0] or None) if _may_admit(limits, module)]
     bounds = sorted((_bound(problem, module), TABLE.index(module)) for module in able)
@@ -150,21 +150,21 @@ def search(
     for bound, index in bounds:
         if bound > below:
             break
-        for each in _costed(problem, TABLE[index], machine()):
-            if each.cost.estimate > below or (each.cost.estimate == below and index > place):
+        for ranked in _costed(problem, TABLE[index], machine()):
+            if ranked.cost.estimate > below or (ranked.cost.estimate == below and index > place):
                 break
-            named = str(each.candidate).startswith(prefix)
-            if named and accept(each.candidate) and why_excluded(problem, each, limits) is None:
-                best, place, below = each, index, each.cost.estimate
+            named = str(ranked.candidate).startswith(prefix)
+            if named and accept(ranked.candidate) and why_excluded(problem, ranked, limits) is None:
+                best, place, below = ranked, index, ranked.cost.estimate
                 break
     return best
 
 
 def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
-    """In the model's order, but with the favourite of every way to form sums (algorithm and size of transform) in the
-    running first.
+    """The candidates, those first that a tuner which stops early must have met; both parts in the model's order.
 
-    A tuner that stops early has then met everything that may win, whatever the model thinks of blocks and tiles.
+    First comes the favourite of every way to form sums (algorithm and size of transform) whose estimate is close to the
+    best: blocks and tiles matter less.
     """
     if not ranked:
         return []
@@ -202,8 +202,8 @@ def why_excluded(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | 
 def within_limits(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[Ranked]:
     """The candidates within the limits whose names begin so, the model's favourite first."""
     ranked = ranking(problem, prefix.partition("(")[0] or None)
-    named = (each for each in ranked if str(each.candidate).startswith(prefix))
-    return [each for each in named if why_excluded(problem, each, limits) is None]
+    named = (item for item in ranked if str(item.candidate).startswith(prefix))
+    return [item for item in named if why_excluded(problem, item, limits) is None]
 
 
 def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidate:
@@ -212,18 +212,18 @@ def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidat
 
 
 def favourite(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
-    """The first of `within_limits`, found without the others where that can be.
+    """The first of `within_limits`, without asking solvers that cannot beat it.
 
     Raises
     ------
     WorkspaceError
         No candidate meets the workspace limit.
     """
-    found = search(problem, limits, prefix)
-    if found is not None:
-        return found
+    best = search(problem, limits, prefix)
+    if best is not None:
+        return best
     solver = prefix.partition("(")[0]
-    candidates = [each.candidate for each in within_limits(problem, replace(limits, workspace=None), prefix)]
+    candidates = [ranked.candidate for ranked in within_limits(problem, replace(limits, workspace=None), prefix)]
     least = min((workspace_bytes(problem, candidate) for candidate in candidates), default=math.inf)
     if least == math.inf:
         raise ArgumentError(must("accuracy", f"one that {solver} meets", repr(limits.accuracy)))

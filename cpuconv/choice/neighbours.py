@@ -15,19 +15,19 @@ from cpuconv.problem.activation import Activation
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 
-AGREES = 1.1  # the model may find a neighbour's algorithm so much slower than its own choice
-_OTHER_EPILOGUE = 0.1  # what another activation or residual counts as, in factors of e of a size
+AGREES = 1.1  # most of the model's estimate for a neighbour's algorithm, over that for its own choice
+_OTHER_EPILOGUE = 0.1  # distance of another activation or residual; a size that is e times another is 1 away
 
 
 def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
-    """The first of the candidates that were fastest with older kernels which the cost model agrees with.
+    """The first candidate of `names` that the cost model agrees with.
 
     Parameters
     ----------
     names : sequence of str
-        Of the candidates, the fastest first; those that no solver has any more are passed over.
+        Candidates that were fastest with older kernels, the fastest first; names of no solver's are passed over.
     favourite : Ranked
-        The model's, within the limits.
+        The model's own choice within the limits.
     """
     for name in names:
         candidate = tuned.named(problem, name)
@@ -39,10 +39,9 @@ def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, li
 
 
 def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
-    """The candidate that the nearest tuned neighbour speaks for, if the cost model agrees.
+    """The winner of the nearest tuned neighbour, or else its solver's favourite, if the cost model agrees.
 
-    It is the neighbour's own, or else the favourite of its solver, among `model.within_limits`, of which `best` is the
-    first.
+    `best` is the first of `model.within_limits`, from which the candidate is taken.
     """
     near = nearest(problem)
     if near is None:
@@ -51,25 +50,26 @@ def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str =
     if prefix and solver != prefix.partition("(")[0]:
         return None
     limit = AGREES * best.cost.estimate
-    likely = [each for each in within_limits(problem, limits, prefix or f"{solver}(") if each.cost.estimate <= limit]
-    same = [each for each in likely if str(each.candidate) == near]
-    return next((each.candidate for each in same + likely), None)
+    ranked = within_limits(problem, limits, prefix or f"{solver}(")
+    likely = [item.candidate for item in ranked if item.cost.estimate <= limit]
+    same = [candidate for candidate in likely if str(candidate) == near]
+    return next(iter(same + likely), None)
 
 
 def nearest(problem: ConvProblem) -> str | None:
-    """The winner of the tuned problem that is nearest: same kernel, steps, layouts and threads, sizes alike."""
+    """The winner of the nearest tuned problem of the same kernel, stride, dilation, layouts and threads."""
     here = _place_of(problem)
-    found = []
+    neighbours = []
     for regime in REGIMES:
         for key, candidate in tuned.winners(_alike(problem), regime):
             place = _place(key)
             if place is not None and place.kind == here.kind and _is_known(candidate):
-                found.append((_distance(here, place), key, candidate))
-    return min(found)[2] if found else None
+                neighbours.append((_distance(here, place), key, candidate))
+    return min(neighbours)[2] if neighbours else None
 
 
 def _alike(problem: ConvProblem) -> str:
-    """Pattern of the keys of problems with this kernel, steps, layouts and threads."""
+    """Pattern of the keys of problems with this kernel, stride, dilation, layouts and threads."""
     (down, across), (high, wide) = problem.stride, problem.dilation
     return (
         f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}"
@@ -78,7 +78,7 @@ def _alike(problem: ConvProblem) -> str:
 
 
 class _Place(NamedTuple):
-    """Where a problem lies among those with the same kernel: logarithms of its sizes."""
+    """A problem among those with the same kernel: its kind, the logarithms of its sizes, its epilogue."""
 
     kind: str
     sizes: tuple[float, ...]
@@ -112,6 +112,6 @@ def _is_known(candidate: str) -> bool:
 
 
 def _distance(a: _Place, b: _Place) -> float:
-    """How far sizes are apart, in factors of e."""
-    far = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
-    return far + _OTHER_EPILOGUE * ((a.activation != b.activation) + (a.residual != b.residual))
+    """Sum of the differences of logarithms of sizes, and what another epilogue counts."""
+    sizes = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
+    return sizes + _OTHER_EPILOGUE * ((a.activation != b.activation) + (a.residual != b.residual))

@@ -18,14 +18,14 @@ from cpuconv.recipe import effective_threads
 from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.packing import Packing
 
-_CLEARLY = 1.02  # how much faster NCHW must be to be preferred to blocks, which the next layer reads as they are
+_CLEARLY = 1.02  # least speed-up of NCHW to be preferred to blocks, which the next layer reads as they are
 _MODELLED = ("neighbour", "model")  # what decides where nothing is stored
 _UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
-_HARDLY = 1.03  # how much slower a candidate may be whose packed weights exist
+_HARDLY = 1.03  # most of the estimate of a candidate whose packed weights exist, over the choice's
 
 
 class Tuner(Protocol):
-    """Who times candidates here and now, for strategy "profile": `cpuconv.tuning.profile`."""
+    """What times candidates during a call, for strategy "profile": `cpuconv.tuning.profile`."""
 
     def profile(self, problem: ConvProblem) -> None:
         """Time the problem's candidates and store the results."""
@@ -49,7 +49,7 @@ def choose(
 
 
 def is_tuned(problem: ConvProblem, limits: Limits) -> bool:
-    """Whether something current decides, that no faster row of older kernels puts in doubt."""
+    """Whether a row of current kernels decides, and no row of older kernels was faster."""
     return tuned.lookup(problem, limits) is not None and not tuned.older(problem, limits)
 
 
@@ -77,59 +77,64 @@ def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str 
 def untuned(
     problem: ConvProblem, limits: Limits, prefix: str = "", older: Sequence[str] = (), known: Choice | None = None
 ) -> Choice:
-    """What runs a problem that nothing current decides: where the model agrees, what was fastest with older kernels or
-    else the nearest tuned neighbour's algorithm, else the model's choice.
+    """What runs a problem that no row of current kernels decides.
 
-    Arguments:
-        older: candidates that were fastest with older kernels.  known: a choice among what is current, which was
-        slower; it comes next.
+    In this order: what was fastest with older kernels, if the model agrees; `known`; the algorithm of the nearest tuned
+    neighbour, if the model agrees; the model's choice.
+
+    Parameters
+    ----------
+    older : sequence of str
+        Candidates that were fastest with older kernels, the fastest first.
+    known : Choice or None
+        The best of current kernels, which was slower than those.
     """
     best = favourite(problem, limits, prefix)
-    if (found := neighbours.remembered(problem, older, best, limits)) is not None:
-        return Choice(found, OLDER)
+    old = neighbours.remembered(problem, older, best, limits)
+    if old is not None:
+        return Choice(old, OLDER)
     if known is not None:
         return known
-    found = neighbours.suggestion(problem, best, limits, prefix)
-    return Choice(best.candidate, "model") if found is None else Choice(found, "neighbour")
+    near = neighbours.suggestion(problem, best, limits, prefix)
+    return Choice(best.candidate, "model") if near is None else Choice(near, "neighbour")
 
 
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
-    """The choice; or, where nothing is stored, the model's favourite among the candidates that read weights in one of
-    the packed `forms`, if the model finds it hardly slower: packing takes longer than it loses."""
+    """The choice; or, where nothing is stored, a candidate that the model finds hardly slower and that reads weights in
+    one of the packed `forms`: packing would take longer than it loses."""
     if choice.decided_by not in _MODELLED or not forms or choice.candidate.packing(problem) in forms:
         return choice
     prefix = choice.candidate.rounding if limits.reproducible else ""
     below = _HARDLY * modelled_cost(problem, choice.candidate).estimate
-    found = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
-    return choice if found is None else Choice(found.candidate, "model")
+    packed = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
+    return choice if packed is None else Choice(packed.candidate, "model")
 
 
 def best_threads(problem: ConvProblem, strategy: str, limits: Limits, tuner: Tuner | None = None) -> ConvProblem:
-    """The problem with the number of threads that is fastest, up to its own: as stored, else all if there is enough
-    work to share."""
+    """The problem with its fastest number of threads, at most its own: as stored, else all if the work is worth it."""
     if strategy != "heuristic" and problem.n:
         options = [replace(problem, threads=count) for count in thread_counts(problem.threads)]
-        found = [tuned.best(option, limits) for option in options]
-        if tuner is not None and strategy == "profile" and None in found:
+        rows = [tuned.best(option, limits) for option in options]
+        if tuner is not None and strategy == "profile" and None in rows:
             for option in options:
                 choose(option, strategy, limits, tuner=tuner)
             tuner.compare_threads(options)
-            found = [tuned.best(option, limits, read_only=False) for option in options]
-        pairs = list(zip(found, options, strict=True))
-        known = [(each.row.score, option) for each, option in pairs if each is not None]
-        if strategy == "cached" and len(known) < len(options):
-            for each, option in pairs:
-                if each is None:
-                    session.current.untuned.add(option, limits, is_tuned)
-        if known:
-            return min(known, key=lambda each: each[0])[1]
+            rows = [tuned.best(option, limits, read_only=False) for option in options]
+        seconds: list[tuple[float, ConvProblem]] = []
+        for row, option in zip(rows, options, strict=True):
+            if row is not None:
+                seconds.append((row.row.score, option))
+            elif strategy == "cached":
+                session.current.untuned.add(option, limits, is_tuned)
+        if seconds:
+            return min(seconds, key=lambda pair: pair[0])[1]
     return replace(problem, threads=effective_threads(problem))
 
 
 def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
     """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster.
 
-    Channels that fill no more than half of a block stay in planes, as images are: blocks would hold more zeros.
+    Channels that fill at most half of a block stay in NCHW: blocks would hold more zeros than channels.
     """
 
     def favourites(channels: int) -> tuple[str, ...]:
@@ -144,7 +149,7 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
     best, least = options[0], math.inf
     for option in options if len(options) > 1 else ():
         weight = _CLEARLY ** (option.in_layout, option.out_layout).count("NCHW")
-        found = search(option, limits, below=least / weight)
-        if found is not None and found.cost.estimate * weight < least:
-            best, least = option, found.cost.estimate * weight
+        ranked = search(option, limits, below=least / weight)
+        if ranked is not None and ranked.cost.estimate * weight < least:
+            best, least = option, ranked.cost.estimate * weight
     return best if best.threads == problem.threads else replace(best, threads=problem.threads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autotune.machine.device import fingerprint
 from autotune.machine.roofline import Roofs, roofs_for
 from autotune.store.store import shared
@@ -17,39 +19,36 @@ from cpuconv.recipe import Candidate, current_sources
 def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
     """The fastest row within the limits, of a candidate whose name begins so, with the tier that knows it, or None.
 
-    Those timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
+    Rows timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
     `profile` writes.
     """
-    return session.current.tiers.lookup(
-        fingerprint().key,
-        problem.key,
-        sources=current_sources(),
-        workspace_limit=limits.workspace,
-        accuracies=ADMITS[limits.accuracy],
-        prefix=prefix,
-        read_only=read_only,
-    )
+    asked = _asked(limits, prefix)
+    return session.current.tiers.lookup(fingerprint().key, problem.key, read_only=read_only, **asked)
 
 
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
     """The candidate of `best`, if the problem's solvers have it, or None."""
-    found = best(problem, limits, prefix, read_only=read_only)
-    candidate = None if found is None else named(problem, found.row.candidate)
-    return None if candidate is None else Choice(candidate, found.tier)
+    fastest = best(problem, limits, prefix, read_only=read_only)
+    if fastest is None:
+        return None
+    candidate = named(problem, fastest.row.candidate)
+    return None if candidate is None else Choice(candidate, fastest.tier)
 
 
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
-    """Names that rows measured with older kernels speak for, within the limits and not replaced by what was measured
-    since, best first."""
-    found = session.current.tiers.older(
-        fingerprint().key,
-        problem.key,
-        sources=current_sources(),
-        workspace_limit=limits.workspace,
-        accuracies=ADMITS[limits.accuracy],
-        prefix=prefix,
-    )
-    return [each.row.candidate for each in found]
+    """Candidates of rows measured with older kernels, within the limits and not measured since, the fastest first."""
+    rows = session.current.tiers.older(fingerprint().key, problem.key, **_asked(limits, prefix))
+    return [known.row.candidate for known in rows]
+
+
+def _asked(limits: Limits, prefix: str) -> dict[str, Any]:
+    """What a row must meet, as keywords of `Tiers`."""
+    return {
+        "sources": current_sources(),
+        "workspace_limit": limits.workspace,
+        "accuracies": ADMITS[limits.accuracy],
+        "prefix": prefix,
+    }
 
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:
@@ -66,12 +65,12 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
 
 
 def rows(problem: ConvProblem) -> list[Found]:
-    """Every known row of the problem that nothing has replaced, warm before cold, with the tier that it is from."""
+    """Every row of the problem that no other replaces, warm before cold, with its tier."""
     return session.current.tiers.all_rows(fingerprint().key, problem.key, current_sources())
 
 
 def winners(like: str, regime: str) -> list[tuple[str, str]]:
-    """(problem's key, best candidate) of every problem that any tier knows and whose key matches a pattern of LIKE."""
+    """(key, best candidate) of every problem that a tier knows and whose key matches `like`, an SQL pattern."""
     return session.current.tiers.winners(fingerprint().key, like, current_sources(), regime)
 
 

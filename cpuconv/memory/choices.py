@@ -1,4 +1,4 @@
-"""Which candidate runs which problem, remembered: a server may meet any number of shapes."""
+"""Choices of candidates, remembered up to a bound: a server may meet any number of shapes."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ MOST = 4096
 
 
 class Choices:
-    """At most `MOST` choices by (problem, what else was asked); the oldest goes first."""
+    """At most `MOST` choices by problem and options; the oldest is forgotten first."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[ConvProblem, Hashable], Any] = {}
+        self._choices: dict[tuple[ConvProblem, Hashable], Any] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._choices)
 
     def get(self, problem: ConvProblem, asked: Hashable) -> Any | None:
         """The choice, or None."""
-        return self._found.get((problem, asked))
+        return self._choices.get((problem, asked))
 
     def put(self, problem: ConvProblem, asked: Hashable, choice: Any) -> None:
         """Remember a choice."""
         with self._lock:
-            while len(self._found) >= MOST:
-                del self._found[next(iter(self._found))]
-            self._found[problem, asked] = choice
+            while len(self._choices) >= MOST:
+                del self._choices[next(iter(self._choices))]
+            self._choices[problem, asked] = choice
 
     def drop(self, problem: ConvProblem) -> None:
         """Forget the choices of a problem."""
         with self._lock:
-            for key in [key for key in self._found if key[0] == problem]:
-                del self._found[key]
+            for key in [key for key in self._choices if key[0] == problem]:
+                del self._choices[key]
 
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
-            self._found.clear()
+            self._choices.clear()

@@ -1,7 +1,7 @@
-"""Fingerprints of arrays: 128 bits that tell whether the content, wherever it lies, is what it was.
+"""Fingerprints of arrays: 128 bits that are equal for equal content, wherever it lies.
 
-The bulk of the memory goes through `micro.fingerprint`, with a key drawn once a process, at the speed of reading it;
-its few sums, the bytes that fill no vector, the shape and the order of axes through BLAKE2b (RFC 7693).
+`micro.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once a process.
+BLAKE2b (RFC 7693) digests these sums, the bytes that fill no vector, the shape and the order of axes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cpuconv.solvers.shared.base import FLOAT, aligned
 Fingerprint = bytes
 """A digest of 16 bytes."""
 
-_LARGE = 1 << 20  # bytes from which several threads are worth waking; the digest must not depend on their number
+_LARGE = 1 << 20  # least bytes that several threads share; the digest does not depend on their number
 _MOST_HEADS = 4096  # shapes whose text is kept
 _CHUNKS = 8  # parts of a large array, each with sums of its own
 
@@ -39,7 +39,7 @@ class _Context:
 
 
 class Fingerprinter:
-    """Takes fingerprints with a key of its own; several threads may call it at once."""
+    """Computes fingerprints with a key of its own; several threads may call it at once."""
 
     def __init__(self) -> None:
         self._vector = FLOAT * current().lanes
@@ -48,21 +48,22 @@ class Fingerprinter:
         self._key[:] = np.frombuffer(os.urandom(self._key.nbytes), np.uint8)
         self._contexts: dict[tuple[int, int], list[_Context]] = {}
         self._heads: dict[tuple[int, ...], bytes] = {}
-        self._constant: dict[int, tuple[weakref.ref, Fingerprint]] = {}
+        self._constant: dict[int, tuple[weakref.ref[np.ndarray], Fingerprint]] = {}
 
     def __call__(self, array: np.ndarray, threads: int = 1) -> Fingerprint:
-        """The fingerprint of a float32 array of any strides; equal content in another order of memory may have another.
+        """The fingerprint of a float32 array of any strides.
 
-        Arrays that nobody can write to (`is_constant`) are read once and then known by their identity.
+        Equal arrays whose axes lie in another order in memory may have another fingerprint. Arrays that nobody can
+        write to (`is_constant`) are read once, and then recognised by their identity.
         """
         known = self._constant.get(id(array))
         if known is not None and known[0]() is array:
             return known[1]
-        found = self._read(array, threads)
+        digest = self._read(array, threads)
         if is_constant(array):
             name = id(array)
-            self._constant[name] = weakref.ref(array, lambda _: self._constant.pop(name, None)), found
-        return found
+            self._constant[name] = weakref.ref(array, lambda _: self._constant.pop(name, None)), digest
+        return digest
 
     def _read(self, array: np.ndarray, threads: int) -> Fingerprint:
         content = self._heads.get(array.shape) if array.flags.c_contiguous else None
@@ -85,7 +86,7 @@ class Fingerprinter:
         return hashlib.blake2b(content, digest_size=16).digest()
 
     def _head(self, array: np.ndarray) -> tuple[bytes, np.ndarray]:
-        """What tells arrays of equal memory apart, and that memory, without gaps."""
+        """The text that tells arrays of equal memory apart, and an array of that memory without gaps."""
         shape, order = array.shape, list(range(array.ndim))
         if not array.flags.c_contiguous:
             axes = sorted(order, key=lambda axis: -array.strides[axis])
@@ -111,15 +112,15 @@ class Fingerprinter:
         }
         block = fingerprint.pack(words)
         program = Program([(fingerprint.entry(self._tile), block, threads > 1)], threads)
-        return _Context(memoryview(block), sums, program, [code])
+        return _Context(block.data, sums, program, [code])
 
 
 _X, _VECTORS = fingerprint.fields.index("x"), fingerprint.fields.index("vectors")
 
 
 def is_constant(array: np.ndarray) -> bool:
-    """Whether no view of the array can be written to, unless somebody makes the array writable again: it is read-only
-    and owns its memory, or that is a bytes object's."""
+    """Whether the array is read-only and owns its memory, or lies in a bytes object: no view of it can be written to
+    unless somebody makes it writable again."""
     while not array.flags.writeable:
         if array.flags.owndata:
             return True

@@ -10,7 +10,7 @@ from typing import Any
 
 _MOST = 2 << 30  # bytes
 _SHARE = 0.25  # of the machine's memory, if that is less
-_EVICTED = 0.1  # of the limit: what goes at once, so that finding the oldest is seldom
+_EVICTED = 0.1  # of the limit, forgotten at once, so that entries are seldom sorted
 _clock = itertools.count()
 
 
@@ -24,7 +24,7 @@ def default_limit() -> int:
 
 
 class Entry:
-    """A value that is remembered, of `size` bytes; None once it is forgotten."""
+    """A remembered value of `size` bytes; the value is None once it is forgotten."""
 
     __slots__ = ("size", "used", "value")
 
@@ -32,20 +32,20 @@ class Entry:
         self.value, self.size, self.used = value, size, next(_clock)
 
     def use(self) -> Any:
-        """The value, used now."""
+        """The value, which now counts as used last."""
         self.used = next(_clock)
         return self.value
 
 
 class Remembered:
-    """A mapping whose values have sizes; what was used last stays. Several threads may use it at once.
+    """A mapping with a bound on the bytes of its values; several threads may use it at once.
 
     Attributes
     ----------
     limit : int
-        Most bytes of all values together; a value larger than this is not kept.
+        Most bytes of all values together; a larger value is not kept.
     nbytes : int
-        Bytes of the values that are kept.
+        Bytes of all values.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,12 +57,12 @@ class Remembered:
         return len(self._entries)
 
     def get(self, key: Hashable) -> Any | None:
-        """The value, used now; None if it is not kept."""
+        """The value, which now counts as used last; None if it is not kept."""
         entry = self._entries.get(key)
         return None if entry is None else entry.use()
 
     def put(self, key: Hashable, value: Any, size: int) -> Entry | None:
-        """Keep a value of `size` bytes, and others go until it fits; None if it is larger than the limit."""
+        """Keep a value of `size` bytes and forget others until it fits; None if it is larger than the limit."""
         entry = Entry(value, size)
         with self._lock:
             self._drop(key)

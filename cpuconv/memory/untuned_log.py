@@ -1,7 +1,7 @@
-"""Problems that were asked for and not tuned: counted for `autotune warmup --missed`, noticed once they are tuned.
+"""Problems that calls asked for and nobody tuned, counted for `autotune warmup --missed`.
 
-A call only counts. A daemon thread writes the counts to the store every few seconds, as does the end of the process,
-and looks whether somebody, such as a tuner in the background, has stored what was missed. Nothing here raises.
+A call only counts. A daemon thread writes the counts to the store every few seconds, as does the end of the process. It
+also looks whether somebody, such as a tuner in the background, has tuned them since. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ IsTuned = Callable[[ConvProblem, Any], bool]
 
 
 class UntunedLog:
-    """Counts of untuned problems, and who waits for them to be tuned.
+    """Counts of untuned problems.
 
     Attributes
     ----------
     counts : dict
         How often each problem was asked for since the counts were last written.
     waiting : dict
-        (problem, limits) that are not tuned yet, each with the function that tells.
+        (problem, limits) that were not tuned when asked for, each with the function that tells whether they are now.
     period : float
         Seconds between the looks of the daemon thread.
     """
@@ -43,7 +43,7 @@ class UntunedLog:
         Parameters
         ----------
         on_tuned : callable
-            Called by `settle` with each problem that was missed and is tuned now.
+            Called by `settle` with each problem that has been tuned since.
         attended : bool
             Whether a daemon thread calls `flush` and `settle`, from the first problem on.
         """
@@ -51,10 +51,11 @@ class UntunedLog:
         self.waiting: dict[tuple[ConvProblem, Hashable], IsTuned] = {}
         self.period = PERIOD
         self._on_tuned, self._attended = on_tuned, attended
-        self.after_fork()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     def add(self, problem: ConvProblem, limits: Hashable, is_tuned: IsTuned) -> None:
-        """Count a problem of which nothing is stored within `limits`, until `is_tuned(problem, limits)`."""
+        """Count a problem without a stored candidate within `limits`, and wait until `is_tuned(problem, limits)`."""
         with self._lock:
             if problem.n and (problem in self.counts or len(self.counts) < MOST):
                 self.counts[problem] = self.counts.get(problem, 0) + 1
@@ -78,7 +79,7 @@ class UntunedLog:
                 store.add_missed(fingerprint().key, [(problem.key, count) for problem, count in counts.items()])
 
     def settle(self) -> None:
-        """Tell of what has been tuned since, so that the next call or plan takes what was found."""
+        """Call `on_tuned` with what has been tuned since, so that the next call or plan uses it."""
         for (problem, limits), is_tuned in list(self.waiting.items()):
             if is_tuned(problem, limits):
                 with self._lock:
@@ -86,9 +87,8 @@ class UntunedLog:
                 self._on_tuned(problem)
 
     def after_fork(self) -> None:
-        """In a child: the parent writes the counts, and its thread is not here."""
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        """Start anew in a child of fork: the parent writes the counts, and its thread does not run here."""
+        self._lock, self._thread = threading.Lock(), None
         self.counts.clear()
 
     def _attend(self) -> None:
@@ -103,15 +103,15 @@ class UntunedLog:
 
 
 def _state_of_store() -> tuple[Any, ...]:
-    """Another after every change of the store."""
-    found = []
-    for name in (store_path(), Path(f"{store_path()}-wal")):
+    """A value that differs after every change of the store."""
+    states = []
+    for path in (store_path(), Path(f"{store_path()}-wal")):
         with contextlib.suppress(OSError):
-            status = name.stat()
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+            status = path.stat()
+            states.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(states)
 
 
 def _is_writable(path: Path) -> bool:
-    place = next(each for each in (path, *path.parents) if each.exists())
-    return os.access(place, os.W_OK)
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    return os.access(existing, os.W_OK)

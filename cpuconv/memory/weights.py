@@ -1,8 +1,7 @@
-"""Packed weights by content and form: every plan and call with equal weights shares one copy.
+"""Packed weights by content and form: plans and calls with equal weights share one copy.
 
-Whether an array holds the weights that were packed before, its content decides (`fingerprint`), so that weights that
-change in place are noticed. Packed weights live as long as a plan that reads them, and beyond that as long as the bound
-on remembered bytes lets them.
+Weights are recognised by the fingerprint of their content, so that a change in place is noticed. Packed weights live as
+long as a plan that reads them, and beyond that as the bound on remembered bytes allows.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ class Weights:
 
     def find(self, name: Fingerprint, form: Packing) -> np.ndarray | None:
         """Weights packed in that form, if they still exist."""
-        found = self._remembered.get((name, form))
-        if found is None and (forms := self._alive.get(name)) and (known := forms.get(form)):
-            found = known()
-        return found
+        packed = self._remembered.get((name, form))
+        if packed is None and (forms := self._alive.get(name)) and (alive := forms.get(form)):
+            packed = alive()
+        return packed
 
     def forms(self, name: Fingerprint) -> frozenset[Packing]:
         """The packed forms of these weights that exist."""
         return frozenset(self._alive.get(name, ()))
 
     def pack(self, name: Fingerprint, form: Packing, weight: np.ndarray, threads: int) -> np.ndarray:
-        """`weight` in the packed form, shared for as long as somebody holds it."""
+        """`weight` in the packed form, found by others as long as somebody holds it."""
         packed = form.pack(weight, threads)
         with self._lock:
             forms = self._alive.setdefault(name, {})
@@ -49,11 +48,11 @@ class Weights:
         return packed
 
     def remember(self, name: Fingerprint, form: Packing, packed: np.ndarray) -> Entry | None:
-        """Hold packed weights also when nobody else does, within the bound; None if that is too small for them."""
+        """Keep packed weights, within the bound; None if they are larger than that."""
         return self._remembered.put((name, form), packed, packed.nbytes)
 
     def was_seen(self, name: Fingerprint) -> bool:
-        """Whether these weights were packed before without being remembered; notes that they were seen now."""
+        """Whether this was called with these weights before."""
         with self._lock:
             known = name in self._seen
             self._seen[name] = None

@@ -1,7 +1,7 @@
-"""Workspaces: memory that calls need while they run, and lend to one another.
+"""Workspaces: memory that calls need while they run.
 
-There are as many as calls run at once, each as large as the largest call needed, so that layers that run one after
-another find their workspace in the caches and a process that meets ever more shapes does not grow by it.
+There are as many as calls that run at once, each as large as the largest call needed: layers that run one after another
+find their workspace in the caches, and memory does not grow with the number of shapes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Workspaces:
         self._free: list[Workspace] = []
 
     def take(self, size: int) -> Workspace:
-        """At least `size` bytes, the caller's until it gives them back."""
+        """At least `size` bytes, for the caller until it gives them back."""
         try:
-            found = self._free.pop()
+            workspace = self._free.pop()
         except IndexError:
             return Workspace(aligned(size, np.uint8))
-        return found if found.memory.nbytes >= size else Workspace(aligned(size, np.uint8))
+        return workspace if workspace.memory.nbytes >= size else Workspace(aligned(size, np.uint8))
 
     def give_back(self, workspace: Workspace) -> None:
-        """End the use of a workspace."""
+        """Let the next caller take the workspace."""
         if workspace.memory.nbytes <= _MOST_KEPT:
             self._free.append(workspace)
 

@@ -81,57 +81,42 @@ class GemmTile:
         return list(itertools.product(range(self.rows), range(self.cols)))
 
 
-def emit_tile(
-    tile: GemmTile,
-    vec: Vector,
-    x: Any,
-    xrow: Any,
-    table: Any,
-    segments: Any,
-    kstep: Any,
-    w: Any,
-    y: Any,
-    yrow: Any,
-    yvec: Any,
-    bias: Any,
-    residual: Any,
-    parked: Any,
-    upcoming: Any,
-    fetch_step: Any,
-) -> None:
+@dataclass(frozen=True)
+class _Memory:
+    """Where a tile reads and writes: addresses, counts and byte strides, all LLVM values of a word."""
+
+    x: Any
+    xrow: Any  # from a tile row to the next; of planar tiles, from the weights of a tile to those of the next
+    table: Any
+    segments: Any
+    kstep: Any  # between the scalars of a segment when `ks` is 0, and between the vectors of pixels of planar tiles
+    w: Any
+    y: Any
+    yrow: Any  # from a tile row to the next; of planar tiles, from an output channel to the next
+    yvec: Any  # from an output vector to the next
+    bias: Any
+    residual: Any  # distance from y to the residual
+    parked: Any  # the tile's sums between parts
+    upcoming: Any  # what to fetch, `fetch_step` on for each scalar
+    fetch_step: Any
+
+
+def emit_tile(tile: GemmTile, vec: Vector, memory: _Memory) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
-    A planar tile has one row. Its `x` are weights, its `w` are vectors of pixels, `kstep` bytes from scalar to scalar.
-    Its `xrow` leads from the weights of a tile to those of the next, its `yrow` from an output channel to the next.
-
-    Parameters
-    ----------
-    x, w, y, bias
-        Addresses of the first pixel, of the weights, of the first output and of the bias.
-    xrow, yrow
-        Byte strides from a tile row to the next, of input and output.
-    table, segments
-        Address of the segments' byte offsets, and their number.
-    kstep
-        Byte stride between the scalars of a segment when `ks` is 0.
-    yvec
-        Byte stride from an output vector to the next.
-    residual
-        Distance in bytes from y to the residual.
-    parked
-        Address of the tile's sums between parts.
-    upcoming, fetch_step
-        Address of what to prefetch, and the bytes to go on after each scalar.
+    A planar tile has one row; its `x` are weights, its `w` vectors of pixels.
     """
-    builder = vec.builder
+    builder, segments = vec.builder, memory.segments
     size = 4 * vec.lanes
-    x, w, y, parked, upcoming = (vec.pointer(address) for address in (x, w, y, parked, upcoming))
+    addresses = memory.x, memory.w, memory.y, memory.parked, memory.upcoming
+    x, w, y, parked, upcoming = (vec.pointer(address) for address in addresses)
     places = [vec.offset(parked, size * i) for i in range(tile.sums)]
     initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
 
-    row_offsets = [builder.mul(xrow, I64(row)) for row in range(1, tile.rows)]
-    tile_step = xrow if tile.planar else I64(4 * tile.cols * tile.xs)
-    walk = _Walk(x, row_offsets, tile_step, fetch_step, builder.inttoptr(table, I64.as_pointer()), segments, kstep)
+    row_offsets = [builder.mul(memory.xrow, I64(row)) for row in range(1, tile.rows)]
+    tile_step = memory.xrow if tile.planar else I64(4 * tile.cols * tile.xs)
+    table = builder.inttoptr(memory.table, I64.as_pointer())
+    walk = _Walk(x, row_offsets, tile_step, memory.fetch_step, table, segments, memory.kstep)
     whole = builder.sub(segments, I64(tile.tails))
     state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
     if tile.tails:
@@ -140,7 +125,7 @@ def emit_tile(
         for value, place in zip(state.sums, places, strict=True):
             vec.store(value, place)
     else:
-        _store_tile(tile, vec, state.sums, y, yrow, yvec, bias, residual)
+        (_store_planes if tile.planar else _store_tile)(tile, vec, memory, state.sums, y)
 
 
 @dataclass(frozen=True)
@@ -254,37 +239,30 @@ def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, followin
     return [vec.offset(row, offset) for row in rows for offset in offsets]
 
 
-def _store_tile(
-    tile: GemmTile, vec: Vector, sums: list[Any], y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
-) -> None:
+def _store_tile(tile: GemmTile, vec: Vector, memory: _Memory, sums: list[Any], y: Any) -> None:
     builder = vec.builder
-    if tile.planar:
-        _store_planes(tile, vec, sums, y, yrow, yvec, bias, residual)
-        return
     if tile.epilogue:
-        bias = vec.pointer(bias)
+        bias = vec.pointer(memory.bias)
         biases = [vec.load(vec.offset(bias, 4 * vec.lanes * j)) for j in range(tile.v)]
     for j in range(tile.v):
         for row in range(tile.rows):
-            place: ir.Value = builder.add(builder.mul(yvec, I64(j)), builder.mul(yrow, I64(row)))
+            place: ir.Value = builder.add(builder.mul(memory.yvec, I64(j)), builder.mul(memory.yrow, I64(row)))
             for position, (pixel_row, col) in enumerate(tile.pixels):
                 if pixel_row != row:
                     continue
                 target = vec.offset(y, builder.add(place, I64(4 * tile.ys * col)))
                 value = sums[position * tile.v + j]
                 if tile.epilogue:
-                    extra = vec.load(vec.offset(target, residual)) if tile.residual else None
+                    extra = vec.load(vec.offset(target, memory.residual)) if tile.residual else None
                     value = finish(vec, value, biases[j], extra, tile.activation)
                 if tile.valid and j == tile.v - 1:
                     value = vec.keep(value, tile.valid)
                 vec.store(value, target)
 
 
-def _store_planes(
-    tile: GemmTile, vec: Vector, sums: list[Any], y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
-) -> None:
-    builder = vec.builder
-    bias = vec.pointer(bias)
+def _store_planes(tile: GemmTile, vec: Vector, memory: _Memory, sums: list[Any], y: Any) -> None:
+    builder, yrow, yvec, residual = vec.builder, memory.yrow, memory.yvec, memory.residual
+    bias = vec.pointer(memory.bias)
     for col in range(tile.cols):
         line = vec.offset(y, builder.mul(yrow, I64(col)))
         for j in range(tile.v):
@@ -373,8 +351,8 @@ def gemm_strip(
         mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
         fetch_step = I64(4 * tile.lanes * tile.fetch)
     fetch = builder.add(upcoming, builder.mul(mine, share))
-    ends = (y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step)
-    emit_tile(tile, vec, x_now, xrow, table, segments, kstep, w, *ends)
+    reads = x_now, xrow, table, segments, kstep, w
+    emit_tile(tile, vec, _Memory(*reads, y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step))
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)

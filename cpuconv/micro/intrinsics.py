@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import types
-from numba.extending import intrinsic
 
 from cpuconv.isa.vector import F32, I64, Vector
+from cpuconv.runtime.types import with_words
 
 
 def emitter(function: Callable[..., Any]) -> Any:
@@ -26,17 +26,8 @@ def emitter(function: Callable[..., Any]) -> Any:
 
         return signature, codegen
 
-    return _with_arity(intrinsic_body, function)
-
-
-def _with_arity(body: Callable[..., Any], function: Callable[..., Any]) -> Any:
-    """Give `body` the parameters of the emitter: Numba reads an intrinsic's parameters from its signature."""
-    words = ", ".join(function.__code__.co_varnames[2 : function.__code__.co_argcount])
-    namespace: dict[str, Any] = {"body": body}
-    exec(f"def {function.__name__}(typingctx, tile, {words}): return body(typingctx, tile, {words})", namespace)
-    made = namespace[function.__name__]
-    made.__doc__ = function.__doc__
-    return intrinsic(made)
+    words = function.__code__.co_varnames[2 : function.__code__.co_argcount]
+    return with_words(intrinsic_body, function.__name__, ("tile", *words), function.__doc__)
 
 
 @emitter

@@ -31,7 +31,7 @@ def combine(vec: Vector, coefficients: Sequence[float], values: Sequence[Any]) -
     return total
 
 
-def apply(vec: Vector, matrix: Matrix, values: Sequence[Any]) -> list[Any]:
+def apply(vec: Vector, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
     """matrix · values."""
     matrix, values = _paired_columns(vec, [list(row) for row in matrix], list(values))
     results: list[Any] = [None] * len(matrix)

@@ -88,7 +88,7 @@ def _pack_wide(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, 
     rows = [vec.offset(vec.pointer(source), row) for row in _table(vec, filters, vec.lanes)]
     lines: list[Any] = []
     for first in range(0, vec.lanes, NARROW):
-        lines += four_columns(vec, lambda i, at=4 * first: vec.offset(rows[i], at))
+        lines += four_columns(vec, rows.__getitem__, 4 * first)
     _store(tile, vec, lines, present, target, targets)
 
 
@@ -96,7 +96,7 @@ def _pack_wide(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, 
 def _pack_narrow(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
     """NARROW elements side by side."""
     rows = [vec.offset(vec.pointer(source), row) for row in _table(vec, filters, vec.lanes)]
-    _store(tile, vec, four_columns(vec, lambda i: rows[i]), present, target, targets)
+    _store(tile, vec, four_columns(vec, rows.__getitem__), present, target, targets)
 
 
 @emitter

@@ -43,11 +43,14 @@ def join(vec: Vector, pieces: list[Any]) -> Any:
     return pieces[0]
 
 
-def four_columns(vec: Vector, row: Callable[[int], Any]) -> list[Any]:
-    """The first four columns of `lanes` rows at the addresses row(0), row(1), ..."""
+def four_columns(vec: Vector, row: Callable[[int], Any], at: int = 0) -> list[Any]:
+    """Four columns of `lanes` rows at the addresses row(0), row(1), ..., from byte `at` of each row on."""
     narrow = Vector(vec.builder, NARROW)
-    gathered = [join(vec, [narrow.load(row(i)) for i in range(first, vec.lanes, NARROW)]) for first in range(NARROW)]
-    return transpose_quads(vec, gathered)
+
+    def gather(first: int) -> Any:
+        return join(vec, [narrow.load(vec.offset(row(i), at)) for i in range(first, vec.lanes, NARROW)])
+
+    return transpose_quads(vec, [gather(first) for first in range(NARROW)])
 
 
 def keep_first(vec: Vector, value: Any, count: Any) -> Any:
@@ -94,7 +97,7 @@ def transpose_block(tile: Any, vec: Vector, source: Any, source_step: Any, targe
     rows = [vec.offset(vec.pointer(source), vec.builder.mul(source_step, I64(i))) for i in range(vec.lanes)]
     target = vec.pointer(target)
     for first in range(0, vec.lanes, NARROW):
-        columns = four_columns(vec, lambda i, at=4 * first: vec.offset(rows[i], at))
+        columns = four_columns(vec, rows.__getitem__, 4 * first)
         for j, column in enumerate(columns, first):
             vec.store(column, vec.offset(target, vec.builder.mul(target_step, I64(j))))
 
@@ -108,7 +111,7 @@ def transpose_part(
     addresses = [row(i) for i in range(vec.lanes)]
     made = []
     for first in range(0, vec.lanes, NARROW):
-        made += four_columns(vec, lambda i, at=4 * first: vec.offset(addresses[i], at))
+        made += four_columns(vec, addresses.__getitem__, 4 * first)
     kept = [keep_first(vec, column, rows) for column in made]
     store_present(vec, kept, vec.pointer(target), target_step, columns)
 

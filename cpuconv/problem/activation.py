@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 
-Activation = tuple[str | float, ...]  # the name, then its scalars
+Activation = tuple[Any, ...]  # the name, then its scalars as floats
 
 
 class Entry(NamedTuple):
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     apply: Callable[..., np.ndarray]
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+_erf: Any = np.frompyfunc(math.erf, 1, 1)
 
 
 def _clip(x: np.ndarray, lo: float, hi: float) -> np.ndarray:
@@ -75,15 +75,15 @@ def normalize(activation: object) -> Activation | None:
 
     Parameters
     ----------
-    activation : object
-        None, a name, or a tuple of a name and its scalars; what this function returned is accepted.
+    activation : None, str or tuple
+        None, a name, or a name with its scalars; what this function returned is accepted.
 
     Raises
     ------
     ArgumentTypeError
-        Neither a name nor a tuple, or a scalar that is no number.
+        `activation` is neither a name nor a tuple, or a scalar is no number.
     ArgumentError
-        No such activation, too few or too many scalars, a NaN, or ``lo > hi``.
+        No activation has that name, it has other scalars, a scalar is NaN, or ``lo > hi``.
     """
     if activation is None:
         return None
@@ -107,7 +107,7 @@ def normalize(activation: object) -> Activation | None:
 
 
 def apply(x: np.ndarray, activation: Activation | None) -> np.ndarray:
-    """The normalised `activation` of each element of the float64 array `x`; NaN comes through."""
+    """The normalised `activation` of each element of the float64 array `x`; NaN stays NaN."""
     if activation is None:
         return x
     name, *scalars = activation
@@ -121,7 +121,7 @@ def to_text(activation: Activation | None) -> str:
 
 
 def from_text(text: str) -> Activation | None:
-    """What `to_text` wrote, read back.
+    """The activation that `to_text` wrote.
 
     Raises
     ------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.integers import describe, integer, integers, is_integer, is_sequence
@@ -14,45 +15,44 @@ _PADDING_FORMS = f"an int, (ph, pw), ((top, bottom), (left, right)) or one of {'
 
 
 def pair(value: object, name: str, least: int = 1) -> tuple[int, int]:
-    """An integer for both axes, or (rows, columns).
+    """(rows, columns) from an integer for both axes, or a pair.
 
     Raises
     ------
     ArgumentTypeError
-        Neither an integer nor a pair of integers (bools are none).
+        `value` is neither an integer nor a pair of integers; a bool is no integer.
     ArgumentError
-        Another number of integers than two, or one below `least`.
+        `value` has another number of integers than two, or one below `least`.
     """
     if is_integer(value):
-        return (integer(value, name, least),) * 2
+        both = integer(value, name, least)
+        return both, both
     if not is_sequence(value):
         raise ArgumentTypeError(must(name, "an integer or a pair of integers", describe(value)))
-    return integers(value, name, 2, least)
+    rows, columns = integers(value, name, 2, least)
+    return rows, columns
 
 
 def padding(
-    value: object,
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
-    in_hw: tuple[int, int],
+    value: object, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], in_hw: Sequence[int]
 ) -> Pads:
     """(top, bottom, left, right) from any accepted form of `padding`.
 
     Parameters
     ----------
-    value : object
+    value : int, pair, pair of pairs or str
         An int; (ph, pw); ((top, bottom), (left, right)); "valid"; "same" (stride 1, output of the input's size, an odd
         row or column at the far side, as PyTorch); "same_upper" or "same_lower" (output of ceil(input / stride), an odd
         one at the far or near side, as ONNX).
-    kernel : tuple[int, int]
-        (R, S).
-    stride : tuple[int, int]
-        (rows, columns).
-    dilation : tuple[int, int]
-        (rows, columns).
-    in_hw : tuple[int, int]
-        (H, W) of the input.
+    kernel : (R, S)
+    stride, dilation : (rows, columns)
+    in_hw : (H, W)
+        Of the input.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        `value` has none of these forms, or a size is below 0.
     """
     if isinstance(value, str):
         return _named(value, kernel, stride, dilation, in_hw)
@@ -63,8 +63,8 @@ def padding(
     if len(value) != 2:
         raise ArgumentError(must("padding", _PADDING_FORMS, describe(value)))
     if all(map(is_sequence, value)):
-        rows, columns = (integers(side, "padding", 2, 0) for side in value)
-        return (*rows, *columns)
+        (top, bottom), (left, right) = (integers(side, "padding", 2, 0) for side in value)
+        return top, bottom, left, right
     if not all(map(is_integer, value)):
         raise ArgumentTypeError(must("padding", _PADDING_FORMS, describe(value)))
     ph, pw = integers(value, "padding", 2, 0)
@@ -87,7 +87,8 @@ def _named(
         total = max(0, (outputs - 1) * step + (taps - 1) * gap + 1 - size)
         near = -(-total // 2) if value == "same_lower" else total // 2
         pads += [near, total - near]
-    return tuple(pads)
+    top, bottom, left, right = pads
+    return top, bottom, left, right
 
 
 def _shape(value: object, name: str, form: str) -> tuple[int, int, int, int]:
@@ -96,10 +97,10 @@ def _shape(value: object, name: str, form: str) -> tuple[int, int, int, int]:
         raise ArgumentTypeError(must(name, f"a shape {form}", describe(value)))
     if len(value) != 4:
         raise ArgumentError(must(name, f"of rank 4, {form}", f"of rank {len(value)}, {tuple(value)}"))
-    shape = tuple(map(int, value))
-    if min(shape[1:]) < 1 or shape[0] < 0:
-        raise ArgumentError(must(name, f"of a shape {form} without empty axes", shape))
-    return shape
+    first, second, height, width = map(int, value)
+    if first < 0 or min(second, height, width) < 1:
+        raise ArgumentError(must(name, f"of a shape {form} without empty axes", tuple(map(int, value))))
+    return first, second, height, width
 
 
 def problem_from_arguments(
@@ -109,34 +110,21 @@ def problem_from_arguments(
     padding: object = 0,
     dilation: object = 1,
     groups: object = 1,
-    activation: object = None,
-    residual: bool = False,
-    in_layout: str = "NCHW",
-    out_layout: str = "NCHW",
-    threads: int = 1,
+    **settings: Any,
 ) -> ConvProblem:
     """The problem that the arguments of `conv2d` and `plan` state.
 
     Parameters
     ----------
-    x_shape : Sequence[int]
-        Logical (N, C, H, W), whatever the layout.
-    w_shape : Sequence[int]
-        (K, C/groups, R, S).
-    stride, dilation : object
-        An integer or (rows, columns).
-    padding : object
-        Any form that `padding` accepts.
-    groups : object
+    x_shape : (N, C, H, W)
+        Logical, whatever the layout.
+    w_shape : (K, C/groups, R, S)
+    stride, dilation : int or (rows, columns)
+    padding : any form that `padding` accepts
+    groups : int
         Divides C and K.
-    activation : object
-        Any form that `activation.normalize` accepts.
-    residual : bool
-        Whether a residual is added.
-    in_layout, out_layout : str
-        Layout names or aliases, but not "auto".
-    threads : int
-        At least 1.
+    **settings
+        The other fields of `ConvProblem`: activation, residual, in_layout, out_layout, threads.
 
     Raises
     ------
@@ -151,12 +139,9 @@ def problem_from_arguments(
     if c % groups == 0 and cg != c // groups:
         expected = f"of shape (K, {c // groups}, R, S), for an input of {c} channels and groups={groups}"
         raise ArgumentError(must("w", expected, f"{(k, cg, r, s)}"))
-    stride = pair(stride, "stride")
-    dilation = pair(dilation, "dilation")
-    pads = _resolve_padding(padding, (r, s), stride, dilation, (h, w))
-    return ConvProblem(
-        n, c, h, w, k, r, s, stride, pads, dilation, groups, in_layout, out_layout, activation, residual, threads
-    )
+    steps, gaps = pair(stride, "stride"), pair(dilation, "dilation")
+    pads = _resolve_padding(padding, (r, s), steps, gaps, (h, w))
+    return ConvProblem(n, c, h, w, k, r, s, steps, pads, gaps, groups, **settings)
 
 
 _resolve_padding = padding  # the parameter of the same name hides the function above

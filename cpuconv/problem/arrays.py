@@ -20,24 +20,20 @@ _DLPACK_CPU = 1
 def as_float32_view(x: object, name: str) -> np.ndarray:
     """`x` as a NumPy array on the same memory.
 
+    Only memory that is not aligned to 4 bytes (a field of a packed record) is copied: kernels cannot read it.
+
     Parameters
     ----------
-    x : object
-        A float32 NumPy array of any strides, read-only or not, or an object on the CPU with ``__dlpack__`` or
-        ``__array__`` (a torch tensor; one that requires grad is detached).
+    x : array of float32
+        A NumPy array of any strides, read-only or not, or an object on the CPU with ``__dlpack__`` or ``__array__`` (a
+        torch tensor; one that requires grad is detached).
     name : str
         The argument's name, for messages.
-
-    Returns
-    -------
-    np.ndarray
-        A view. Only memory that is not aligned to 4 bytes (a field of a packed record) is copied: no strided read
-        serves it.
 
     Raises
     ------
     ArgumentTypeError
-        Not an array, not float32 (nothing is cast silently), of foreign byte order, masked, or not in CPU memory.
+        `x` is no array, not float32 (nothing is cast silently), of foreign byte order, masked, or not in CPU memory.
     """
     array = x if type(x) is np.ndarray else _from_foreign(x, name)
     if array.dtype != FLOAT32:
@@ -50,8 +46,8 @@ def _data_word() -> int | None:
     it; None where a trial does not find it there."""
     trial = np.empty(3, np.float32)[1:]
     offset = object.__basicsize__
-    found = ctypes.c_size_t.from_address(id(trial) + offset).value
-    return offset if found == trial.__array_interface__["data"][0] else None
+    pointer = ctypes.c_size_t.from_address(id(trial) + offset).value
+    return offset if pointer == trial.__array_interface__["data"][0] else None
 
 
 _DATA_WORD = _data_word()
@@ -61,7 +57,7 @@ _WORD_AT = ctypes.c_size_t.from_address
 def address(array: np.ndarray) -> int:
     """Address of the first element; NumPy's own attributes take 1.5 µs, which a small convolution would notice."""
     if _DATA_WORD is None:
-        return array.__array_interface__["data"][0]
+        return int(array.__array_interface__["data"][0])
     return _WORD_AT(id(array) + _DATA_WORD).value
 
 
@@ -71,11 +67,11 @@ def _dtype_message(dtype: np.dtype, name: str) -> str:
     return must(name, "of dtype float32: cast it with .astype(np.float32)", f"{dtype}")
 
 
-def _from_foreign(x: object, name: str) -> np.ndarray:
+def _from_foreign(x: Any, name: str) -> np.ndarray:
     """The memory of a subclass, of a DLPack exporter or of an object with ``__array__``."""
     if _is_tensor(x):
         try:
-            return x.detach().numpy()  # type: ignore[attr-defined]
+            return x.detach().numpy()
         except (RuntimeError, TypeError):  # the way below says what is wrong with it
             pass
     if isinstance(x, np.ma.MaskedArray):
@@ -112,7 +108,7 @@ def like(x: object, result: np.ndarray) -> Any:
     return sys.modules["torch"].from_numpy(result) if _is_tensor(x) else result
 
 
-def writable_view(x: object, name: str) -> np.ndarray:
+def writable_view(x: Any, name: str) -> np.ndarray:
     """A torch tensor on the CPU as a NumPy array on the same memory, which may be written to.
 
     Raises
@@ -123,7 +119,7 @@ def writable_view(x: object, name: str) -> np.ndarray:
     if not _is_tensor(x):
         raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", f"a {type(x).__name__}"))
     try:
-        return x.detach().numpy()  # type: ignore[attr-defined]
+        return x.detach().numpy()
     except (RuntimeError, TypeError) as error:
         raise ArgumentTypeError(must(name, "a float32 tensor in CPU memory", f"{_device(x)} ({error})")) from error
 
@@ -137,25 +133,24 @@ def logical_shape(x: np.ndarray, layout: str, channels: int, name: str) -> tuple
 
     Parameters
     ----------
-    x : np.ndarray
-        Physical array.
     layout : str
-        Name or alias of its layout.
+        Name or alias.
     channels : int
-        Real channels, where the layout is blocked and cannot tell them: what the weights ask for.
+        C of a blocked layout, whose last block may not be full.
     name : str
         The argument's name, for messages.
 
     Raises
     ------
     ArgumentError
-        Unknown layout, wrong rank, or blocks that are not those of `channels`.
+        An unknown layout, another rank, or another number of blocks than `channels` need.
     """
     known = layouts.get(layout_name(layout, "in_layout" if name == "x" else "out_layout"))
     if x.ndim != known.rank:
         raise ArgumentError(must(name, f"of rank {known.rank} for {known}", f"of rank {x.ndim}, {x.shape}"))
     if known.block == 1:
-        return tuple(x.shape[known.axes.index(axis)] for axis in "nchw")
+        n, c, h, w = (x.shape[known.axes.index(axis)] for axis in "nchw")
+        return n, c, h, w
     n, _, h, w, _ = x.shape
     expected = known.shape(n, channels, h, w)
     if x.shape != expected:
@@ -164,12 +159,12 @@ def logical_shape(x: np.ndarray, layout: str, channels: int, name: str) -> tuple
 
 
 def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> None:
-    """See that `x` has the physical shape of the problem's input (name "x") or output (any other name).
+    """Check that `x` has the physical shape of the problem's input (name "x") or output (any other name).
 
     Raises
     ------
     ArgumentError
-        It has not; the message says the expected shape and the layout that asks for it.
+        It has not; the message says which shape the layout asks for.
     """
     reads_input = name == "x"
     layout, logical = (problem.in_layout, problem.in_shape) if reads_input else (problem.out_layout, problem.out_shape)
@@ -179,23 +174,16 @@ def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> No
 
 
 def check_out(out: object, shape: tuple[int, ...], inputs: Iterable[np.ndarray | None] = ()) -> None:
-    """See that a result of physical `shape` can be written to `out`.
+    """Check that a result of physical `shape` can be written to `out` while `inputs` are read.
 
-    Parameters
-    ----------
-    out : object
-        A C-contiguous, writable float32 NumPy array.
-    shape : tuple[int, ...]
-        The physical shape of the result.
-    inputs : Iterable[np.ndarray | None]
-        Arrays read while `out` is written; overlap is judged by the bounds of their memory.
+    Overlap is judged by the bounds of their memory.
 
     Raises
     ------
     ArgumentTypeError
-        Not a NumPy array of float32.
+        `out` is no NumPy array of float32.
     ArgumentError
-        Of another shape, read-only, not C-contiguous, or overlapping an input.
+        `out` has another shape, is read-only or not C-contiguous, or overlaps an input.
     """
     if not isinstance(out, np.ndarray):
         raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", f"a {type(out).__name__}"))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Whether `value` is an integer of Python or NumPy, and no bool."""
     return type(value) is int or (isinstance(value, (int, np.integer)) and not isinstance(value, bool))
 
 
-def is_sequence(value: object) -> bool:
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     """Whether `value` is a tuple, a list or a 1-D NumPy array."""
     return isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
@@ -43,11 +44,10 @@ def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...
         return value
     if not is_sequence(value):
         raise ArgumentTypeError(must(name, f"{count} integers", describe(value)))
-    items: Sequence[object] = value
-    if len(items) != count:
+    if len(value) != count:
         raise ArgumentError(must(name, f"{count} integers", describe(value)))
-    if not all(map(is_integer, items)):
+    if not all(map(is_integer, value)):
         raise ArgumentTypeError(must(name, f"{count} integers", describe(value)))
-    if min(items) < least:
+    if min(value) < least:
         raise ArgumentError(must(name, f"at least {least}", describe(value)))
-    return tuple(map(operator.index, items))
+    return tuple(map(operator.index, value))

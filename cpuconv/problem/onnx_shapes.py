@@ -17,7 +17,7 @@ def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> N
     Raises
     ------
     ValueError
-        No such input, another number of axes, or another size than the model states.
+        The model has no such input, or states another number of axes or another size.
     """
     inputs = {value.name: value.type.tensor_type.shape.dim for value in _inputs(graph)}
     named: dict[str, int] = {}

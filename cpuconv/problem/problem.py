@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import layouts
 from cpuconv.errors import ArgumentError, must
@@ -17,7 +19,7 @@ _SIZES = re.compile(r"([a-z]+)(\d+)")
 _NAMES = ("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 _NEEDED = ("ic", "ih", "oc", "kh")
 _DEFAULTS = {"g": 1, "mb": 1, "sh": 1, "ph": 0, "dh": 0}
-_SETTINGS = {  # word of a key: field, how its value is read
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word of a key: field, how its value is read
     "in": ("in_layout", str),
     "out": ("out_layout", str),
     "act": ("activation", activations.from_text),
@@ -38,17 +40,15 @@ class ConvProblem:
         Batch (may be 0), input channels, input height and width.
     k, r, s : int
         Output channels, kernel height and width.
-    stride : tuple[int, int]
-        (rows, columns), at least 1.
-    pads : tuple[int, int, int, int]
-        (top, bottom, left, right), at least 0.
-    dilation : tuple[int, int]
-        (rows, columns), at least 1; 1 is dense.
+    stride : (rows, columns)
+    pads : (top, bottom, left, right)
+    dilation : (rows, columns)
+        1 is dense.
     groups : int
         Divides `c` and `k`.
     in_layout, out_layout : str
-        Names from `layouts.NAMES`.
-    activation : activations.Activation | None
+        From `layouts.NAMES`.
+    activation : tuple or None
         Normalised by `cpuconv.problem.activation.normalize`.
     residual : bool
         Whether an array of the output's shape is added before the activation.
@@ -58,10 +58,10 @@ class ConvProblem:
     Raises
     ------
     ArgumentError
-        A size out of range, groups that do not divide, a kernel larger than the padded input, an unknown layout or
-        activation.
+        A size is out of range, groups do not divide, the kernel is larger than the padded input, or a layout or an
+        activation is unknown.
     ArgumentTypeError
-        A size that is no integer.
+        A size is no integer.
     """
 
     n: int
@@ -194,7 +194,7 @@ class ConvProblem:
         return self.key
 
     @classmethod
-    def parse(cls, text: str, **defaults: object) -> ConvProblem:
+    def parse(cls, text: str, **defaults: Any) -> ConvProblem:
         """The problem of a key or of a benchdnn problem string.
 
         Parameters
@@ -203,28 +203,29 @@ class ConvProblem:
             ``mb1ic64ih56oc64oh56kh3ph1``, with an optional ``n"name"``, or what `key` gave. An omitted iw, ow, kw, sw,
             pw, dw equals its h twin; mb, g and strides are 1, padding and dilation 0; without oh the far padding equals
             the near one.
-        **defaults : object
-            Fields that `text` does not state (in_layout, out_layout, activation, residual, threads).
+        **defaults
+            Fields that `text` does not state: in_layout, out_layout, activation, residual, threads.
 
         Raises
         ------
         ArgumentError
-            Not such a string, or no possible convolution.
+            `text` is no such string, or states no possible convolution.
         """
         head, *words = re.sub(r'n"[^"]*"', " ", text, count=1).split() or [""]
         sizes = _sizes(head, text)
         fields = {**defaults, **_settings(words, text)}
         stride, dilation = (sizes["sh"], sizes["sw"]), (sizes["dh"] + 1, sizes["dw"] + 1)
-        pads = []
+        pads: list[int] = []
         for axis, step, gap in zip("hw", stride, dilation, strict=True):
-            size, kernel, near, outputs = (sizes.get(prefix + axis) for prefix in "ikpo")
+            size, kernel, near = (sizes[prefix + axis] for prefix in "ikp")
+            outputs = sizes.get(f"o{axis}")
             needed = near if outputs is None else (outputs - 1) * step + (kernel - 1) * gap + 1 - size - near
             if needed <= -max(1, step):  # a whole further output would fit: the string contradicts itself
                 raise ArgumentError(must("problem", f"a string whose o{axis} uses the input up", repr(text)))
             pads += [near, max(0, needed)]
         return cls(
             n=sizes["mb"], c=sizes["ic"], h=sizes["ih"], w=sizes["iw"], k=sizes["oc"], r=sizes["kh"], s=sizes["kw"],
-            stride=stride, pads=tuple(pads), dilation=dilation, groups=sizes["g"], **fields,
+            stride=stride, pads=(pads[0], pads[1], pads[2], pads[3]), dilation=dilation, groups=sizes["g"], **fields,
         )  # fmt: skip
 
 
@@ -236,7 +237,7 @@ def _key(problem: ConvProblem) -> str:
     )
 
 
-def layout_name(value: object, name: str) -> str:
+def layout_name(value: Any, name: str) -> str:
     """The canonical name of the layout that argument `name` asks for."""
     try:
         return layouts.get(value).name
@@ -247,9 +248,9 @@ def layout_name(value: object, name: str) -> str:
 
 def _sizes(head: str, text: str) -> dict[str, int]:
     """Every size of the benchdnn word `head`, with twins and defaults filled in; oh and ow only where stated."""
-    found = _SIZES.findall(head.replace("_", ""))
-    sizes = {name: int(digits) for name, digits in found}
-    well_formed = "".join(map("".join, found)) == head.replace("_", "") and len(sizes) == len(found)
+    words = _SIZES.findall(head.replace("_", ""))
+    sizes = {name: int(digits) for name, digits in words}
+    well_formed = "".join(map("".join, words)) == head.replace("_", "") and len(sizes) == len(words)
     if not well_formed or not sizes.keys() <= set(_NAMES):
         raise ArgumentError(must("problem", "a problem string as in mb1ic64ih56oc64oh56kh3ph1", repr(text)))
     missing = [name for name in _NEEDED if name not in sizes]
@@ -262,13 +263,13 @@ def _sizes(head: str, text: str) -> dict[str, int]:
     return sizes
 
 
-def _settings(words: list[str], text: str) -> dict[str, object]:
+def _settings(words: list[str], text: str) -> dict[str, Any]:
     """The fields that the ``name=value`` words of a key state."""
-    settings: dict[str, object] = {}
+    settings: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
-        field, read = _SETTINGS.get(name, (None, None))
-        if field is None or field in settings or (read is int and not value.isdecimal()):
+        field, read = _SETTINGS.get(name, ("", str))
+        if not field or field in settings or (read is int and not value.isdecimal()):
             raise ArgumentError(must("problem", f"a key whose settings are {', '.join(_SETTINGS)}", repr(text)))
         settings[field] = read(value)
     return settings

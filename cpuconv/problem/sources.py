@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
 from cpuconv.problem.arguments import padding, problem_from_arguments
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 
     problem: ConvProblem
     label: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     network: str
 
 
@@ -50,26 +50,28 @@ def load(
 
     Parameters
     ----------
-    source : str | os.PathLike[str]
-        Path of an ONNX file (extra ``onnx``), path of a text file with one benchdnn problem string or key a line (``#``
-        starts a comment), or one such string.
-    layouts : tuple[str, str] | None
+    source : path or str
+        An ONNX file (extra ``onnx``), a text file with one benchdnn problem string or key a line (``#`` starts a
+        comment), or one such string.
+    layouts : (str, str) or None
         Layouts in and out, where the source does not state them; None is NCHW for both.
     threads : int
         Threads of each problem, where the source does not state them.
-    batches : Sequence[int]
+    batches : sequence of int
         Sizes to take in turn for the first axis of a model's inputs, where it is open; without them 1.
-    inputs : Mapping[str, Sequence[int]] | None
-        Shapes of inputs of a model by name, as far as it leaves them open.
+    inputs : mapping of str to sequence of int, or None
+        Shapes of a model's inputs by name, as far as it leaves them open.
 
     Raises
     ------
     SourceError
-        No such file, a line that is no problem (with its number), a model whose Conv nodes have unknown shapes (naming
-        the node), or one that does not admit `batches` or `inputs`.
+        There is no such file, a line is no problem, a Conv node of a model has an unknown shape, or a model does not
+        admit `batches` or `inputs`; the message names the line, node or input.
 
-    Warns:
-        CpuconvWarning: A model has Conv nodes that are not 2-D; they are left out.
+    Warns
+    -----
+    CpuconvWarning
+        A model has Conv nodes that are not 2-D; they are left out.
     """
     text = os.fspath(source)
     in_layout, out_layout = layouts or ("NCHW", "NCHW")
@@ -79,10 +81,10 @@ def load(
     if not os.path.isfile(text):
         return [_parse_source(text, settings)]
     if is_model(text):
-        found = [entry for batch in batches or (None,) for entry in _from_onnx(text, settings, batch, inputs or {})]
+        stated = [entry for batch in batches or (None,) for entry in _from_onnx(text, settings, batch, inputs or {})]
     else:
-        found = _from_text(text, settings)
-    entries = _merge(found)
+        stated = list(_from_text(text, settings))
+    entries = _merge(stated)
     if not entries:
         raise SourceError(f"Source {text!r} has no 2-D convolution.")
     return entries
@@ -100,7 +102,7 @@ def _merge(entries: Iterable[Entry]) -> list[Entry]:
 # --- problem strings ---------------------------------------------------------------------------------------------
 
 
-def _parse_source(text: str, settings: Mapping[str, object]) -> Entry:
+def _parse_source(text: str, settings: Mapping[str, Any]) -> Entry:
     """The source itself as a problem string."""
     if not re.match(r'\w+(\s|"|$)', text):
         raise SourceError(f"Source {text!r} must be a file that exists or a problem string; there is no such file.")
@@ -110,7 +112,7 @@ def _parse_source(text: str, settings: Mapping[str, object]) -> Entry:
         raise SourceError(f"Source {text!r} must be a file that exists or a problem string: {error}") from error
 
 
-def _entry(text: str, settings: Mapping[str, object], network: str = "") -> Entry:
+def _entry(text: str, settings: Mapping[str, Any], network: str = "") -> Entry:
     """One problem string with its name; what stands before a colon there is the network."""
     problem = ConvProblem.parse(text, **settings)
     name = _NAME.search(text)
@@ -119,7 +121,7 @@ def _entry(text: str, settings: Mapping[str, object], network: str = "") -> Entr
     return Entry(problem, label, int(name[2] or 1) if name else 1, stated if colon else network)
 
 
-def _from_text(path: str, settings: Mapping[str, object]) -> Iterator[Entry]:
+def _from_text(path: str, settings: Mapping[str, Any]) -> Iterator[Entry]:
     """The problem strings of a file."""
     try:
         lines = Path(path).read_text("utf-8").splitlines()
@@ -141,7 +143,7 @@ Dims = tuple[int | None, ...]
 
 
 def _from_onnx(
-    path: str, settings: Mapping[str, object], batch: int | None, inputs: Mapping[str, Sequence[int]]
+    path: str, settings: Mapping[str, Any], batch: int | None, inputs: Mapping[str, Sequence[int]]
 ) -> Iterator[Entry]:
     """Every Conv of a model, subgraphs and functions included; unknown batch sizes are `batch`, or 1."""
     model = _inferred_model(path, batch, inputs)
@@ -152,7 +154,7 @@ def _from_onnx(
         label = node.name or node.output[0]
         attributes = {attribute.name: attribute for attribute in node.attribute}
         x_shape, w_shape = (shapes.get(name) for name in node.input[:2])
-        rank = next((len(known) for known in (w_shape, x_shape) if known is not None), 4)
+        rank = len(w_shape or x_shape or (None,) * 4)
         if rank != 4:
             skipped.append(f"{label} ({rank - 2}-D)")
             continue
@@ -164,7 +166,7 @@ def _from_onnx(
                     " inputs fixed shapes (--input NAME=1x3x224x224)."
                 )
         try:
-            problem = _problem((x_shape[0] or 1, *x_shape[1:]), w_shape, attributes, settings)
+            problem = _problem(x_shape, w_shape, attributes, settings)
         except (ArgumentError, ArgumentTypeError) as error:
             raise SourceError(f"{path}: Conv node {label!r}: {error}") from error
         yield Entry(problem, label, 1, network)
@@ -175,12 +177,12 @@ def _from_onnx(
 
 
 def _problem(
-    x_shape: Dims,
-    w_shape: Dims,
+    x_shape: Any,
+    w_shape: Any,
     attributes: Mapping[str, onnx.AttributeProto],
-    settings: Mapping[str, object],
+    settings: Mapping[str, Any],
 ) -> ConvProblem:
-    """The problem of one Conv node."""
+    """The problem of a Conv node whose shapes are known, but for the batch."""
 
     def integers(name: str, default: list[int]) -> list[int]:
         return list(attributes[name].ints) if name in attributes else default
@@ -188,15 +190,14 @@ def _problem(
     stride, dilation = integers("strides", [1, 1]), integers("dilations", [1, 1])
     auto_pad = attributes["auto_pad"].s.decode() if "auto_pad" in attributes else "NOTSET"
     if auto_pad in _AUTO_PAD:
-        pads = padding(_AUTO_PAD[auto_pad], w_shape[2:], stride, dilation, x_shape[2:])
+        top, bottom, left, right = padding(_AUTO_PAD[auto_pad], w_shape[2:], stride, dilation, x_shape[2:])
     else:
-        pads = integers("pads", [0, 0, 0, 0])
-        pads = pads[0], pads[2], pads[1], pads[3]  # ONNX lists the near sides first
+        top, left, bottom, right = integers("pads", [0, 0, 0, 0])  # ONNX lists the near sides first
     return problem_from_arguments(
-        x_shape,
+        (x_shape[0] or 1, *x_shape[1:]),
         w_shape,
         stride=stride,
-        padding=(pads[:2], pads[2:]),
+        padding=((top, bottom), (left, right)),
         dilation=dilation,
         groups=attributes["group"].i if "group" in attributes else 1,
         **settings,

@@ -157,10 +157,11 @@ def load_or_compile(
         if not writable:
             Statistics.compiled += 1
             return compile_()[2]
-        from filelock import FileLock, Timeout  # costs 0.15 s to import, needed only to compile
+        from filelock import BaseFileLock, FileLock, Timeout  # costs 0.15 s to import, needed only to compile
 
-        guard = FileLock(f"{path}.lock")
+        guard: BaseFileLock | None = None
         try:
+            guard = FileLock(f"{path}.lock")
             guard.acquire(timeout=LOCK_SECONDS)
         except (Timeout, OSError):
             guard = None  # compile for ourselves: slower, never wrong

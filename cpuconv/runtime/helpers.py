@@ -176,7 +176,7 @@ def new_board(threads: int) -> np.ndarray:
     raw = np.zeros((2 + threads) * LINE, np.int64)
     start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
     board = raw[start : start + (1 + threads) * LINE]
-    system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
+    system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value or 0
     pauses = [max(1, round(seconds / _pause_seconds())) for seconds in (IDLE_SECONDS, END_SECONDS)]
     board[[THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX]] = threads, *pauses, system_call, _number()
     board.reshape(-1, LINE)[1:, BOARD] = board.ctypes.data
@@ -185,11 +185,12 @@ def new_board(threads: int) -> np.ndarray:
 
 def available() -> bool:
     """Whether threads can sleep on a word here: on Linux."""
-    return sys.platform == "linux" and _number() is not None
+    return sys.platform == "linux" and _number() != 0
 
 
-def _number() -> int | None:
-    return _FUTEX.get(platform.machine()) if sys.maxsize > 1 << 32 else None
+def _number() -> int:
+    """The number of the system call; 0 where it is not known."""
+    return _FUTEX.get(platform.machine(), 0) if sys.maxsize > 1 << 32 else 0
 
 
 @functools.cache

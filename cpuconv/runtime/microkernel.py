@@ -14,11 +14,10 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from cpuconv.runtime.cache import Code, Entries, link_object, load_or_compile
 from cpuconv.runtime.target import target, target_machine
-from cpuconv.runtime.types import I64, tile_text
+from cpuconv.runtime.types import I64, tile_text, with_words
 
 # The CPU whose scheduling model orders the instructions, by LLVM's name of the architecture; else it is the target's
 # own. LLVM's model of Zen 4 moves loads so far ahead of their use that sums spill (docs/decisions/0007-schedule.md).
@@ -100,7 +99,4 @@ class MicroKernel:
         def typed(typingctx: Any, *arguments: Any) -> Any:
             return types.int64(*[types.int64] * len(arguments)), codegen
 
-        words = ", ".join(("address", *self.words))
-        namespace: dict[str, Any] = {"typed": typed}  # Numba reads an intrinsic's parameters off its signature
-        exec(f"def call(typingctx, {words}): return typed(typingctx, {words})", namespace)
-        return intrinsic(namespace["call"])
+        return with_words(typed, "call", ("address", *self.words))

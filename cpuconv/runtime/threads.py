@@ -74,8 +74,8 @@ def wanted_threads(n: int | str | None, name: str = "threads") -> int | str:
     return AUTO if isinstance(n, str) and n == AUTO else check_threads(n, name)
 
 
-def check_threads(n: int | None, name: str = "threads") -> int:
-    """A valid number of threads from a user's value; None gives the default, or the maximum where that is "auto"."""
+def check_threads(n: int | str | None, name: str = "threads") -> int:
+    """A valid thread count from a user's value; None gives the default, or where that is "auto" the maximum."""
     if n is None:
         return maximum_threads() if _count in (None, AUTO) else int(_count)
     if isinstance(n, bool) or not hasattr(n, "__index__"):

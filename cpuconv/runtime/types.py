@@ -8,15 +8,25 @@ argument block is the address of int64 words; ``args.x`` loads the word that the
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.extending import models, register_model
+from numba.extending import intrinsic, models, register_model
 
 I64 = ir.IntType(64)
+
+
+def with_words(body: Callable[..., Any], name: str, words: Sequence[str], doc: str | None = None) -> Any:
+    """`body(typingctx, *arguments)` as an intrinsic with these parameters, which Numba reads off a signature."""
+    listed = ", ".join(words)
+    namespace: dict[str, Any] = {"body": body}
+    exec(f"def {name}(typingctx, {listed}): return body(typingctx, {listed})", namespace)
+    namespace[name].__doc__ = doc
+    return intrinsic(namespace[name])
 
 
 def tile_text(tile: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cpuconv.isa import Isa
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, lanewise
-from cpuconv.solvers.shared.base import Cost, Operand, Space, Step
+from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Filters, Packing, Panels
 
@@ -54,9 +54,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         yield Params(shape.rows, shape.cols, int(shape.held), shape.block)
 
 
-def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots and the traffic."""
-    return lanewise.bound(problem, machine)
+bound = lanewise.bound
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -75,11 +73,9 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Panels(Filters(isa.lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the lanewise kernel."""
-    return [lanewise.step(problem, _shape(params), isa, space, x, y, residual)]
+    return [lanewise.step(problem, _shape(params), isa, space, operands)]
 
 
 def _shape(params: Params) -> lanewise.Shape:

@@ -8,40 +8,21 @@ channel blocks, the input rows of an output row block are packed into a padded b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.base import Cost, Operand, Space, Step
+from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Packing, Panels
 from cpuconv.solvers.shared.tiling import tiles
+from cpuconv.solvers.shared.views import is_blocked
 
 NAME = "direct"
 ACCURACY = "exact"
 ROUNDING = ()
-
-
-@dataclass(frozen=True)
-class Params:
-    """A tile and its bands.
-
-    Attributes
-    ----------
-    v : int
-        Weight vectors of a tile.
-    rows, cols : int
-        Output pixels of a tile.
-    block : int
-        Tile rows of a band; 0: all.
-    """
-
-    v: int
-    rows: int
-    cols: int
-    block: int
+Params = blocked.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -83,20 +64,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Panels.of(problem, isa, params.v)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
-    in_place = not any(problem.pads) and blocked.is_blocked(x.strides, isa)
-    return [
-        blocked.convolve_step(
-            problem,
-            blocked.Shape(params.v, params.rows, params.cols, params.block),
-            isa,
-            space,
-            x,
-            y,
-            residual,
-            band=NO_BAND if in_place else BLOCKED_BAND,
-        )
-    ]
+    in_place = not any(problem.pads) and is_blocked(isa.lanes, operands.x.strides)
+    return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND if in_place else BLOCKED_BAND)]

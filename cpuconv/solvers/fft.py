@@ -22,10 +22,10 @@ from cpuconv.micro.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_ou
 from cpuconv.micro.fft_weights import FftWeights, fft_weights
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, transformed
-from cpuconv.solvers.shared.base import Cost, MicroRef, Operand, Space, Step
+from cpuconv.solvers.shared.base import Cost, MicroRef, Operands, Space, Step
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing
-from cpuconv.solvers.shared.transformed import Planes
+from cpuconv.solvers.shared.transformed import Planes, Transform
 
 NAME = "fft"
 ACCURACY = "standard"
@@ -97,8 +97,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"there are {problem.groups} groups"
     if max(problem.effective_kernel) >= max(SIZES):
         return f"the kernel spans {problem.effective_kernel}, not less than the largest tile of {max(SIZES)}"
-    least = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
-    if plane_count(*least, REGULAR) > _most_planes(problem):
+    rows, cols = (min(size for size in SIZES if size >= reach) for reach in problem.effective_kernel)
+    if plane_count(rows, cols, REGULAR) > _most_planes(problem):
         return f"the transformed weights of any tile would take more than {_MOST_WEIGHTS >> 20} MB"
     return None
 
@@ -202,16 +202,13 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return transformed.packing(problem, params.v, isa, planes(*form), transform)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the tiled kernel."""
     a = params.rows, params.cols
     form = *a, params.products
     m = outputs(problem, *a)
-    forward = MicroRef(fft_in, FftTransform(isa.lanes, *form))
-    backward = MicroRef(fft_out, FftTransform(isa.lanes, *form, *m, residual is not None, problem.activation))
-    scratch = params.rows * params.cols
-    return [
-        transformed.step(problem, params, isa, space, x, y, residual, m, a, forward, backward, planes(*form), scratch)
-    ]
+    forward = FftTransform(isa.lanes, *form)
+    backward = FftTransform(isa.lanes, *form, *m, operands.residual is not None, problem.activation)
+    micro = MicroRef(fft_in, forward), MicroRef(fft_out, backward)
+    transform = Transform(m, a, planes(*form), *micro, scratch=params.rows * params.cols)
+    return [transformed.step(problem, params, transform, isa, space, operands)]

@@ -8,13 +8,12 @@ padding, into a planar band that stays in L1 or L2; the input may have any layou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import PLANAR_BAND
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.base import Cost, Operand, Space, Step
+from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Packing, Panels
 from cpuconv.solvers.shared.tiling import tiles
@@ -24,25 +23,7 @@ ACCURACY = "exact"
 ROUNDING = ()
 _LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
 
-
-@dataclass(frozen=True)
-class Params:
-    """A tile and its bands.
-
-    Attributes
-    ----------
-    v : int
-        Weight vectors of a tile.
-    rows, cols : int
-        Output pixels of a tile.
-    block : int
-        Tile rows of a band; 0: all.
-    """
-
-    v: int
-    rows: int
-    cols: int
-    block: int
+Params = blocked.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -83,9 +64,6 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Panels.of(problem, isa, params.v, planar=True)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel on planar bands."""
-    shape = blocked.Shape(params.v, params.rows, params.cols, params.block)
-    return [blocked.convolve_step(problem, shape, isa, space, x, y, residual, band=PLANAR_BAND)]
+    return [blocked.convolve_step(problem, params, isa, space, operands, PLANAR_BAND)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cpuconv.isa import Isa
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, lanewise
-from cpuconv.solvers.shared.base import Cost, Operand, Space, Step
+from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Mixed, Packing
 
@@ -55,9 +55,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
         yield Params(shape.rows, shape.cols, shape.block)
 
 
-def bound(problem: ConvProblem, machine: Machine) -> float:
-    """FMA slots and the traffic."""
-    return lanewise.bound(problem, machine)
+bound = lanewise.bound
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -76,11 +74,9 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Mixed(isa.lanes, problem.k, problem.cg, problem.r, problem.s)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the lanewise kernel."""
-    return [lanewise.step(problem, _shape(problem, params), isa, space, x, y, residual)]
+    return [lanewise.step(problem, _shape(problem, params), isa, space, operands)]
 
 
 def _shape(problem: ConvProblem, params: Params) -> lanewise.Shape:

@@ -16,27 +16,15 @@ import numpy as np
 from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
-from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile, kind_of
+from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Cost,
-    MicroRef,
-    Operand,
-    Ref,
-    Space,
-    Step,
-    divide,
-    parts_each,
-    span,
-    view_args,
-    window_args,
-)
+from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
-from cpuconv.solvers.shared.reordering import plane, row_tile
+from cpuconv.solvers.shared.sharing import parts_each, shortest
 from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
+from cpuconv.solvers.shared.views import input_plane, plane, row_tile, view_args
 from layouts import Strides
 
 NAME = "im2col"
@@ -115,9 +103,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     tile = Tile(params.v, 1, params.n)
     compute = problem.n * problem.groups * plane_cycles(isa, tile, vectors, 1, pixels, padded)
     tiles = divide(vectors, params.v) * divide(pixels, params.n)
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
     beside = _beside(problem, machine, *_share(problem, params, isa), tiles)
-    return machine.cost(floor, compute + beside, problem.threads)
+    return machine.direct_cost(problem, compute + beside)
 
 
 def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
@@ -128,12 +115,12 @@ def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, ti
     wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
     pixel = _VECTOR_CYCLES * (1 + problem.stride[1]) / isa.lanes if wide else _FLOAT_CYCLES
     packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * pixel)
-    if problem.in_layout == "NCHW" and _is_plain(problem):
+    if problem.in_layout == "NCHW" and is_plain(problem):
         packing = planes * tiles * depth * _PAGE_CYCLES  # the input is the matrix, each of its rows a page of its own
     way_out = planes * vectors * problem.oh * problem.ow * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
     moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
     again = problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
-    return packing + way_out + moved / machine.rate(moved) + again
+    return packing + way_out + machine.moving(moved) + again
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -146,11 +133,10 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Panels.of(problem, isa, params.v, planar=True, rows=sizes(problem, isa)[2])
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the im2col kernel."""
-    lanes = isa.lanes
+    lanes, y, extra = isa.lanes, operands.y, operands.residual or operands.y
+    has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)
     step = unroll(depth)
     pixels = problem.oh * problem.ow
@@ -158,16 +144,11 @@ def bind(
     panels = divide(vectors, params.v)
     block_pixels = min(pixels, divide(divide(pixels, params.n), blocks) * params.n)
 
-    in_height, in_width, source = problem.h, problem.w, x.strides
-    out_width = problem.ow
-    pointwise = _is_plain(problem)
-    if pointwise:
-        in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
-        out_width = in_width
+    source, walked = input_plane(problem, operands.x.strides)
     load = _load(problem, isa, source)
-    if pointwise and in_height == 1 and load == LINES and row_tile(isa, source).kind == ROWS and padded == depth:
+    is_matrix = is_plain(problem) and walked["in_height"] == 1 and row_tile(isa.lanes, source).kind == ROWS
+    if is_matrix and load == LINES and padded == depth:
         load = IN_PLACE
-    extra = residual or y
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
     rows, extra_rows = (_rows(problem, isa, view) for view in (target, added))
     direct = rows.kind == BLOCKED and target.w == lanes * FLOAT and y_width == pixels and added == target
@@ -188,7 +169,7 @@ def bind(
         ys=lanes,
         ks=0,
         stream=streams(isa, params.v, padded),
-        residual=residual is not None,
+        residual=has_residual,
         activation=problem.activation,
     )
     args: Args = {
@@ -196,60 +177,40 @@ def bind(
         "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes if direct else 0)),
         "tile_vectors": params.v,
         "tile_columns": params.n,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": extra.ref,
+        **operand_args(operands),
         "table": table,
         "segments": table.size,
         "panel_bytes": padded * params.v * lanes * FLOAT,
         "panels": panels,
         "vectors": vectors,
-        "groups": problem.groups,
         "chunks": chunks,
         "blocks": blocks,
-        "batch": problem.n,
         "tiles": divide(pixels, params.n),
         "pixels": pixels,
         "block_pixels": block_pixels,
-        "columns": space.reserve(columns_step * problem.threads) if columns_step else 0,
-        "columns_step": columns_step,
+        **worker_args("columns", space, columns_step, problem.threads),
         "pitch": stride,
         "depth": depth,
         "depth_padded": padded,
-        "sums": space.reserve(sums_step * problem.threads) if sums_step else 0,
-        "extra": space.reserve(sums_step * problem.threads) if residual and not direct else 0,
-        "sums_step": sums_step,
+        **worker_args("sums", space, sums_step, problem.threads),
+        "extra": space.reserve(sums_step * problem.threads) if has_residual and not direct else 0,
         "vector_step": target.cb if direct else vector_step,
         "channels": problem.k,
         "stored": problem.k if direct else divide(problem.k, target.block) * target.block,
-        **window_args(problem),
-        "in_height": in_height,
-        "in_width": in_width,
-        "out_width": out_width,
-        "x_span": span(problem, x.strides),
-        "x_image": source.n,
-        **view_args("x", source),
-        "y_image": target.n,
+        **problem_args(im2col, problem),
+        **walked,
         "y_width": y_width,
         **view_args("y", target),
-        "r_image": added.n,
         **view_args("r", added),
     }
-    tile = Im2colTile(lanes, load, residual is not None, direct, rows, extra_rows)
+    tile = Im2colTile(lanes, load, has_residual, direct, rows, extra_rows)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(im2col, tile, args, each, clears_tail=True)]
 
 
-def _is_plain(problem: ConvProblem) -> bool:
-    """Whether the output plane is the input plane, pixel by pixel."""
-    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
-
-
 def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
     """VECTORS where `lanes` channels of a group lie side by side, however its pixels lie."""
-    kind = kind_of(isa.lanes, source.block, source.cb, source.c, source.w)
+    kind = row_tile(isa.lanes, source).kind
     aligned_groups = problem.groups == 1 or problem.cg % isa.lanes == 0
     side_by_side = kind == CHANNELS or (kind == BLOCKED and aligned_groups)
     return VECTORS if side_by_side and problem.cg >= isa.lanes else LINES
@@ -257,7 +218,7 @@ def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:
 
 def _rows(problem: ConvProblem, isa: Isa, view: Strides) -> RowTile:
     """The loops for a view of the output: loops of blocks only where groups do not share blocks."""
-    tile = row_tile(isa, view)
+    tile = row_tile(isa.lanes, view)
     own_blocks = problem.groups == 1 or problem.kg % min(view.block, isa.lanes) == 0
     return tile if own_blocks else RowTile(isa.lanes, ANY)
 
@@ -266,13 +227,5 @@ def _share(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, int]:
     """Blocks of pixels and chunks of panels that leave the slowest worker the least; ties go to less packing."""
     vectors, _, _ = sizes(problem, isa)
     total, panels = divide(problem.oh * problem.ow, params.n), divide(vectors, params.v)
-    threads, planes = problem.threads, max(1, problem.n * problem.groups)
-    blocks = divide(total, params.block)
-    finer = min(total, divide(blocks, threads) * threads)
-    options = [(blocks, 1), (finer, 1), (blocks, min(panels, threads)), (finer, min(panels, threads))]
-
-    def slowest(option: tuple[int, int]) -> int:
-        parts, chunks = option
-        return divide(planes * parts * chunks, threads) * divide(total, parts) * divide(panels, chunks)
-
-    return min(options, key=slowest)
+    planes, blocks = problem.n * problem.groups, divide(total, params.block)
+    return shortest(problem.threads, planes, blocks, total, panels)

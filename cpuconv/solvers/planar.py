@@ -19,24 +19,12 @@ from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import tiling
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Cost,
-    MicroRef,
-    Operand,
-    Ref,
-    Space,
-    Step,
-    divide,
-    parts_each,
-    span,
-    view_args,
-    window_args,
-)
+from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Scalars
-from cpuconv.solvers.shared.reordering import plane, row_tile
+from cpuconv.solvers.shared.sharing import first_even, parts_each
+from cpuconv.solvers.shared.views import input_plane, row_tile
 
 NAME = "planar"
 ACCURACY = "exact"
@@ -44,6 +32,7 @@ ROUNDING = ()
 
 _SHAPES = 3  # tiles worth trying
 _UNROLL = 8  # scalars of a segment
+_MANY_UNITS = 16  # panels for each worker: sharing one more is not worth packing all for each chunk of weights
 _MOST_STRIDE = 8  # of rows that are packed by vectors
 _LOOSE = 4  # pixels after the last vector take none of their own if they fill no more than a vector over this
 _L1_SHARE = 0.6  # for the part of a panel under all weight tiles
@@ -83,11 +72,6 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 def reduction(problem: ConvProblem) -> int:
     """Scalars of one sum."""
     return problem.cg * problem.r * problem.s
-
-
-def is_plain(problem: ConvProblem) -> bool:
-    """Whether the columns are the input's planes."""
-    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
 
 
 def most_channels(isa: Isa, v: int, loose: int) -> int:
@@ -156,8 +140,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def _traffic(problem: ConvProblem, machine: Machine) -> float:
-    moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
-    return moved / machine.rate(moved)
+    return machine.moving(problem.in_bytes + problem.out_bytes + problem.weight_bytes)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -181,8 +164,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     cycles += waiting + _traffic(problem, machine)
     if machine.rate(problem.weight_bytes) <= isa.dram_rate:  # from caches, weights come beside the FMAs
         cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / isa.dram_rate
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return machine.cost(floor, cycles, problem.threads)
+    return machine.direct_cost(problem, cycles)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -195,21 +177,16 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Scalars(isa.lanes, params.n, problem.groups, problem.kg, problem.cg, problem.r, problem.s)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the planar kernel."""
+    y = operands.y
     lanes, vector = isa.lanes, isa.lanes * FLOAT
     depth, pixels = reduction(problem), problem.oh * problem.ow
-    in_height, in_width, source = problem.h, problem.w, x.strides
-    out_width = problem.ow
-    if is_plain(problem):
-        in_height, in_width, (source,) = plane(problem.h, problem.w, x.strides)
-        out_width = in_width
+    source, walked = input_plane(problem, operands.x.strides)
     pack = ANY
-    if row_tile(isa, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
+    if row_tile(isa.lanes, source).kind == rows.ROWS and problem.stride[1] <= _MOST_STRIDE:
         pack = ROWS
-        if is_plain(problem) and in_height == 1:
+        if is_plain(problem) and walked["in_height"] == 1:
             pack = PLANES if params.packed else IN_PLACE
     panels, rest, loose = split(isa, params.v, params.n, pixels)
     tiles = divide(problem.kg, params.n)
@@ -227,7 +204,7 @@ def bind(
         ys=0,
         ks=params.n,
         resume=parts > 1,
-        residual=residual is not None,
+        residual=operands.residual is not None,
         activation=problem.activation,
         planar=True,
         fetch=int(pack in (IN_PLACE, PLANES) and panels > 1),
@@ -249,15 +226,12 @@ def bind(
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
     parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
-    chunks = _chunks(problem.threads, units, tiles)
+    options = [(1, count + 1) for count in range(min(tiles, problem.threads))]
+    _, chunks = first_even(problem.threads, units, options, many=_MANY_UNITS)
     args: Args = {
         **kernels("gemm", gemm, panels > 1),
         **kernels("gemm_last", last, True),
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": (residual or y).ref,
+        **operand_args(operands),
         "table": np.arange(segments, dtype=np.int64) * unroll * params.n * FLOAT,
         "segments": segments,
         "parts": parts,
@@ -269,22 +243,13 @@ def bind(
         "panels": panels,
         "panel_pixels": params.v * lanes,
         "pixels": pixels,
-        "groups": problem.groups,
         "chunks": chunks,
-        "batch": problem.n,
-        "columns": space.reserve(columns_step * problem.threads) if columns_step else 0,
-        "columns_step": columns_step,
+        **worker_args("columns", space, columns_step, problem.threads),
         "pitch": pitch,
-        "parked": space.reserve(parked_step * problem.threads) if parked_step else 0,
-        "parked_step": parked_step,
+        **worker_args("parked", space, parked_step, problem.threads),
         "vector_bytes": vector,
-        **window_args(problem),
-        "in_height": in_height,
-        "in_width": in_width,
-        "out_width": out_width,
-        "x_span": span(problem, x.strides),
-        "x_image": source.n,
-        **view_args("x", source),
+        **problem_args(planar, problem),
+        **walked,
         "y_image": y.strides.n,
         "y_plane": y.strides.cb,
     }
@@ -296,10 +261,3 @@ def bind(
 def _most_parts(depth: int) -> int:
     """Most parts of a reduction: each has a whole segment, and the last one the rest."""
     return max(1, divide(depth, _UNROLL) - bool(depth % _UNROLL))
-
-
-def _chunks(threads: int, units: int, tiles: int) -> int:
-    """Chunks of weight tiles that share the work of `units` panels among threads evenly, or nearly so."""
-    most = min(tiles, threads)
-    even = (count for count in range(1, most) if units * count % threads == 0 or units * count >= 16 * threads)
-    return next(even, most)

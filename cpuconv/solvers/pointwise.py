@@ -7,13 +7,12 @@ With stride 1 the plane is one row of pixels; with a stride the tile reads every
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import NO_BAND
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.base import Cost, Operand, Space, Step, divide
+from cpuconv.solvers.shared.base import Cost, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
 from cpuconv.solvers.shared.tiling import tiles
@@ -23,25 +22,7 @@ ACCURACY = "exact"
 ROUNDING = ()
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
-
-@dataclass(frozen=True)
-class Params:
-    """A tile and its blocks.
-
-    Attributes
-    ----------
-    v : int
-        Weight vectors of a tile.
-    rows, cols : int
-        Output pixels of a tile.
-    block : int
-        Tiles of a block of pixels; 0: all.
-    """
-
-    v: int
-    rows: int
-    cols: int
-    block: int
+Params = blocked.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -90,9 +71,6 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return Panels.of(problem, isa, params.v)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel on the input in place."""
-    shape = blocked.Shape(params.v, params.rows, params.cols, params.block, flat=problem.stride == (1, 1))
-    return [blocked.convolve_step(problem, shape, isa, space, x, y, residual, band=NO_BAND)]
+    return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND, flat=problem.stride == (1, 1))]

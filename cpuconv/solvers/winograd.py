@@ -12,18 +12,20 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from cpuconv.isa import Isa
+from cpuconv.isa.vector import Vector
 from cpuconv.micro.linear import Matrix, apply
 from cpuconv.micro.winograd import WinogradTransform, WinogradWeights, winograd_in, winograd_out, winograd_weights
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, transformed
-from cpuconv.solvers.shared.base import Cost, MicroRef, Operand, Space, Step, divide
+from cpuconv.solvers.shared.base import Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing
-from cpuconv.solvers.shared.transformed import Planes, Size
+from cpuconv.solvers.shared.transformed import Planes, Size, Transform
 
 NAME = "winograd"
 ACCURACY = "standard"
@@ -115,7 +117,7 @@ def _operations(m: int, r: int) -> tuple[int, int]:
     counts = []
     for matrix in matrices(m, r)[::-2]:
         counter = _Counter()
-        apply(counter, matrix.tolist(), list(range(matrix.shape[1])))
+        apply(cast(Vector, counter), matrix.tolist(), list(range(matrix.shape[1])))
         counts.append(counter.count)
     return counts[0], counts[1]
 
@@ -228,31 +230,16 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
 
 
-def bind(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> list[Step]:
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the tiled kernel."""
     m = params.rows, params.cols
     a = outer(problem, m)
     down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
     forward = WinogradTransform(isa.lanes, down[2], across[2])
-    backward = WinogradTransform(isa.lanes, down[0], across[0], residual is not None, problem.activation)
-    step = transformed.step(
-        problem,
-        params,
-        isa,
-        space,
-        x,
-        y,
-        residual,
-        m,
-        a,
-        MicroRef(winograd_in, forward),
-        MicroRef(winograd_out, backward),
-        planes=Planes(math.prod(a)),
-        dilation=problem.dilation,
-    )
-    return [step]
+    backward = WinogradTransform(isa.lanes, down[0], across[0], operands.residual is not None, problem.activation)
+    micro = MicroRef(winograd_in, forward), MicroRef(winograd_out, backward)
+    transform = Transform(m, a, Planes(math.prod(a)), *micro, dilation=problem.dilation)
+    return [transformed.step(problem, params, transform, isa, space, operands)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import autotune.workload as protocol
@@ -31,7 +32,7 @@ class ConvWorkload:
 
     @property
     def sources(self) -> frozenset[str]:
-        """Those hashes of all solvers."""
+        """`sources_of` candidates of every solver."""
         return current_sources()
 
     @property
@@ -39,7 +40,7 @@ class ConvWorkload:
         """Instruction set that kernels are generated for."""
         return current().name
 
-    tables = TABLES
+    tables: Path | None = TABLES
 
     def sources_of(self, name: str) -> str:
         """Hash of the kernel sources that a candidate is made from."""
@@ -50,8 +51,9 @@ class ConvWorkload:
         return replace(ConvProblem.parse(key), threads=threads).key
 
     def load(self, source: str, reading: protocol.Reading = protocol.AS_IT_IS) -> list[protocol.Problem]:
-        """The problems of a source; `auto` layouts are resolved by the model. Those of a model, which runs whole and
-        so finds its weights in memory, are timed with cold weights.
+        """The problems of a source; the cost model resolves `auto` layouts.
+
+        Problems of an ONNX model are timed with cold weights: each of its layers pushes those of others out of caches.
 
         Raises
         ------
@@ -59,30 +61,30 @@ class ConvWorkload:
             The source cannot be read; the message says why.
         """
         wanted = reading.layouts or ("NCHW", "NCHW")
-        concrete = tuple("NCHW" if name == AUTO else name for name in wanted)
+        first, second = ("NCHW" if name == AUTO else name for name in wanted)
         try:
-            entries = sources.load(source, concrete, reading.threads, reading.batches, reading.inputs)
+            entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
         except SourceError as error:
             raise protocol.SourceError(str(error)) from error
         regime = "cold" if sources.is_model(source) else "warm"
-        found = []
+        problems = []
         for entry in entries:
             problem = entry.problem
             if AUTO in wanted:
                 problem = select.resolve_layouts(problem, *wanted, Limits())
-            flops, threads = float(problem.flops), problem.threads
-            found.append(protocol.Problem(problem.key, entry.label, entry.count, flops, entry.network, threads, regime))
-        return found
+            stated = entry.label, entry.count, float(problem.flops), entry.network
+            problems.append(protocol.Problem(problem.key, *stated, problem.threads, regime))
+        return problems
 
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
         """Every candidate, the model's favourite first, and the solvers that cannot run, with their reasons."""
         problem = ConvProblem.parse(key)
-        found = [model.as_tuner_candidate(problem, ranked) for ranked in model.favourites_first(model.ranking(problem))]
+        ranked = model.favourites_first(model.ranking(problem))
         rejected = [protocol.Rejected(name, why) for name, why in model.applicable(problem) if why is not None]
-        return found, rejected
+        return [model.as_tuner_candidate(problem, item) for item in ranked], rejected
 
     def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
-        """What a caller without limits gets where nothing current is stored: the candidate, and who decides."""
+        """The candidate that runs without limits and without a row of current kernels, and what decides."""
         choice = select.untuned(ConvProblem.parse(key), Limits(), older=older)
         return str(choice.candidate), choice.decided_by
 
@@ -100,7 +102,7 @@ class ConvWorkload:
         return speed_probe(effective_threads(ConvProblem.parse(key)))
 
     def work(self, key: str, name: str) -> Work | None:
-        """The operations and bytes of a candidate; None of a name or a problem that these sources do not know."""
+        """The operations and bytes of a candidate; None for an unknown candidate or problem."""
         try:
             return work_of(ConvProblem.parse(key), name)
         except ValueError:
@@ -126,10 +128,10 @@ class ConvWorkload:
             f"dilation {gap}": gap != "1",
             f"batch {problem.n}": problem.n != 1,
         }
-        return " ".join(part for part, is_told in parts.items() if is_told)
+        return " ".join(part for part, is_stated in parts.items() if is_stated)
 
     def describe(self) -> dict[str, Any]:
-        """What code generation and threads look like here."""
+        """Instruction set, threads and kernel cache of this process."""
         isa = current()
         place, writable = cache.folder()
         kept = "none, as others may write to it" if place is None else f"{place}{'' if writable else ' (read-only)'}"

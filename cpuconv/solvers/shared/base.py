@@ -4,7 +4,7 @@ A solver is a module with the parts below, in this order. `Params` is a frozen d
 name, in the store and in `plan.algorithm`.
 
     NAME, ACCURACY, ROUNDING
-    class Params
+    Params
     applicable(problem, isa) -> str | None              why it cannot run this, or None
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
     bound(problem, machine) -> float                    seconds that no candidate's estimate is below, found cheaply
@@ -12,13 +12,13 @@ name, in the store and in `plan.algorithm`.
     layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides.
                                                         With params None: what every candidate needs
     packing(problem, params, isa) -> Packing            the form in which weights are read
-    bind(problem, params, isa, space, x, y, residual) -> list[Step]
+    bind(problem, params, isa, space, operands) -> list[Step]
 
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
 
-A `Packing` (solvers/shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and
-candidates can share one copy.
+A `Packing` (shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
+can share one copy.
 
 A choice asks every solver for `bound` first, and lists the candidates only of solvers whose bound is below the best
 estimate so far. A bound should be as high as it can be while it holds: operations and memory traffic, once each, of the
@@ -29,9 +29,7 @@ What can run is kept apart from what is worth running. The workspace of a candid
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +45,6 @@ from layouts import Strides
 
 ALIGNMENT = 64
 FLOAT = 4
-_MOST_PARTS = 8  # for each worker
-_PART_FLOPS = 1e6  # some 10 µs: taking a part costs a hundredth of that
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,15 @@ class Operand:
 
     ref: Ref
     strides: Strides
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The activations of a call: input, output, and what is added to it."""
+
+    x: Operand
+    y: Operand
+    residual: Operand | None = None
 
 
 @dataclass(frozen=True)
@@ -155,40 +160,9 @@ def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
     return layouts.get(layout).strides(strides[::-1])
 
 
-def view_args(prefix: str, strides: Strides) -> dict[str, int]:
-    """The stride arguments `<prefix>_block … <prefix>_w` of a kernel that takes any view."""
-    return {f"{prefix}_{name}": getattr(strides, name) for name in ("block", "cb", "c", "h", "w")}
-
-
-def window_args(problem: ConvProblem) -> dict[str, int]:
-    """The arguments of a kernel that packs columns: channels of a group, and how the kernel's windows lie."""
-    return {
-        "group_kernels": problem.kg,
-        "group_channels": problem.cg,
-        "kernel_h": problem.r,
-        "kernel_w": problem.s,
-        "stride_h": problem.stride[0],
-        "stride_w": problem.stride[1],
-        "dilation_h": problem.dilation[0],
-        "dilation_w": problem.dilation[1],
-        "pad_top": problem.pads[0],
-        "pad_left": problem.pads[2],
-    }
-
-
-def parts_each(problem: ConvProblem, units: int) -> int:
-    """Parts for each worker of work in `units` units: enough for others to take over, and large enough to pay."""
-    workers = max(1, problem.threads)
-    return max(1, min(_MOST_PARTS, units // workers, int(problem.flops / _PART_FLOPS / workers)))
-
-
-def span(problem: ConvProblem, strides: Strides) -> int:
-    """Bytes from the first element of the input that all lie within its memory; 0 if a stride is negative."""
-    if min(strides) < 0:
-        return 0
-    steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
-    counts = (problem.n, divide(problem.c, strides.block), strides.block, problem.h, problem.w)
-    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + FLOAT
+def is_plain(problem: ConvProblem) -> bool:
+    """Whether the output plane is the input plane, pixel by pixel."""
+    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)
 
 
 def divide(a: int, b: int) -> int:
@@ -201,23 +175,3 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray
     size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
-
-
-def params_text(params: Any) -> str:
-    """The text of a Params dataclass, as in "v=2,n=14"."""
-    return ",".join(f"{f.name}={getattr(params, f.name)}" for f in dataclasses.fields(params))
-
-
-def parse_params(kind: type, text: str) -> Any:
-    """A Params dataclass from the text that `params_text` makes; integers only.
-
-    Raises
-    ------
-    ValueError
-        Names or values that `kind` does not have.
-    """
-    names = [f.name for f in dataclasses.fields(kind)]
-    found = re.findall(r"(\w+)=(-?\d+)(?:,|$)", text)
-    if [name for name, _ in found] != names or params_text(kind(**{k: int(v) for k, v in found})) != text:
-        raise ValueError(f"{text!r} does not name {', '.join(names)}")
-    return kind(**{name: int(value) for name, value in found})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -12,23 +11,14 @@ import layouts
 from cpuconv.isa import Isa
 from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
+from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Cost,
-    MicroRef,
-    Operand,
-    Ref,
-    Space,
-    Step,
-    divide,
-    parts_each,
-    view_args,
-)
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine, machine
+from cpuconv.solvers.shared.sharing import parts_each, shortest
 from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, segment, streams
+from cpuconv.solvers.shared.views import is_blocked, row_tile, view_args
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -48,28 +38,20 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How the convolve kernel walks a plane: its tile and the number of tile rows or columns of a block (0: all)."""
+class Params:
+    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band, or tiles of pixels of a plane that
+    is one row (0: all)."""
 
     v: int
     rows: int
     cols: int
     block: int
-    flat: bool = False  # the plane as one row of pixels
 
 
 @functools.cache
 def layout(isa: Isa) -> str:
     """The blocked layout of this instruction set."""
     return layouts.blocked(isa.lanes).name
-
-
-def is_blocked(strides: Strides, isa: Isa) -> bool:
-    """Whether a view is in channel blocks of the instruction set's lanes, side by side."""
-    return (
-        kind_of(isa.lanes, strides.block, strides.cb, strides.c, strides.w) == BLOCKED
-        and strides.w == isa.lanes * FLOAT
-    )
 
 
 def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
@@ -84,11 +66,6 @@ def geometry(problem: ConvProblem, isa: Isa) -> Geometry:
     return Geometry(divide(problem.kg, isa.lanes), problem.cg * problem.r * problem.s)
 
 
-def reach(problem: ConvProblem) -> tuple[int, int]:
-    """Input rows and columns that one output pixel reads."""
-    return (problem.r - 1) * problem.dilation[0] + 1, (problem.s - 1) * problem.dilation[1] + 1
-
-
 def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     """Candidate numbers of tile rows a band: what keeps the band in L2."""
 
@@ -99,140 +76,118 @@ def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
 
 
 def convolve_step(
-    problem: ConvProblem,
-    shape: Shape,
-    isa: Isa,
-    space: Space,
-    x: Operand,
-    y: Operand,
-    residual: Operand | None,
-    band: int,
+    problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands, band: int, flat: bool = False
 ) -> Step:
-    """The convolve kernel's tile and arguments for this problem."""
-    lanes = isa.lanes
+    """The convolve kernel's tile and arguments for this problem; `flat`: the plane is one row of pixels."""
+    lanes, x = isa.lanes, operands.x
     planar = band == PLANAR_BAND
     sizes = geometry(problem, isa)
     pixel = FLOAT if planar else FLOAT * lanes
     stride_h, stride_w = problem.stride
     dilation_h, dilation_w = problem.dilation
-    reach_h, reach_w = reach(problem)
-    panels = divide(sizes.vectors, shape.v)
-    height, width = (1, problem.oh * problem.ow) if shape.flat else (problem.oh, problem.ow)
-    row_tiles, column_tiles = divide(height, shape.rows), divide(width, shape.cols)
-    tiles = column_tiles if shape.flat else row_tiles
-    blocks, chunks = _share(problem, max(1, tiles // (shape.block or tiles)), tiles, panels * problem.groups)
-    row_blocks, column_blocks = (1, blocks) if shape.flat else (blocks, 1)
+    reach_h, reach_w = problem.effective_kernel
+    panels = divide(sizes.vectors, params.v)
+    height, width = (1, problem.oh * problem.ow) if flat else (problem.oh, problem.ow)
+    row_tiles, column_tiles = divide(height, params.rows), divide(width, params.cols)
+    tiles = column_tiles if flat else row_tiles
+    all_panels = panels * problem.groups
+    blocks, chunks = shortest(problem.threads, problem.n, max(1, tiles // (params.block or tiles)), tiles, all_panels)
+    row_blocks, column_blocks = (1, blocks) if flat else (blocks, 1)
 
     if band == NO_BAND:
         in_line, plane = x.strides.h, x.strides.cb
-        band_ref: Ref | int = 0
         band_width = band_step = 0
     else:
         tile_rows = divide(row_tiles, row_blocks)
-        band_rows = (tile_rows * shape.rows - 1) * stride_h + reach_h
+        band_rows = (tile_rows * params.rows - 1) * stride_h + reach_h
         band_width = (problem.ow - 1) * stride_w + reach_w
         in_line = band_width * pixel
         plane = band_rows * in_line + 64
         band_step = plane * divide(problem.c, 1 if planar else lanes)
-        band_ref = space.reserve(band_step * problem.threads)
     group_blocks = problem.cg if planar else problem.cg // lanes
     table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
     pad_left = min(problem.pads[2], band_width)
-    panel_bytes = sizes.reduction * shape.v * lanes * FLOAT
+    panel_bytes = sizes.reduction * params.v * lanes * FLOAT
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
     unroll, tail = (problem.s, 0) if planar else segment(isa, problem.cg)
     tails = problem.r * problem.s if tail else 0
     whole = (table.size - 1) // tails if tails else table.size  # parts of which the last has a segment before the tails
     parts = panel_parts(panel_bytes, whole, tile_rows * tile_columns)
-    parked_tile = shape.v * shape.rows * shape.cols * lanes * FLOAT
+    parked_tile = params.v * params.rows * params.cols * lanes * FLOAT
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
     gemm = GemmTile(
         lanes=lanes,
-        v=shape.v,
-        rows=shape.rows,
-        cols=shape.cols,
+        v=params.v,
+        rows=params.rows,
+        cols=params.cols,
         unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
         ys=lanes,
         ks=dilation_w if planar else 1,
-        stream=streams(isa, shape.v, sizes.reduction),
-        fetch=int(max(2, shape.v) <= tile_rows * tile_columns <= _TILES_TO_FETCH * shape.v),
+        stream=streams(isa, params.v, sizes.reduction),
+        fetch=int(max(2, params.v) <= tile_rows * tile_columns <= _TILES_TO_FETCH * params.v),
         resume=parts > 1,
-        residual=residual is not None,
+        residual=operands.residual is not None,
         activation=problem.activation,
         tail=tail,
         tails=tails,
     )
     part = replace(gemm, suspend=True, tail=0, tails=0)
-    kind = kind_of(lanes, x.strides.block, x.strides.cb, x.strides.c, x.strides.w)
-    tile = ConvolveTile(lanes, RowTile(lanes, kind if band == BLOCKED_BAND else BLOCKED), band)
+    pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
         "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes)),
-        "tile_vectors": shape.v,
-        "tile_height": shape.rows,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
+        "tile_vectors": params.v,
+        "tile_height": params.rows,
+        **operand_args(operands),
         "bias_vector": FLOAT * lanes,
-        "residual": residual.ref if residual else y.ref,
         "table": table,
         "segments": table.size,
         "panel_bytes": panel_bytes,
         "parts": parts,
-        "segment_bytes": unroll * shape.v * lanes * FLOAT,
+        "segment_bytes": unroll * params.v * lanes * FLOAT,
         "gemm_first": MicroRef(gemm_strip, replace(part, resume=False)) if parts > 1 else 0,
         "gemm_middle": MicroRef(gemm_strip, part) if parts > 2 else 0,
-        "parked": space.reserve(parked_step * problem.threads) if parts > 1 else 0,
-        "parked_step": parked_step,
+        **worker_args("band", space, band_step, problem.threads),
+        **worker_args("parked", space, parked_step, problem.threads),
         "parked_tile": parked_tile if parts > 1 else 0,
         "panels": panels,
         "vectors": sizes.vectors,
-        "groups": problem.groups,
         "chunks": chunks,
-        "batch": problem.n,
-        "x_image": x.strides.n,
-        "y_image": y.strides.n,
+        **output_args(operands.y),
         "x_group": group_blocks * plane,
         "height": height,
         "width": width,
         "x_line": in_line * stride_h,
-        "y_line": y.strides.h,
-        "y_vector": y.strides.cb,
         "row_tiles": row_tiles,
         "column_tiles": column_tiles,
         "row_blocks": row_blocks,
         "column_blocks": column_blocks,
-        "band": band_ref,
-        "band_step": band_step,
         "band_plane": plane,
         "band_width": band_width,
         "channels": problem.c,
-        "in_height": problem.h,
         "inside": max(0, min(problem.w, band_width - pad_left)),
-        "pad_top": problem.pads[0],
+        **problem_args(convolve, problem),
         "pad_left": pad_left,
-        "stride_h": stride_h,
         "reach": reach_h,
         **view_args("x", x.strides),
     }
-    args |= _in_place(problem, shape, isa, x, band_width, band)
+    args |= _in_place(problem, params, isa, x.strides, band_width, band)
     units = problem.n * row_blocks * column_blocks * chunks
-    return Step(convolve, tile, args, parts_each(problem, units), clears_tail=True)
+    return Step(convolve, ConvolveTile(lanes, pack, band), args, parts_each(problem, units), clears_tail=True)
 
 
-def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_width: int, band: int) -> Args:
+def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
     pixel = FLOAT * isa.lanes
     stride = problem.stride[1]
-    reach_w = reach(problem)[1]
+    reach_w = problem.effective_kernel[1]
     pad_top, _, pad_left, _ = problem.pads
-    tiles = divide(problem.ow, shape.cols)
-    starts = [min(tile * shape.cols, problem.ow - shape.cols) * stride for tile in range(tiles)]  # in the band
-    span = (shape.cols - 1) * stride + reach_w
+    tiles = divide(problem.ow, params.cols)
+    starts = [min(tile * params.cols, problem.ow - params.cols) * stride for tile in range(tiles)]  # in the band
+    span = (params.cols - 1) * stride + reach_w
     inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + problem.w]
-    if band != BLOCKED_BAND or not is_blocked(x.strides, isa) or not inner:
+    if band != BLOCKED_BAND or not is_blocked(isa.lanes, x) or not inner:
         inner = [0, -1]
     first, end = inner[0], inner[-1] + 1
     return {
@@ -240,33 +195,16 @@ def _in_place(problem: ConvProblem, shape: Shape, isa: Isa, x: Operand, band_wid
         "inner_tiles_end": end,
         "inner_left": starts[first - 1] + span if first else 0,
         "inner_right": starts[end] if end < tiles else band_width,
-        "inner_line": x.strides.h * problem.stride[0],
-        "inner_table": _table(problem, x.strides.cb, x.strides.h, pixel, divide(problem.cg, isa.lanes), planar=False),
-        "inner_group": problem.cg // isa.lanes * x.strides.cb,
-        "inner_start": -pad_top * x.strides.h - pad_left * pixel,
+        "inner_line": x.h * problem.stride[0],
+        "inner_table": _table(problem, x.cb, x.h, pixel, divide(problem.cg, isa.lanes), planar=False),
+        "inner_group": problem.cg // isa.lanes * x.cb,
+        "inner_start": -pad_top * x.h - pad_left * pixel,
     }
 
 
 def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
     """Parts of a weight panel that each stay in L2 while `tiles` tiles pass; one for a single tile."""
     return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
-
-
-def _share(problem: ConvProblem, blocks: int, tiles: int, panels: int) -> tuple[int, int]:
-    """Blocks of tiles and chunks of panels for which the slowest worker has the least work: as given, finer blocks, or
-    chunks.
-
-    Of equal options the earlier one is taken, which rereads less.
-    """
-    threads, images = problem.threads, max(1, problem.n)
-    finer = min(tiles, divide(blocks, threads) * threads)
-    options = [(blocks, 1), (finer, 1), (blocks, min(panels, threads)), (finer, min(panels, threads))]
-
-    def slowest(option: tuple[int, int]) -> int:
-        parts, chunks = option
-        return divide(images * parts * chunks, threads) * divide(tiles, parts) * divide(panels, chunks)
-
-    return min(options, key=slowest)
 
 
 def _table(problem: ConvProblem, plane: int, line: int, pixel: int, channels: int, planar: bool) -> np.ndarray:
@@ -278,18 +216,17 @@ def _table(problem: ConvProblem, plane: int, line: int, pixel: int, channels: in
 
 
 def cost(
-    problem: ConvProblem, shape: Any, machine: Machine, height: int, width: int, band: bool, planar: bool = False
+    problem: ConvProblem, params: Params, machine: Machine, height: int, width: int, band: bool, planar: bool = False
 ) -> Cost:
     """Seconds of the tiles and of the traffic beside them, over threads."""
     isa = machine.isa
     sizes = geometry(problem, isa)
-    tile = Tile(shape.v, shape.rows, shape.cols)
+    tile = Tile(params.v, params.rows, params.cols)
     compute = problem.n * problem.groups * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    tiles = divide(height, shape.rows)
-    blocks = max(1, tiles // shape.block) if shape.block else 1
+    tiles = divide(height, params.rows)
+    blocks = max(1, tiles // params.block) if params.block else 1
     traffic = _traffic(problem, machine, blocks, band, planar)
-    return machine.cost(floor, compute + traffic, problem.threads)
+    return machine.direct_cost(problem, compute + traffic)
 
 
 def bound(problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> float:
@@ -304,7 +241,7 @@ def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, pl
     """Cycles to move activations, weights once for each of the blocks of an image, and bands."""
     isa = machine.isa
     moved, weight_bytes = problem.stored_bytes, problem.weight_bytes
-    traffic = (moved + weight_bytes) / machine.rate(moved + weight_bytes)
+    traffic = machine.moving(moved + weight_bytes)
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
         pixels = problem.n * problem.h * problem.w

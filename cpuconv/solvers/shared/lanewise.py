@@ -13,24 +13,14 @@ import numpy as np
 from cpuconv.isa import Isa
 from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.micro.lanewise import LanewiseTile, lanewise
-from cpuconv.micro.rows import BLOCKED, RowTile, kind_of
+from cpuconv.micro.rows import BLOCKED, RowTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import (
-    FLOAT,
-    Args,
-    Cost,
-    MicroRef,
-    Operand,
-    Ref,
-    Space,
-    Step,
-    aligned,
-    divide,
-    parts_each,
-    view_args,
-)
-from cpuconv.solvers.shared.blocked import layout, reach
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, aligned, divide
+from cpuconv.solvers.shared.blocked import layout
 from cpuconv.solvers.shared.machine import Machine, machine
+from cpuconv.solvers.shared.sharing import parts_each, shortest
+from cpuconv.solvers.shared.views import row_tile, view_args
 
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
 _MOST_FMAS = 640  # straight-line FMAs of a tile
@@ -72,12 +62,8 @@ class Kernel(NamedTuple):
     s: int
     stride: tuple[int, int]
     dilation: tuple[int, int]
+    effective_kernel: tuple[int, int]
     activated: bool
-
-    @property
-    def effective_kernel(self) -> tuple[int, int]:
-        """Rows and columns that the dilated kernel spans."""
-        return (self.r - 1) * self.dilation[0] + 1, (self.s - 1) * self.dilation[1] + 1
 
 
 @dataclass(frozen=True)
@@ -103,7 +89,8 @@ class Columns:
 
 def kernel_of(problem: ConvProblem) -> Kernel:
     """The problem without its sizes."""
-    return Kernel(problem.r, problem.s, problem.stride, problem.dilation, problem.activation is not None)
+    geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
+    return Kernel(*geometry, activated=problem.activation is not None)
 
 
 def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, int]:
@@ -206,7 +193,7 @@ def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
 @functools.lru_cache(maxsize=256)
 def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.ndarray]:
     """Tiles that fit, whatever the plane: those that hold all weights first; and their rows, columns and cycles."""
-    found = []
+    found: list[Shape] = []
     for held in (True, False) if mix == 1 else (False,):
         for cols in range(1, min(_MOST_COLUMNS, isa.registers) + 1):
             column = [Shape(rows, cols, held, 1, mix) for rows in range(1, _MOST_PIXELS // cols + 1)]
@@ -244,7 +231,7 @@ def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
     """Candidate numbers of tile rows a band: what keeps the band of a channel block in L1 or in L2."""
     total = divide(problem.oh, shape.rows)
     line = window(problem, 1, problem.ow)[1] * isa.lanes * FLOAT
-    spare = (reach(problem)[0] - problem.stride[0]) * line
+    spare = (problem.effective_kernel[0] - problem.stride[0]) * line
     step = problem.stride[0] * shape.rows * line
     caches = (machine().l1, machine().l2)
     sizes = [int((share * cache - spare) / step) for share, cache in zip(_BAND_SHARES, caches, strict=True)]
@@ -256,20 +243,14 @@ def _together(compute: float, traffic: float) -> float:
     return max(compute, traffic) + 0.5 * min(compute, traffic)
 
 
-def _traffic(problem: ConvProblem, machine: Machine) -> float:
-    moved = problem.in_bytes + problem.out_bytes
-    return moved / machine.rate(moved)
-
-
 def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
     isa = machine.isa
     compute = problem.n * divide(problem.k, isa.lanes) * plane_cycles(problem, isa, shape)
-    traffic = _traffic(problem, machine)
+    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
     if shape.block:
         traffic += 2 * problem.in_bytes / machine.isa.l2_rate
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate)
-    return machine.cost(floor, _together(compute, traffic), problem.threads)
+    return machine.direct_cost(problem, _together(compute, traffic))
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
@@ -277,27 +258,25 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     isa = machine.isa
     pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
     compute = pixels * problem.cg * problem.r * problem.s / isa.fma_rate
-    return machine.seconds(_together(compute, _traffic(problem, machine)), problem.threads)
+    traffic = machine.moving(problem.in_bytes + problem.out_bytes)
+    return machine.seconds(_together(compute, traffic), problem.threads)
 
 
-def step(
-    problem: ConvProblem, shape: Shape, isa: Isa, space: Space, x: Operand, y: Operand, residual: Operand | None
-) -> Step:
+def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: Operands) -> Step:
     """The lanewise kernel's tile and arguments for this problem."""
-    lanes, in_place = isa.lanes, shape.block == 0
+    lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
     pixel = FLOAT * lanes
     across = columns(problem, shape.cols, in_place)
     assert across is not None, shape
     row_tiles = divide(problem.oh, shape.rows)
     planes = problem.n * divide(problem.k, lanes)
-    row_blocks = row_tiles if in_place else _row_blocks(problem, row_tiles, shape.block, planes)
+    row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
-    band_ref: Ref | int = 0
     band_step = 0
     if not in_place:
+        row_blocks, _ = shortest(problem.threads, planes, divide(row_tiles, shape.block), row_tiles)
         band_rows = window(problem, divide(row_tiles, row_blocks) * shape.rows, 1)[0]
         band_step = band_rows * band_width * pixel + 64
-        band_ref = space.reserve(band_step * problem.threads)
 
     def lane_tile(part: tuple[int, int]) -> LaneTile:
         return LaneTile(
@@ -313,11 +292,10 @@ def step(
             mix=shape.mix,
             held=shape.held,
             checked=in_place and any(problem.pads[:2]),
-            residual=residual is not None,
+            residual=operands.residual is not None,
             activation=problem.activation,
         )
 
-    kind = kind_of(lanes, x.strides.block, x.strides.cb, x.strides.c, x.strides.w)
     inner, left, right = (lane_tile(part) for part in (across.inner, across.left, across.right))
     pad_left = problem.pads[2] if in_place else min(problem.pads[2], band_width)
     args: Args = {
@@ -328,16 +306,11 @@ def step(
         "has_right": right != inner,
         "tile_height": shape.rows,
         "tile_width": shape.cols,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": residual.ref if residual else y.ref,
+        **operand_args(operands),
         "zeros": _zeros(window(problem, 1, shape.cols)[1] * lanes) if inner.checked else 0,
         "weight_bytes": shape.mix * problem.r * problem.s * pixel,
         "kernel_rows": problem.r,
         "channels": problem.c,
-        "batch": problem.n,
         "blocks": divide(problem.k, lanes),
         "row_blocks": row_blocks,
         "row_tiles": row_tiles,
@@ -346,36 +319,18 @@ def step(
         "width": problem.ow,
         "low": across.low,
         "high": across.high,
-        "in_height": problem.h,
-        "stride_h": problem.stride[0],
-        "stride_w": problem.stride[1],
-        "pad_top": problem.pads[0],
+        **problem_args(lanewise, problem),
         "pad_left": pad_left,
-        "reach": reach(problem)[0],
-        "x_image": x.strides.n,
+        "reach": problem.effective_kernel[0],
         "x_line": x.strides.h if in_place else band_width * pixel,
-        "y_image": y.strides.n,
-        "y_line": y.strides.h,
-        "y_vector": y.strides.cb,
-        "band": band_ref,
-        "band_step": band_step,
+        **output_args(operands.y),
+        **worker_args("band", space, band_step, problem.threads),
         "band_width": band_width,
         "inside": max(0, min(problem.w, band_width - pad_left)),
         **view_args("x", x.strides),
     }
-    pack = RowTile(lanes, BLOCKED if in_place else kind)
+    pack = RowTile(lanes, BLOCKED) if in_place else row_tile(lanes, x.strides)
     return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args, parts_each(problem, planes * row_blocks))
-
-
-def _row_blocks(problem: ConvProblem, row_tiles: int, block: int, planes: int) -> int:
-    """Bands of a plane: of `block` tile rows, or finer where that shares the work better."""
-    coarse = divide(row_tiles, block)
-    finer = min(row_tiles, divide(coarse, problem.threads) * problem.threads)
-
-    def slowest(bands: int) -> int:
-        return divide(planes * bands, problem.threads) * divide(row_tiles, bands)
-
-    return min((coarse, finer), key=slowest)
 
 
 def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:

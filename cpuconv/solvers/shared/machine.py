@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.machine.device import fingerprint
 from cpuconv.isa import Isa, current
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.base import Cost
 
 FASTEST_CLOCK = 6.5e9  # cycles a second: lower bounds must hold on any CPU
@@ -34,6 +35,14 @@ class Machine:
         """`rate` of each."""
         far = np.where(footprints <= 0.5 * self.l3, self.isa.l3_rate, self.isa.dram_rate)
         return np.where(footprints <= 0.75 * self.l2, self.isa.l2_rate, far)
+
+    def moving(self, size: float) -> float:
+        """Cycles to move `size` bytes once, from the level that holds them."""
+        return size / self.rate(size)
+
+    def direct_cost(self, problem: ConvProblem, cycles: float) -> Cost:
+        """`cost` of an algorithm that does the products of the direct sum: none is below their FMA slots."""
+        return self.cost(problem.flops / (2 * self.isa.lanes * self.isa.fma_rate), cycles, problem.threads)
 
     def cost(self, floor: float, cycles: float, threads: int) -> Cost:
         """Seconds from cycles of one core, shared by `threads`: the lower bound and the estimate."""

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from cpuconv.isa import Isa
 from cpuconv.micro.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
-from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile, kind_of
-from cpuconv.solvers.shared.base import FLOAT, Operand, Space, Step, divide, view_args
+from cpuconv.micro.rows import BLOCKED, CHANNELS, ROWS, RowTile
+from cpuconv.solvers.shared.arguments import worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Space, Step, divide
+from cpuconv.solvers.shared.views import plane, row_tile, view_args
 from layouts import Strides
 
 _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; where groups pass in turn, fewer pages
-
-
-def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Strides, ...]]:
-    """Height, width and strides of the same plane with as few rows as the views allow."""
-    if width == 1:
-        return 1, height, tuple(view._replace(w=view.h) for view in views)
-    if height == 1 or all(view.h == width * view.w for view in views):
-        return 1, height * width, views
-    return height, width, views
-
-
-def row_tile(isa: Isa, view: Strides) -> RowTile:
-    """The row loops for a view."""
-    return RowTile(isa.lanes, kind_of(isa.lanes, view.block, view.cb, view.c, view.w))
 
 
 def _lanes(isa: Isa, channels: int, *views: Strides) -> int:
@@ -82,22 +70,19 @@ def reorder_step(
         channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, FLOAT)
         target = source._replace(n=target.n)
     lanes = _lanes(isa, channels, source, target)
-    tiles = [RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w)) for view in (source, target)]
+    read, written = row_tile(lanes, source), row_tile(lanes, target)
     stored = divide(channels, target.block) * target.block
-    mode, parts = _mode(*tiles, target.block)
-    by_pixel = CHANNELS in (tiles[0].kind, tiles[1].kind)  # the groups of a pixel share its cache lines and page
+    mode, parts = _mode(read, written, target.block)
+    by_pixel = CHANNELS in (read.kind, written.kind)  # the groups of a pixel share its cache lines and page
     chunk = min(_CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK, width)
     groups, chunks = divide(stored, lanes), divide(width, chunk)
     spare = _spare(mode, lanes, channels, source, target)
     buffer_step = chunk * lanes * FLOAT if mode == BOTH or not parts else 0
-    args = {
+    args: Args = {
         "x": x.ref,
         "y": y.ref,
-        "buffer": space.reserve(buffer_step * threads) if buffer_step else 0,
-        "buffer_step": buffer_step,
+        **worker_args("buffer", space, buffer_step, threads),
         "units": n * groups * rows * chunks,
-        "x_image": source.n,
-        "y_image": target.n,
         "channels": channels,
         "stored": stored,
         "groups": groups,
@@ -110,4 +95,4 @@ def reorder_step(
         **view_args("x", source),
         **view_args("y", target),
     }
-    return Step(reorder, ReorderTile(lanes, *tiles, mode, parts), args)
+    return Step(reorder, ReorderTile(lanes, read, written, mode, parts), args)

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def segment(isa: Isa, channels: int) -> tuple[int, int]:
     return min(channels, isa.lanes), channels % isa.lanes if channels > isa.lanes else 0
 
 
-def streams(isa: Isa, v: int, reduction: int) -> bool:
+def streams(isa: Isa, v: Any, reduction: int) -> Any:
     """Whether a panel of weights does not stay in L1 beside the pixels, so that every tile reads it from L2."""
     return v * isa.lanes * FLOAT * reduction > _L1_WEIGHTS
 
@@ -112,13 +112,16 @@ class _Table(NamedTuple):
         wide = [(scale * tile.v, scale * tile.rows * tile.cols) for tile in tiles]
         stores = np.array([v * n * isa.store_cost for v, n in wide])
         return cls(
-            np.array(tiles, object),
-            *np.array([(tile.v, tile.rows, tile.cols) for tile in tiles]).T.copy(),
-            np.array([v for v, _ in wide]),
-            *(np.array([_step(isa, v, n, streamed) for v, n in wide]) for streamed in (False, True)),
-            np.array([_efficiency(isa, v) for v, _ in wide]),
-            stores,
-            stores * (1 - 1 / scale),
+            tiles=np.array(tiles, object),
+            v=np.array([tile.v for tile in tiles]),
+            rows=np.array([tile.rows for tile in tiles]),
+            cols=np.array([tile.cols for tile in tiles]),
+            wide=np.array([v for v, _ in wide]),
+            step=np.array([_step(isa, v, n, False) for v, n in wide]),
+            streamed=np.array([_step(isa, v, n, True) for v, n in wide]),
+            efficiency=np.array([_efficiency(isa, v) for v, _ in wide]),
+            stores=stores,
+            unstored=stores * (1 - 1 / scale),
         )
 
     def some(self, able: np.ndarray) -> _Table:

@@ -12,9 +12,11 @@ from cpuconv.isa import Isa
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operand, Ref, Space, Step, divide, parts_each
+from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Filters, Packing, Transformed
+from cpuconv.solvers.shared.sharing import first_even, parts_each
 from cpuconv.solvers.shared.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 
 Size = tuple[int, int]  # rows and columns
@@ -130,17 +132,13 @@ def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: M
     return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
 
 
-def _blocks(problem: ConvProblem, total: int, block: int, columns: int, panels: int) -> tuple[int, int]:
-    """Blocks of tiles and chunks of panels that share the work evenly; every block has at least `columns` tiles."""
-    threads = problem.threads
-    most = max(1, total // columns)
-    blocks = min(most, divide(total, block))
-    if problem.groups * blocks % threads == 0:
-        return blocks, 1
+def _share(problem: ConvProblem, total: int, params: Any, panels: int) -> tuple[int, int]:
+    """Blocks of tiles and chunks of panels that share the work evenly; every block has at least a GEMM tile's tiles."""
+    threads, most = problem.threads, max(1, total // params.n)
+    blocks = min(most, divide(total, params.block))
     finer = divide(blocks, threads) * threads
-    if finer <= most:
-        return finer, 1
-    return blocks, min(panels, threads)
+    options = [(blocks, 1), *([(finer, 1)] if finer <= most else []), (blocks, min(panels, threads))]
+    return first_even(threads, problem.groups, options)
 
 
 def _gemm(isa: Isa, params: Any, channels: int, block: int, complex_: bool) -> GemmTile:
@@ -163,50 +161,29 @@ def _gemm(isa: Isa, params: Any, channels: int, block: int, complex_: bool) -> G
     return replace(tile, fetch=divide(tile.vectors, divide(block, params.n)) if block > _FOLLOWED else 0)
 
 
-def step(
-    problem: ConvProblem,
-    params: Any,
-    isa: Isa,
-    space: Space,
-    x: Operand,
-    y: Operand,
-    residual: Operand | None,
-    m: Size,
-    a: Size,
-    forward: MicroRef,
-    backward: MicroRef,
-    planes: Planes,
-    scratch: int = 0,
-    dilation: Size = (1, 1),
-) -> Step:
-    """The tiled kernel's tile and arguments.
+@dataclass(frozen=True)
+class Transform:
+    """A transform of tiles: the micro-kernels, and what the driver must know of them."""
 
-    Parameters
-    ----------
-    problem : ConvProblem
-    params : Any
-        A candidate with v, n, block and chunk.
-    isa : Isa
-    space : Space
-    x, y : Operand
-    residual : Operand | None
-    m, a : Size
-        Rows and columns of the output tile and of the input tile.
-    forward, backward : MicroRef
-        The transforms.
-    planes : Planes
-    scratch : int
-        Scratch memory of the transforms, in vectors.
-    dilation : Size
-        Step between a tile's pixels, in and out.
-    """
-    lanes = isa.lanes
+    m: Size  # output tile
+    a: Size  # input tile
+    planes: Planes
+    forward: MicroRef
+    backward: MicroRef
+    scratch: int = 0  # vectors that the micro-kernels need for themselves
+    dilation: Size = (1, 1)  # step between a tile's pixels, in and out
+
+
+def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, space: Space, operands: Operands) -> Step:
+    """The tiled kernel's tile and arguments; `params` has v, n, block and chunk."""
+    x, lanes = operands.x, isa.lanes
+    m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
     pixel = FLOAT * lanes
     tiles = places(problem, m, dilation)
     total = max(1, problem.n) * len(tiles)
     channel_blocks, vectors = divide(problem.cg, lanes), divide(problem.kg, lanes)
     panels = divide(vectors, params.v)
-    blocks, chunks = _blocks(problem, total, params.block, params.n, panels)
+    blocks, chunks = _share(problem, total, params, panels)
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
@@ -218,13 +195,9 @@ def step(
         "pair_gemm": MicroRef(gemm_strip, _gemm(isa, params, problem.cg, most, True)) if planes.pairs else 0,
         "tile_vectors": params.v,
         "tile_columns": params.n,
-        "forward": forward,
-        "backward": backward,
-        "x": x.ref,
-        "y": y.ref,
-        "w": Ref("w"),
-        "bias": Ref("bias"),
-        "residual": residual.ref if residual else y.ref,
+        "forward": transform.forward,
+        "backward": transform.backward,
+        **operand_args(operands),
         "table": table,
         "segments": channel_blocks,
         "panel_bytes": problem.cg * params.v * pixel,
@@ -236,7 +209,7 @@ def step(
         "chunks": chunks,
         "places": tiles,
         "tiles": len(tiles),
-        "groups": problem.groups,
+        **problem_args(tiled, problem),
         "total": total,
         "blocks": blocks,
         "most": most,
@@ -248,35 +221,19 @@ def step(
         "column_step": dilation[1],
         "reach_rows": (a[0] - 1) * dilation[0] + 1,
         "reach_columns": (a[1] - 1) * dilation[1] + 1,
-        "in_height": problem.h,
-        "in_width": problem.w,
-        "pad_top": problem.pads[0],
-        "pad_left": problem.pads[2],
         "channel_blocks": channel_blocks,
         "x_image": x.strides.n,
         "x_cb": x.strides.cb,
         "x_h": x.strides.h,
-        "y_image": y.strides.n,
-        "y_vector": y.strides.cb,
-        "y_line": y.strides.h,
-        "v": space.reserve(v_step * problem.threads),
-        "v_step": v_step,
+        **output_args(operands.y),
+        **worker_args("v", space, v_step, problem.threads),
         "v_plane": v_plane,
-        "m": space.reserve(m_step * problem.threads),
-        "m_step": m_step,
+        **worker_args("m", space, m_step, problem.threads),
         "m_plane": m_plane,
-        "patch": space.reserve(patch_step * problem.threads),
-        "patch_step": patch_step,
-        "scratch": space.reserve(scratch * pixel * problem.threads) if scratch else 0,
-        "scratch_step": scratch * pixel,
+        **worker_args("patch", space, patch_step, problem.threads),
+        **worker_args("scratch", space, scratch * pixel, problem.threads),
     }
     return Step(tiled, TiledTile(lanes), args, parts_each(problem, problem.groups * blocks * chunks))
-
-
-def _activations(problem: ConvProblem, machine: Machine) -> float:
-    """Cycles to read the input and write the output."""
-    moved = problem.in_bytes + problem.out_bytes
-    return moved / machine.rate(moved)
 
 
 def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
@@ -294,7 +251,7 @@ class Forms(NamedTuple):
     """
 
     tiles: np.ndarray
-    count: np.ndarray
+    planes: np.ndarray
     products: np.ndarray
     forward: np.ndarray
     backward: np.ndarray
@@ -309,11 +266,12 @@ def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
     vectors = divide(problem.kg, isa.lanes)
     panels = problem.cg * vectors
     multiply = forms.tiles * forms.products * (panels / (isa.fma_rate * max(isa.efficiency)))
-    weight_bytes = forms.count * (panels * isa.lanes * FLOAT)
+    weight_bytes = forms.planes * (panels * isa.lanes * FLOAT)
     weights = weight_bytes / machine.rates(weight_bytes)
-    transforms = forms.tiles * _transforms(problem, isa, forms.count, (forms.forward, forms.backward))
+    transforms = forms.tiles * _transforms(problem, isa, forms.planes, (forms.forward, forms.backward))
     least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
-    return machine.seconds(problem.groups * float(least) + _activations(problem, machine), problem.threads)
+    activations = machine.moving(problem.in_bytes + problem.out_bytes)
+    return machine.seconds(problem.groups * float(least) + activations, problem.threads)
 
 
 def cost(
@@ -344,11 +302,12 @@ def cost(
     transforms = count * block * channel_blocks * pixel
     summed = count * block * params.chunk * params.v * pixel
     again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
-    weights = weight_bytes / machine.rate(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
+    weights = machine.moving(weight_bytes) + again * weight_bytes / (_STREAMED * isa.l3_rate)
     missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
     moved = total * count * (channel_blocks + vectors) * pixel
     traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
     floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
     products = max(multiply, weights) + _APART * min(multiply, weights)
-    estimate = problem.groups * (products + transform + traffic) + _activations(problem, machine)
+    activations = machine.moving(problem.in_bytes + problem.out_bytes)
+    estimate = problem.groups * (products + transform + traffic) + activations
     return machine.cost(floor, estimate, problem.threads)
