@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -77,24 +76,6 @@ def test_the_whole_way(tmp_path: Path) -> None:
     explained = run("-m", "autotune", "explain", "good:3")
     for word in ("fast", "model", "slow", "other", "does not apply", "±"):
         assert word in explained.stdout
-
-
-class Cells(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.cells: list[str] = []
-
-    def handle_starttag(self, tag, attributes) -> None:
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data) -> None:
-        if self.open and self.open[-1] == "td":
-            self.cells.append(data.strip())
 
 
 def test_the_first_warmup_measures_the_roofs(
@@ -172,10 +153,8 @@ def test_formats_and_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     records = list(csv.DictReader(io.StringIO(table("--format", "csv"))))
     assert [record["algorithm"] for record in records] == ["fast", "good"]
     assert float(records[0]["time_us"]) == pytest.approx(100, rel=0.05)
-    page = Cells()
-    page.feed(table("--format", "html"))
-    assert page.open == []
-    assert "fast" in page.cells and "4 KiB" in page.cells
+    cells = re.findall(r"<td[^>]*>([^<]+)", table("--format", "html"))
+    assert {"fast", "4 KiB"} <= {cell.strip() for cell in cells}
     output = tmp_path / "table.md"
     output.write_text("old")
     assert table("--output", str(output)) == ""
