@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import shutil
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from bench.tuning import fake
     from cpuconv.solvers.shared.machine import Machine
 
-ROOT = Path(__file__).resolve().parent.parent
-
 # Before cpuconv is imported: CPUCONV_TEST_CACHE names a folder that outlives the session, else kernels start cold.
 _kept = os.environ.get("CPUCONV_TEST_CACHE")
 CACHE = Path(_kept).absolute() if _kept else Path(tempfile.mkdtemp(prefix="cpuconv-tests-"))
@@ -28,7 +27,11 @@ os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 os.umask(0o022)  # kernels are not kept in folders that others may write to
 
 import machines  # noqa: E402
+import processes  # noqa: E402
+from processes import ROOT  # noqa: E402, F401
 
+from autotune.store import database  # noqa: E402
+from autotune.wisdom import tiers  # noqa: E402
 from cpuconv import session  # noqa: E402
 from cpuconv.session import Session  # noqa: E402
 
@@ -59,6 +62,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(monkeypatch: pytest.MonkeyPatch, tables: Path) -> Session:
     """What the process remembers, which is nothing yet; no shipped table decides, and no thread writes to stores."""
     monkeypatch.setattr(session, "current", Session(tables=tables, attended=False))
+    monkeypatch.setattr(database, "_warned", set())
+    monkeypatch.delenv(tiers.PINNED, raising=False)
     return session.current
 
 
@@ -94,7 +99,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def environ() -> dict[str, str]:
     """The environment of a process that imports this tree and its tests."""
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    return {**os.environ, "PYTHONPATH": processes.PATH}
 
 
 @pytest.fixture
@@ -105,6 +110,47 @@ def own_store(tmp_path: Path) -> Path:
     (CACHE / "kernels").mkdir(parents=True, exist_ok=True)
     (folder / "kernels").symlink_to(CACHE / "kernels", target_is_directory=True)
     return folder
+
+
+@pytest.fixture
+def our_store(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store that this process looks into, empty."""
+    from autotune.store.store import Store
+
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
+    return Store()
+
+
+@pytest.fixture
+def fake_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here and in processes: the fake workload on its clock, a store of the test's own, and an empty folder."""
+    from bench.tuning import fake
+
+    monkeypatch.setenv("PYTHONPATH", processes.PATH)
+    monkeypatch.setenv("AUTOTUNE_WORKLOAD", "bench.tuning.fake:workload")
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("FAKE_CLOCK", "1")
+    fake.install(monkeypatch.setattr)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., str]:
+    """Save an ONNX model "net" of the given nodes, inputs and weights, and give its path."""
+    import models
+
+    pytest.importorskip("onnx")
+    return functools.partial(models.save, tmp_path / "net.onnx")
+
+
+@pytest.fixture
+def default_threads() -> Iterator[None]:
+    """The number of threads that users set is the default's again afterwards."""
+    from cpuconv.runtime.threads import maximum_threads, set_num_threads
+
+    set_num_threads(maximum_threads())
+    yield
+    set_num_threads(maximum_threads())
 
 
 @pytest.fixture(scope="module")

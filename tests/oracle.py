@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -9,7 +10,9 @@ import numpy as np
 
 import cpuconv
 import layouts
+from cpuconv.choice.model import Choice, Limits
 from cpuconv.isa import current
+from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.plan import Plan
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
@@ -56,13 +59,14 @@ def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
 
 
-def activation(shape: tuple[int, int, int, int], layout: str = "NCHW", seed: int = 0) -> np.ndarray:
-    """A unit-normal activation of logical `shape` in `layout`, tail channels zero."""
-    return guarded(layouts.from_nchw(normal(shape, seed), layout))
+def operands(
+    problem: ConvProblem, seed: int = 0, bias: bool = True, view: Callable[[np.ndarray], np.ndarray] = guarded
+) -> Operands:
+    """Operands of a problem, `view` of the input and of the residual; tail channels are zero."""
 
+    def activation(shape: tuple[int, int, int, int], layout: str, seed: int) -> np.ndarray:
+        return view(layouts.from_nchw(normal(shape, seed), layout))
 
-def operands(problem: ConvProblem, seed: int = 0, bias: bool = True) -> Operands:
-    """Operands of a problem."""
     scale = np.float32((problem.cg * problem.r * problem.s) ** -0.5)
     return Operands(
         activation(problem.in_shape, problem.in_layout, seed),
@@ -72,8 +76,26 @@ def operands(problem: ConvProblem, seed: int = 0, bias: bool = True) -> Operands
     )
 
 
-def plan(problem: ConvProblem, given: Operands, algorithm: str | None = None, accuracy: str = "fast") -> Plan:
-    """A plan of the problem by the model, or by name."""
+class Spoilt(Workspaces):
+    """Workspaces of NaN: a kernel that reads what it has not written gives NaN."""
+
+    def take(self, size: int) -> Workspace:
+        workspace = super().take(size)
+        workspace.memory[: size // 4 * 4].view(np.float32)[:] = np.nan
+        return workspace
+
+
+def plan(
+    problem: ConvProblem,
+    given: Operands,
+    algorithm: str | Candidate | None = None,
+    accuracy: str = "fast",
+    workspaces: Workspaces | None = None,
+) -> Plan:
+    """A plan of the problem by the model, by name, or of a candidate, whether its solver lists it or not."""
+    if isinstance(algorithm, Candidate):
+        packed = algorithm.packing(problem).pack(given.w)
+        return Plan(problem, Choice(algorithm, "named"), Limits("fast"), packed, given.bias, workspaces or Spoilt())
     top, bottom, left, right = problem.pads
     return cpuconv.plan(
         problem.in_shape,
@@ -121,10 +143,16 @@ def run(made: Plan, given: Operands) -> np.ndarray:
 
 
 def check(
-    problem: ConvProblem, algorithm: str | None = None, *, accuracy: str = "fast", seed: int = 0, bias: bool = True
+    problem: ConvProblem,
+    algorithm: str | Candidate | None = None,
+    *,
+    accuracy: str = "fast",
+    seed: int = 0,
+    bias: bool = True,
+    view: Callable[[np.ndarray], np.ndarray] = guarded,
 ) -> Plan:
     """Run a plan on random operands and compare with the oracle; returns the plan."""
-    given = operands(problem, seed, bias)
+    given = operands(problem, seed, bias, view)
     made = plan(problem, given, algorithm, accuracy)
     y = run(made, given)
     expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)

@@ -4,35 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from strided import Convertible, Exporter, read_only
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.problem.arrays import as_float32_view, check_activation_array, check_out, logical_shape
 from cpuconv.problem.problem import ConvProblem
 
 BASE = np.arange(240, dtype=np.float32).reshape(2, 5, 4, 6)
-
-
-class Exporter:
-    """An object with ``__dlpack__``, on the device it is told."""
-
-    def __init__(self, array: np.ndarray, device: int = 1):
-        self.array, self.kind, self.device = array, device, f"device {device}"
-
-    def __dlpack__(self, **keywords):
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self):
-        return self.kind, 0
-
-
-class Convertible:
-    """An object with ``__array__`` and nothing else."""
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
-
-    def __array__(self, dtype=None, copy=None):
-        return self.array
 
 
 class Tensor(Exporter):
@@ -49,12 +27,6 @@ class Tensor(Exporter):
         other = Tensor(self.array)
         other.requires_grad = False
         return other
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 @pytest.mark.parametrize(
@@ -143,28 +115,6 @@ def test_out_accepted():
     check_out(np.empty((0, 3), np.float32), (0, 3), [np.empty((0, 3), np.float32), None])
     halves = np.empty((2, 4), np.float32)
     check_out(halves[0], (4,), [halves[1]])
-
-
-@pytest.mark.parametrize(
-    "out, kind, message",
-    [
-        ([[0.0]], ArgumentTypeError, "'out' must be a NumPy array or a torch tensor, not a list"),
-        (np.empty((2, 3)), ArgumentTypeError, "'out' must be of dtype float32"),
-        (np.empty((3, 2), np.float32), ArgumentError, r"'out' must be of shape \(2, 3\), not \(3, 2\)"),
-        (read_only(np.empty((2, 3), np.float32)), ArgumentError, "'out' must be writable, not read-only"),
-        (np.empty((3, 2), np.float32).T, ArgumentError, "'out' must be C-contiguous"),
-        (np.empty((2, 6), np.float32)[:, ::2], ArgumentError, "'out' must be C-contiguous"),
-    ],
-)
-def test_out_refused(out, kind, message):
-    with pytest.raises(kind, match=message):
-        check_out(out, (2, 3))
-
-
-def test_out_must_not_overlap():
-    x = np.empty((4, 4), np.float32)
-    with pytest.raises(ArgumentError, match="'out' must be memory of its own, not memory that an input occupies"):
-        check_out(x[1:3], (2, 4), [None, x.T])
 
 
 def test_activation_array_shapes():

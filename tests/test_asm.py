@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
+import itertools
+from collections.abc import Iterator
 
 import pytest
 from asm import count_fma, hot_loop, needs_fma, vector_spills
 
-from autotune.interpreter import python
 from cpuconv.isa import current
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.lanes import LaneTile, lane_strip
@@ -28,66 +26,44 @@ MOST_STREAM_SPILLS = 0.1  # a FMA, where prefetches of weights crowd the schedul
 
 
 def gemm(v: int, rows: int, cols: int, **options: int) -> GemmTile:
-    return GemmTile(ISA.lanes, v, rows, cols, unroll=ISA.lanes, xs=ISA.lanes, ys=ISA.lanes, **options)
+    return GemmTile(ISA.lanes, v, rows, cols, **{"unroll": ISA.lanes, "xs": ISA.lanes, "ys": ISA.lanes, **options})
+
+
+def gemm_tiles() -> Iterator[tuple[GemmTile, int, float, int | None]]:
+    """Tiles, each with the FMAs of a turn of its loop, the most spills a FMA, and its prefetches if it has any."""
+    for v, rows, cols in FULL + FLAT:
+        assert tiling.fits(ISA, v, rows * cols)
+        yield gemm(v, rows, cols), v * rows * cols * ISA.lanes, MOST_SPILLS, None
+    for v, rows, cols in FULL:
+        ahead = (v + 1) * ISA.lanes + -(-cols * 4 * ISA.lanes // 64)
+        tile = gemm(v, rows, cols, stream=True, fetch=True, resume=True, suspend=True)
+        yield tile, v * rows * cols * ISA.lanes, MOST_STREAM_SPILLS, ahead
+        for unroll, stride in ((3, 1), (3, 2), (7, 2), (11, 4), (4, 4)):
+            yield gemm(v, rows, cols, unroll=unroll, xs=stride), v * cols * unroll, MOST_STREAM_SPILLS, None
+    for v, n in enumerate(ISA.pairs, 1):
+        ahead = (2 * v + 2) * ISA.lanes + 2 * -(-n * 4 * ISA.lanes // 64)
+        tile = gemm(v, 2, n, stream=True, fetch=2, epilogue=False, complex=True)
+        yield tile, 4 * v * n * ISA.lanes, MOST_SPILLS, ahead
+    for v, loose in itertools.product(range(1, len(ISA.pixels) + 1), range(ISA.lanes)):
+        n = planar.most_channels(ISA, v, loose)
+        if n > 0 and loose <= ISA.lanes // planar._LOOSE:
+            tile = gemm(v, 1, n, unroll=8, xs=1, ys=0, ks=n, fetch=1, planar=True, loose=loose)
+            yield tile, (v * n + loose) * 8, MOST_SPILLS, None
+
+
+def name(value: object) -> str | None:
+    return f"{value.v}x{value.rows}x{value.cols}" if isinstance(value, GemmTile) else None
 
 
 @needs_fma
-@pytest.mark.parametrize("v, rows, cols", FULL + FLAT)
-def test_gemm_loop(v, rows, cols):
-    assert tiling.fits(ISA, v, rows * cols)
-    tile = gemm(v, rows, cols)
+@pytest.mark.parametrize("tile, fmas, spills, prefetches", gemm_tiles(), ids=name)
+def test_gemm_loop(tile, fmas, spills, prefetches):
     body = hot_loop(gemm_strip.assembly(tile))
-    assert count_fma(body) == v * rows * cols * tile.unroll
-    assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
-
-
-@needs_fma
-@pytest.mark.parametrize("v, rows, cols", FULL)
-def test_streaming_gemm_loop(v, rows, cols):
-    tile = gemm(v, rows, cols, stream=True, fetch=True, resume=True, suspend=True)
-    body = hot_loop(gemm_strip.assembly(tile))
-    assert count_fma(body) == v * rows * cols * tile.unroll
-    assert len(vector_spills(body)) <= MOST_STREAM_SPILLS * count_fma(body)
-    if "prefetch" in "\n".join(body):  # x86; other targets have other names
-        assert "\n".join(body).count("prefetcht") == (v + 1) * tile.unroll + -(-cols * 4 * ISA.lanes // 64)
-
-
-@needs_fma
-@pytest.mark.parametrize("v, n", list(enumerate(ISA.pairs, 1)))
-def test_complex_gemm_loop(v, n):
-    tile = gemm(v, 2, n, stream=True, fetch=2, epilogue=False, complex=True)
-    body = hot_loop(gemm_strip.assembly(tile))
-    assert count_fma(body) == 4 * v * n * tile.unroll
-    assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
-    if "prefetch" in "\n".join(body):
-        assert "\n".join(body).count("prefetcht") == (2 * v + 2) * tile.unroll + 2 * -(-n * 4 * ISA.lanes // 64)
-
-
-@needs_fma
-@pytest.mark.parametrize("unroll, stride", [(3, 1), (3, 2), (7, 2), (11, 4), (4, 4)])
-@pytest.mark.parametrize("v, rows, cols", FULL)
-def test_planar_gemm_loop(v, rows, cols, unroll, stride):
-    tile = GemmTile(ISA.lanes, v, rows, cols, unroll=unroll, xs=stride, ys=ISA.lanes)
-    body = hot_loop(gemm_strip.assembly(tile))
-    assert count_fma(body) == v * cols * unroll
-    assert len(vector_spills(body)) <= MOST_STREAM_SPILLS * count_fma(body)
-
-
-def planar_tiles() -> list[GemmTile]:
-    """The tiles that the planar solver may choose, with and without loose pixels."""
-    tiles = []
-    for v in range(1, len(ISA.pixels) + 1):
-        for loose in range(ISA.lanes // planar._LOOSE + 1):
-            if (n := planar.most_channels(ISA, v, loose)) > 0:
-                tiles.append(GemmTile(ISA.lanes, v, 1, n, 8, xs=1, ys=0, ks=n, fetch=1, planar=True, loose=loose))
-    return tiles
-
-
-@pytest.mark.parametrize("tile", planar_tiles(), ids=lambda tile: f"{tile.v}x{tile.cols}+{tile.loose}")
-def test_planar_loop(tile):
-    body = hot_loop(gemm_strip.assembly(tile))
-    assert count_fma(body) == (tile.v * tile.cols + tile.loose) * tile.unroll
-    assert len(vector_spills(body)) <= MOST_SPILLS * count_fma(body)
+    assert count_fma(body) == fmas
+    assert len(vector_spills(body)) <= spills * fmas
+    text = "\n".join(body)
+    if prefetches and "prefetch" in text:  # x86; other targets have other names
+        assert text.count("prefetcht") == prefetches
 
 
 def lane_tiles(line: str, mix: int) -> list[LaneTile]:
@@ -124,15 +100,6 @@ def test_lane_loops(line, mix):
         else:  # LLVM may take two kernel rows a turn
             assert fmas > 0 and fmas % (tile.rows * tile.cols * tile.s) == 0
             assert spills <= MOST_LOOPED_SPILLS * fmas
-
-
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="compiles for x86")
-@pytest.mark.skipif("NUMBA_CPU_NAME" in os.environ, reason="a CPU is named already")
-def test_avx2():
-    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__)
-    environ = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 ATT = """

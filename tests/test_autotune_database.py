@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from stored import row
 
 from autotune.store import database
 from autotune.store.database import StoreWarning
@@ -18,14 +19,8 @@ from autotune.store.schema import MIGRATIONS
 from autotune.store.store import Row, Store
 
 
-def row(candidate: str, seconds: float, **values) -> Row:
-    given = {"device": "d", "problem": "p", "sources": "s", "state": "ok", "median": seconds, "score": seconds}
-    return Row(**{**given, "candidate": candidate, **values})
-
-
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(database, "_warned", set())
+def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "store.sqlite"
 
 
@@ -36,24 +31,34 @@ DAMAGED = {
 }
 
 
+def change(path: Path, statement: str) -> list[tuple]:
+    """Run a statement on the file, as another program does; gives what it finds."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """The connections that are opened, the latest last."""
+    connect, made = sqlite3.connect, []
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *given, **options: made.append(connect(*given, **options)) or made[-1]
+    )
+    return made
+
+
 def spoil(path: Path, kind: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "torn":
         Store(path).put([row(f"c{n}", 1e-3) for n in range(500)])
-        connection = sqlite3.connect(path)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.close()
+        change(path, "PRAGMA wal_checkpoint(TRUNCATE)")
         content = path.read_bytes()
         path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     elif kind == "foreign":
-        connection = sqlite3.connect(path)
-        connection.execute("CREATE TABLE trials (mine)")
-        connection.close()
+        change(path, "CREATE TABLE trials (mine)")
     elif kind == "newer":
         Store(path).close()
-        connection = sqlite3.connect(path)
-        connection.execute(f"PRAGMA user_version={database.VERSION + 1}")
-        connection.close()
+        change(path, f"PRAGMA user_version={database.VERSION + 1}")
     else:
         path.write_bytes(DAMAGED[kind])
 
@@ -76,7 +81,6 @@ def test_what_cannot_be_used_is_set_aside(path: Path, kind: str) -> None:
 def test_the_second_set_aside_has_its_own_name(path: Path) -> None:
     for number in (1, 2):
         spoil(path, "garbage")
-        database._warned.clear()
         with pytest.warns(StoreWarning, match=f"corrupt-{number}"):
             Store(path).close()
 
@@ -108,8 +112,8 @@ def test_who_passes_a_file_over_and_then_moves_it_warns_once(path: Path, kind: s
 def test_a_row_that_has_changed_is_passed_over(path: Path) -> None:
     kept = Store(path)
     kept.put([row("a", 1e-3), row("b", 2e-3), row("c", 3e-3)])
-    kept._connection.execute("UPDATE trials SET median = 4e-3 WHERE candidate = 'a'")
-    kept._connection.execute("UPDATE trials SET candidate = 'x' WHERE candidate = 'c'")
+    change(path, "UPDATE trials SET median = 4e-3 WHERE candidate = 'a'")
+    change(path, "UPDATE trials SET candidate = 'x' WHERE candidate = 'c'")
     with pytest.warns(StoreWarning, match="rows that are damaged; they are passed over") as caught:
         assert kept.best("d", "p", sources={"s"}).candidate == "b"
         assert [each.candidate for each in kept.rows("d", "p")] == ["b"]
@@ -146,9 +150,9 @@ def test_a_store_of_the_first_version_is_migrated(path: Path) -> None:
     assert [each.problem for each in kept.finished("d")] == ["p"]
     kept.put([row("b", 5e-4)])
     assert Store(path).best("d", "p", sources={"s"}).candidate == "b"
-    fresh = Store(path.with_name("fresh.sqlite"))
-    query = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
-    assert kept._connection.execute(query).fetchall() == fresh._connection.execute(query).fetchall()
+    with Store(path.with_name("fresh.sqlite")) as fresh:
+        query = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+        assert change(kept.path, query) == change(fresh.path, query)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +167,7 @@ def test_a_store_of_the_first_version_is_migrated(path: Path) -> None:
 def test_a_file_with_other_tables_is_no_store(path: Path, statement: str) -> None:
     """What a file brings must not run inside our statements."""
     Store(path).close()
-    connection = sqlite3.connect(path)
-    connection.execute(statement)
-    connection.close()
+    change(path, statement)
     with pytest.warns(StoreWarning, match="its tables are not a store's"):
         Store(path).put([row("a", 1e-3)])
     assert path.with_name("store.sqlite.corrupt-1").exists()
@@ -173,8 +175,8 @@ def test_a_file_with_other_tables_is_no_store(path: Path, statement: str) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SQLite's other file systems are those of Unix")
 def test_a_file_system_without_shared_memory_gets_another_journal(path: Path, monkeypatch) -> None:
-    with Store(path) as kept:
-        assert database.journal(kept._connection) == "wal"
+    with Store(path):
+        assert change(path, "PRAGMA journal_mode") == [("wal",)]
     path.unlink()
     connect = sqlite3.connect
 
@@ -185,16 +187,16 @@ def test_a_file_system_without_shared_memory_gets_another_journal(path: Path, mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with Store(path) as kept:
-            assert database.journal(kept._connection) == "delete"
+            assert change(path, "PRAGMA journal_mode") == [("delete",)]
             kept.put([row("a", 1e-3)])
             assert kept.best("d", "p", sources={"s"}).candidate == "a"
 
 
-def test_a_full_disk_leaves_memory(path: Path) -> None:
+def test_a_full_disk_leaves_memory(path: Path, opened: list[sqlite3.Connection]) -> None:
     kept = Store(path)
     kept.put([row("a", 2e-3)])
-    (pages,) = kept._connection.execute("PRAGMA page_count").fetchone()
-    kept._connection.execute(f"PRAGMA max_page_count={pages}")
+    (pages,) = opened[-1].execute("PRAGMA page_count").fetchone()
+    opened[-1].execute(f"PRAGMA max_page_count={pages}")
     with pytest.warns(StoreWarning, match="full.*in memory only") as caught:
         kept.put([row(f"c{n}" * 50, 1e-3 + n) for n in range(1000)])
         kept.put([row("z", 1e-4)])
@@ -205,10 +207,10 @@ def test_a_full_disk_leaves_memory(path: Path) -> None:
     assert [each.candidate for each in Store(path).rows("d", "p")] == ["a"]
 
 
-def test_a_read_only_file_leaves_memory(path: Path) -> None:
+def test_a_read_only_file_leaves_memory(path: Path, opened: list[sqlite3.Connection]) -> None:
     kept = Store(path)
     kept.put([row("a", 2e-3)])
-    kept._connection.execute("PRAGMA query_only=1")
+    opened[-1].execute("PRAGMA query_only=1")
     with pytest.warns(StoreWarning, match="readonly.*in memory only"):
         kept.put([row("b", 1e-3)])
     assert [each.candidate for each in kept.rows("d", "p")] == ["b", "a"]

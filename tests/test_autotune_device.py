@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,15 +51,34 @@ def test_the_fingerprint_is_whole_and_quick(monkeypatch: pytest.MonkeyPatch) -> 
     assert 1 <= told["cores"] <= told["affinity"]
 
 
-def test_the_target_is_what_numba_compiles_for() -> None:
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Device]:
+    """The fingerprint where the environment holds these of Numba's variables and no others."""
+
+    def look(**variables: str) -> Device:
+        with monkeypatch.context() as patch:
+            for name in ("CPU_NAME", "CPU_FEATURES", "ENABLE_AVX"):
+                patch.delenv(f"NUMBA_{name}", raising=False)
+            for name, value in variables.items():
+                patch.setenv(f"NUMBA_{name}", value)
+            return fingerprint.__wrapped__()
+
+    return look
+
+
+def test_the_target_is_what_numba_compiles_for(told: Callable[..., Device]) -> None:
     codegen = pytest.importorskip("numba.core.codegen")
-    host = device._target({})
+    host = told().features
     known = codegen.get_host_cpu_features().split(",")  # none where LLVM knows no features of the host
-    assert {*host[1].split(",")} - {""} == {part for part in known if part.startswith("+")}
-    assert device._target({"NUMBA_CPU_NAME": "haswell"}) == ("haswell", host[1])
-    assert device._target({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2"}) == ("haswell", "+avx2")
-    assert device._target({"NUMBA_CPU_NAME": "generic"}) == ("generic", "")
-    assert "+avx" not in device._target({"NUMBA_ENABLE_AVX": "0"})[1].split(",")
+    assert {*host.split(",")} - {""} == {part for part in known if part.startswith("+")}
+    for variables, target in (
+        ({"CPU_NAME": "haswell"}, ("haswell", host)),
+        ({"CPU_NAME": "haswell", "CPU_FEATURES": "+avx2"}, ("haswell", "+avx2")),
+        ({"CPU_NAME": "generic"}, ("generic", "")),
+    ):
+        device = told(**variables)
+        assert (device.cpu_name, device.features) == target
+    assert "+avx" not in told(ENABLE_AVX="0").features.split(",")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +90,8 @@ def test_the_target_is_what_numba_compiles_for() -> None:
         ("+neon,+dotprod", "neon"),
     ],
 )
-def test_isa_is_the_widest_whole_one(features: str, isa: str) -> None:
-    assert device._isa(features) == isa
+def test_isa_is_the_widest_whole_one(told: Callable[..., Device], features: str, isa: str) -> None:
+    assert told(CPU_FEATURES=features).isa == isa
 
 
 def test_cpuinfo_of_x86_and_arm(tmp_path: Path) -> None:

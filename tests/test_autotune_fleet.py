@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,9 @@ from autotune.store.store import Row, Store
 from autotune.tuning import fleet
 from autotune.wisdom.document import read
 from autotune.workload import Problem
-from bench.tuning import fake
 from bench.tuning.fake import workload
 
-HERE = Path(__file__).parent
-SPEC = "bench.tuning.fake:workload"
+pytestmark = pytest.mark.usefixtures("fake_workload")
 
 
 def problems(count: int) -> list[Problem]:
@@ -52,17 +49,7 @@ def test_problems_that_differ_in_threads_stay_together() -> None:
         assert {p.key for p in part if p.threads == 1} == {workload.with_threads(p.key, 1) for p in part}
 
 
-@pytest.fixture
-def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}{os.pathsep}{HERE}")
-    monkeypatch.setenv("AUTOTUNE_WORKLOAD", SPEC)
-    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("FAKE_CLOCK", "1")
-    fake.install(monkeypatch.setattr)
-    monkeypatch.chdir(tmp_path)
-
-
-def test_shards_merge_into_one(environ: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shards_merge_into_one(capsys: pytest.CaptureFixture[str]) -> None:
     Path("net.txt").write_text("".join(f"good:{n}\n" for n in range(1, 7)))
     for index in (1, 2):
         command = ["warmup", "net.txt", "--threads", "1", "--store", f"{index}.sqlite", "--shard", f"{index}/2"]
@@ -85,7 +72,7 @@ def test_shards_merge_into_one(environ: None, capsys: pytest.CaptureFixture[str]
     assert "good:6" in out and "6 problems have another best candidate" in err
 
 
-def test_tables_and_pruning(environ: None, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_tables_and_pruning(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     assert main(["warmup", "good:1", "--threads", "1"]) == OK
     assert main(["export", "--device-table", "tables"]) == OK
     key = fingerprint().key
@@ -109,7 +96,7 @@ def test_tables_and_pruning(environ: None, capsys: pytest.CaptureFixture[str], m
     assert json.loads(capsys.readouterr().out)["dropped"] == {key: 3}
 
 
-def test_what_is_refused_changes_nothing(environ: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.json").write_text("{}")
     for command in (["import", "bad.json"], ["merge", "bad.json"], ["diff", "bad.json"], ["import", "missing.json"]):
         assert main(command) == FAILED
@@ -132,7 +119,7 @@ def test_what_is_refused_changes_nothing(environ: None, capsys: pytest.CaptureFi
 
 
 @pytest.fixture
-def cluster(environ: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def cluster(fake_workload: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     distributed = pytest.importorskip("distributed")
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
 
@@ -198,7 +185,7 @@ def test_a_dead_worker_costs_its_task_only(cluster, tmp_path: Path, capsys: pyte
     assert len(tuned) + len(told["failed"]) == 2
 
 
-def test_no_cluster(environ: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(fleet, "PATIENCE", 0.5)
     assert main(["warmup", "good:1", "--threads", "1", "--dask", "tcp://127.0.0.1:9"]) == FAILED

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import run, start
+from stored import row
 
-from autotune.interpreter import python
-from autotune.store import claims, database, store
-from autotune.store.rows import Row
+from autotune.interpreter import VARIABLE
+from autotune.store import claims, store
 from autotune.store.store import Store
 from bench.tuning import kills
 
-REPO = Path(__file__).parents[1]
 KEY = ("d", "p", "warm")
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(database, "_warned", set())
-    return tmp_path / "store.sqlite"
 
 
 CLAIM = (
@@ -33,38 +26,31 @@ CLAIM = (
 )
 
 
-def elsewhere(path: Path, code: str = CLAIM) -> subprocess.Popen[str]:
-    """A process that claims the problem and tells whether it could."""
-    command = python("-c", code, str(path))
-    environ = {**os.environ, "PYTHONPATH": str(REPO)}
-    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
-
-
 @pytest.fixture
-def start_times_agree() -> None:
-    """QEMU invents for a process when it started itself, but not for others: then no claim of another holds."""
-    pid = os.getpid()
-    code = f"from autotune.store import claims; print(claims._started({pid}))"
-    environ = {**os.environ, "PYTHONPATH": str(REPO)}
-    if subprocess.check_output(python("-c", code), env=environ, text=True).strip() != str(claims._started(pid)):
-        pytest.skip("the start of a process is another thing to others")
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
 
 
-def test_one_claims_and_others_wait(path: Path, start_times_agree: None) -> None:
+# There a process sees another start of itself than others do, so that no claim of another holds.
+start_times_agree = pytest.mark.skipif(VARIABLE in os.environ, reason="QEMU invents when a process started")
+
+
+@start_times_agree
+def test_one_claims_and_others_wait(path: Path) -> None:
     mine, other = Store(path), Store(path)
     assert mine.claim(*KEY) and mine.claim(*KEY)
     assert not other.claim(*KEY)
     assert other.claim("d", "p", "cold") and other.claim("d", "q", "warm")
     other.release(*KEY)  # not the other's to release
     assert not other.claim(*KEY)
-    process = elsewhere(path)
-    assert process.communicate()[0] == "False\n"
+    assert run("-c", CLAIM, str(path)).stdout == "False\n"
     mine.release(*KEY)
     assert other.claim(*KEY)
 
 
-def test_a_claim_ends_with_its_process(path: Path, start_times_agree: None) -> None:
-    process = elsewhere(path, CLAIM + "; sys.stdin.read()")
+@start_times_agree
+def test_a_claim_ends_with_its_process(path: Path) -> None:
+    process = start("-c", CLAIM + "; sys.stdin.read()", str(path))
     assert process.stdout.readline() == "True\n"
     mine = Store(path)
     assert not mine.claim(*KEY)
@@ -123,10 +109,10 @@ def filled(tmp_path: Path) -> Callable[[int], Path]:
 
     def fill(problems: int) -> Path:
         path = tmp_path / f"{problems}.sqlite"
-        row = Row("d", "", "", "s", "ok", median=1.0, score=1.0, estimate=1.0, spread=0.1, count=9)
+        empty = row("", 1.0, estimate=1.0, spread=0.1, count=9)
         with Store(path) as kept:
             kept.put(
-                row._replace(problem=f"p{p}", candidate=f"c{n}(v=1)", score=1e-3 * (n + 1))
+                empty._replace(problem=f"p{p}", candidate=f"c{n}(v=1)", score=1e-3 * (n + 1))
                 for p in range(problems)
                 for n in range(100)
             )

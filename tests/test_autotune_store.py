@@ -5,30 +5,20 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
-import subprocess
-import textwrap
 import time
 from pathlib import Path
 
 import pytest
+from processes import finish, start
+from stored import row
 
-from autotune.interpreter import python
-from autotune.store import database
 from autotune.store.rows import KEY
-from autotune.store.store import Row, Store, shared
+from autotune.store.store import Store, shared
 from autotune.workload import Problem
-
-REPO = Path(__file__).parents[1]
-
-
-def row(candidate: str, seconds: float, **values) -> Row:
-    given = {"device": "d", "problem": "p", "sources": "s", "state": "ok", "median": seconds, "score": seconds}
-    return Row(**{**given, "candidate": candidate, **values})
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(database, "_warned", set())
+def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "store.sqlite"
 
 
@@ -146,18 +136,21 @@ def test_values_that_no_tuner_writes_are_ignored(path: Path) -> None:
     assert kept.best("d", "p", sources={"s"}).candidate == "a"
 
 
+WRITER = """
+import sys
+from stored import row
+from autotune.store.store import Store
+kept = Store(sys.argv[1])
+for n in range(100):
+    kept.put([row(sys.argv[2], 1e-3, problem=f"p{n}")])
+assert not kept.trouble
+"""
+
+
 def test_two_processes_write_at_once(path: Path) -> None:
-    code = """
-        import sys; sys.path[:0] = [sys.argv[1]]
-        from autotune.store.store import Row, Store
-        kept = Store(sys.argv[2])
-        for n in range(100):
-            kept.put([Row("d", f"p{n}", sys.argv[3], "s", "ok", median=1e-3, score=1e-3)])
-        assert not kept.trouble
-    """
-    command = python("-W", "error", "-c", textwrap.dedent(code), str(REPO), str(path))
-    writers = [subprocess.Popen([*command, name]) for name in ("a", "b")]
-    assert [writer.wait() for writer in writers] == [0, 0]
+    writers = [start("-W", "error", "-c", WRITER, str(path), name) for name in ("a", "b")]
+    for writer in writers:
+        finish(writer)
     kept = Store(path)
     for n in range(100):
         assert [each.candidate for each in kept.rows("d", f"p{n}")] == ["a", "b"]

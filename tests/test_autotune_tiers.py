@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import os
-import subprocess
 import time
 from pathlib import Path
 
+import processes
 import pytest
+import stored
 
-from autotune.interpreter import python
 from autotune.machine.device import fingerprint
-from autotune.store import database
 from autotune.store.database import StoreWarning
 from autotune.store.rows import COLD, Row
 from autotune.store.store import Store
@@ -21,20 +20,9 @@ from autotune.wisdom import tiers
 from autotune.wisdom.document import Wisdom
 from autotune.wisdom.tiers import Tiers
 
-REPO = Path(__file__).parents[1]
 HERE = fingerprint()
 SOURCES = frozenset({"s"})
-
-
-def row(candidate: str, seconds: float, **values) -> Row:
-    given = {"device": HERE.key, "problem": "p", "sources": "s", "state": "ok", "median": seconds, "score": seconds}
-    return Row(**{**given, "candidate": candidate, **values})
-
-
-@pytest.fixture(autouse=True)
-def warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_warned", set())
-    monkeypatch.delenv(tiers.PINNED, raising=False)
+row = functools.partial(stored.row, device=HERE.key)
 
 
 @pytest.fixture
@@ -151,13 +139,11 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
     assert (best(asked), older()) == ("current", [])
 
 
-PUT = """import sys; from autotune.store.store import Row, Store
-Store(sys.argv[1]).put([Row(sys.argv[2], "p", "b", "s", "ok", median=1e-3, score=1e-3)])"""
-
-
-def put_elsewhere(path: Path) -> None:
-    command = python("-c", PUT, str(path), HERE.key)
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(REPO)})
+PUT = """
+import sys, stored
+from autotune.store.store import Store
+Store().put([stored.row("b", 1e-3, device=sys.argv[1])])
+"""
 
 
 def test_what_this_process_writes_is_seen_at_once(path: Path) -> None:
@@ -175,9 +161,10 @@ def test_what_others_write_is_seen_soon(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tiers, "RECHECK_SECONDS", 1000.0)
     asked = Tiers()
     assert best(asked) == "a"
-    put_elsewhere(path)
+    processes.run("-c", PUT, HERE.key)
     assert best(asked) == "a"
-    asked._looks[HERE.key, True].until = time.monotonic()
+    later = time.monotonic() + tiers.RECHECK_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     assert best(asked) == "b"
 
 
@@ -191,31 +178,36 @@ def test_a_new_file_in_the_place_of_the_old_is_seen(path: Path) -> None:
     assert best(asked) == "b"
 
 
-def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path: Path, monkeypatch) -> None:
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the store was asked to find."""
+    find, asked = Store.find, []
+    monkeypatch.setattr(Store, "find", lambda store, *given: asked.append(given) or find(store, *given))
+    return asked
+
+
+def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path, searched, monkeypatch) -> None:
     Store().put([row("a", 2e-3)])
-    asked = Tiers()
-    assert best(asked) == "a"
     monkeypatch.setattr(tiers, "RECHECK_SECONDS", 0.0)
     monkeypatch.setattr(tiers, "REMEMBERED", 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "find", None)  # nobody asks the store again
-        asked._looks[HERE.key, True].until = 0.0
-        assert best(asked) == "a"
+    asked = Tiers()
+    assert best(asked) == best(asked) == "a"
+    assert len(searched) == 1
     for n in range(10):
         assert best(asked, f"p{n}") is None
-    assert len(asked._looks[HERE.key, True].answers) <= 3
+    before = len(searched)
+    assert best(asked) == "a" and len(searched) > before  # its answer was dropped
+    before = len(searched)
     asked.forget()
-    assert best(asked) == "a" and len(asked._looks) == 1
+    assert best(asked) == "a" and len(searched) > before
 
 
-def test_a_look_up_asks_the_store_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_asks_the_store_once(path: Path, searched: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     Store().put([row(f"c{n}", 1e-3 + n, problem=f"p{m}") for m in range(9) for n in range(3)])
     monkeypatch.setattr(tiers, "RECHECK_SECONDS", math.inf)
     monkeypatch.setattr(tiers, "REMEMBERED", 9)
-    find, found = Store.find, []
-    monkeypatch.setattr(Store, "find", lambda store, *given: found.append(given) or find(store, *given))
     asked = Tiers()
     for _ in range(5):
         for m in range(9):
             assert best(asked, f"p{m}") == "c0"
-    assert len(found) == 9
+    assert len(searched) == 9

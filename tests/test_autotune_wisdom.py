@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import os
@@ -10,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import stored
 
 from autotune.machine.device import fingerprint
-from autotune.store import database
-from autotune.store.rows import COLD, Finished, Row
+from autotune.store.rows import COLD, Finished
 from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
 from autotune.wisdom import exchange
-from autotune.wisdom import tiers as layers
 from autotune.wisdom.document import Wisdom, WisdomError
 from autotune.workload import Problem
 from bench.tuning.fuzz import fuzz_store, fuzz_wisdom, signed
@@ -25,17 +25,7 @@ from bench.tuning.fuzz import fuzz_store, fuzz_wisdom, signed
 HERE = fingerprint()
 OTHER = replace(HERE, model="Another CPU", cores=HERE.cores + 1)
 SOURCES = frozenset({"s"})
-
-
-def row(candidate: str, seconds: float, **values) -> Row:
-    given = {"device": HERE.key, "problem": "p", "sources": "s", "state": "ok", "median": seconds, "score": seconds}
-    return Row(**{**given, "candidate": candidate, "created": 1e9, **values})
-
-
-@pytest.fixture(autouse=True)
-def warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_warned", set())
-    monkeypatch.delenv(layers.PINNED, raising=False)
+row = functools.partial(stored.row, device=HERE.key, created=1e9)
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ ENTRIES = sources.load(str(CANONICAL), ("NCHW", "NCHW"), 1)
 MOST = 20  # rows and columns of an input
 
 
-def test_all_lines():
-    assert len(ENTRIES) == 45
-    assert len({entry.label for entry in ENTRIES}) == 45
-
-
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.label)
 def test_line(entry: Entry):
     problem = replace(entry.problem, h=min(entry.problem.h, MOST), w=min(entry.problem.w, MOST))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import oracle
 import pytest
 from example import BLOCKED, EXPECTED, PROBLEM, W, X, close, conv
@@ -139,13 +138,6 @@ def test_named_algorithms_that_cannot():
         cpuconv.plan(X.shape, W, algorithm="direct(v=99,rows=1,cols=1,block=1)")
     with pytest.raises(ArgumentError, match="'algorithm' must be one of"):
         cpuconv.plan(X.shape, W, algorithm=3)
-
-
-def test_groups_of_numpy_integers():
-    w = oracle.normal((20, 5, 3, 3)) / 7
-    x = layouts.from_nchw(X, "NCHW8c")
-    y = conv(x, w, groups=np.int64(4), stride=np.int32(1), in_layout="NCHW8c")
-    close(y, conv(X, w, groups=4))
 
 
 @pytest.mark.parametrize("size", [(64, 64, 56), (5, 261, 28), (3, 64, 224)])

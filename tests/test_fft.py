@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import oracle
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from example import close
 from packed import spectrum
 
 import cpuconv
 import layouts
-from cpuconv.choice.model import Choice, Limits
 from cpuconv.isa import current
 from cpuconv.micro import fft as micro
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
+from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import fft
-from cpuconv.solvers.shared.base import Operand, Operands, Ref, Space, contiguous
 
-LIMIT = 1e-4
 BLOCKED = layouts.blocked(current().lanes).name
 FORMS = (micro.GAUSS, micro.REGULAR)
 ODD_SIZES = (1, 3, 5, 6, 7, 9, 10, 14, 18)
@@ -31,24 +28,21 @@ class Numbers:
     def __init__(self) -> None:
         self.operations = 0
 
-    def _count(self, value):
-        self.operations += 1
-        return value
-
     def constant(self, value):
         return value
 
+    def fma(self, a, b, c):
+        self.operations += 1
+        return a * b + c
+
     def add(self, a, b):
-        return self._count(a + b)
+        return self.fma(a, 1.0, b)
 
     def sub(self, a, b):
-        return self._count(a - b)
+        return self.fma(b, -1.0, a)
 
     def mul(self, a, b):
-        return self._count(a * b)
-
-    def fma(self, a, b, c):
-        return self._count(a * b + c)
+        return self.fma(a, b, 0.0)
 
 
 def as_complex(pairs) -> np.ndarray:
@@ -94,42 +88,6 @@ def test_plane_count(rows, cols, products):
     assert (found.count, found.products) == (count, products * (rows * cols - real) // 2 + real)
 
 
-def check(problem: ConvProblem, candidate: Candidate) -> float:
-    rng = np.random.default_rng(problem.h * 100 + problem.w)
-    weight = rng.standard_normal(problem.weight_shape).astype(np.float32)
-    bias = rng.standard_normal(problem.k).astype(np.float32)
-    x = layouts.from_nchw(rng.standard_normal(problem.in_shape).astype(np.float32), problem.in_layout)
-    residual = None
-    if problem.residual:
-        residual = layouts.from_nchw(rng.standard_normal(problem.out_shape).astype(np.float32), problem.out_layout)
-    plan = cpuconv.Plan(problem, Choice(candidate, "named"), Limits(), candidate.packing(problem).pack(weight), bias)
-    expected = reference.conv2d(x, weight, bias, problem, residual)
-    return reference.relative_error(plan(x, residual=residual), expected)
-
-
-@st.composite
-def problems(draw) -> ConvProblem:
-    kernel = st.integers(1, 13)
-    r, s = draw(kernel), draw(kernel)
-    dilation = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (1, 2), (2, 2))))
-    h, w = draw(st.integers(1, 50)), draw(st.integers(1, 50))
-    pads = tuple(draw(st.integers(0, 6)) for _ in range(4))
-    assume((r - 1) * dilation[0] < h + pads[0] + pads[1] and (s - 1) * dilation[1] < w + pads[2] + pads[3])
-    return ConvProblem(
-        n=draw(st.integers(1, 3)), c=draw(st.integers(1, 70)), k=draw(st.integers(1, 70)), h=h, w=w, r=r, s=s,
-        pads=pads, dilation=dilation, residual=draw(st.booleans()), activation=draw(st.sampled_from((None, "relu"))),
-        threads=draw(st.integers(1, 2)), in_layout=draw(st.sampled_from(("NCHW", BLOCKED))),
-        out_layout=draw(st.sampled_from(("NCHW", BLOCKED))),
-    )  # fmt: skip
-
-
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(), st.integers(0, 99))
-def test_random_problems(problem, pick):
-    choices = list(fft.candidates(problem, current()))
-    assert check(problem, Candidate(fft, choices[pick % len(choices)])) < LIMIT
-
-
 SIZES = [(2, 2), (4, 12), (8, 16), (16, 16), (20, 8), (24, 2), (28, 20), (32, 32), (40, 48), (64, 64)]
 
 
@@ -139,7 +97,7 @@ def test_every_tile_size(size, products):
     reach = [min(7, extent - 1) for extent in size]
     problem = ConvProblem(2, 19, 37, 41, 35, *reach, pads=(3, 3, 3, 3), in_layout=BLOCKED, out_layout=BLOCKED)
     params = fft.Params(*size, products, v=1, n=3, block=7, chunk=1)
-    assert check(problem, Candidate(fft, params)) < LIMIT
+    oracle.check(problem, Candidate(fft, params))
 
 
 @pytest.mark.parametrize("off", (-1, 0, 1))
@@ -149,7 +107,7 @@ def test_around_a_tile(products, off):
     lanes, v, n = current().lanes, 2, current().pairs[1]
     tiles = 2 * n + off
     problem = ConvProblem(1, lanes + off, 16 + off, tiles * 10 + 6, v * lanes + off, 7, 7, threads=2)
-    assert check(problem, Candidate(fft, fft.Params(16, 16, products, v, n, block=tiles, chunk=1))) < LIMIT
+    oracle.check(problem, Candidate(fft, fft.Params(16, 16, products, v, n, block=tiles, chunk=1)))
 
 
 def test_both_forms_are_tried(described):
@@ -164,9 +122,8 @@ def test_both_forms_are_tried(described):
 @pytest.mark.parametrize("size", (24, 40, 112))
 def test_the_tiles_of_a_block_fetch_all_weights_of_a_panel(size):
     problem = ConvProblem(1, 64, size, size, 128, 7, 7, in_layout=BLOCKED, out_layout=BLOCKED)
-    x, y = (Operand(Ref("x"), contiguous(BLOCKED, shape)) for shape in (problem.in_shape, problem.out_shape))
     for params in fft.candidates(problem, current()):
-        (step,) = fft.bind(problem, params, current(), Space(), Operands(x, y))
+        (step,) = assemble(problem, Candidate(fft, params)).steps
         assert step.args["total"] // step.args["blocks"] >= params.n
         for ref in (step.args[name] for name in ("gemm", "pair_gemm")):
             if ref and ref.tile.fetch:
@@ -179,8 +136,7 @@ def test_by_name():
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 5, 68, 64), (3, 5, 63, 63)))
     plan = cpuconv.plan(x.shape, w, padding=1, algorithm="fft")
     assert plan.algorithm.startswith("fft(rows=64,cols=64,")
-    expected = reference.conv2d(x, w, None, plan.problem)
-    assert reference.relative_error(plan(x), expected) < LIMIT
+    close(plan(x), reference.conv2d(x, w, None, plan.problem))
 
 
 @pytest.mark.parametrize(

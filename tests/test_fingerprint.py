@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,9 +19,14 @@ VECTOR = current().lanes
 EDGES = [0, 1, VECTOR - 1, VECTOR, VECTOR + 1, 8 * VECTOR + 3, BLOCK * VECTOR, BLOCK * VECTOR + 1, 3 * BLOCK * VECTOR]
 
 
-@pytest.fixture(scope="module")
-def fingerprint() -> Fingerprinter:
+@functools.cache
+def made() -> Fingerprinter:
     return Fingerprinter()
+
+
+def fingerprint(array: np.ndarray, threads: int = 1) -> object:
+    """By the same keys in all tests."""
+    return made()(array, threads)
 
 
 def copied(array: np.ndarray, offset: int) -> np.ndarray:
@@ -33,7 +39,7 @@ def copied(array: np.ndarray, offset: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", EDGES)
-def test_equal_content_wherever_it_lies(fingerprint, size):
+def test_equal_content_wherever_it_lies(size):
     array = oracle.normal((size,), 3)
     assert len({fingerprint(copied(array, offset)) for offset in (0, 1, 7)}) == 1
     assert fingerprint(np.append(array, np.float32(0))) != fingerprint(array)
@@ -43,7 +49,6 @@ def test_equal_content_wherever_it_lies(fingerprint, size):
 @settings(max_examples=150)
 @given(st.sampled_from(EDGES[1:]), st.data())
 def test_every_bit_counts(size, data):
-    fingerprint = _shared()
     array = oracle.normal((size,), 4)
     words = array.view(np.uint32)
     before = fingerprint(array)
@@ -56,20 +61,20 @@ def test_every_bit_counts(size, data):
 @given(st.integers(2, 5 * BLOCK), st.data())
 def test_the_order_of_content_counts(vectors, data):
     array = oracle.normal((vectors, VECTOR), 5)
-    before = _shared()(array)
+    before = fingerprint(array)
     a, b = data.draw(st.lists(st.integers(0, vectors - 1), min_size=2, max_size=2, unique=True))
     array[[a, b]] = array[[b, a]]
-    assert _shared()(array) != before
+    assert fingerprint(array) != before
 
 
-def test_kinds_of_zero_and_nan_differ(fingerprint):
+def test_kinds_of_zero_and_nan_differ():
     zeros = np.zeros(40, np.float32)
     assert fingerprint(zeros) != fingerprint(-zeros)
     assert fingerprint(zeros * np.nan) == fingerprint(zeros * np.nan)
 
 
 @pytest.mark.parametrize("size", [_LARGE // 4 - 1, _LARGE // 4, _LARGE // 4 + 12345])
-def test_large_arrays_on_any_number_of_threads(fingerprint, size):
+def test_large_arrays_on_any_number_of_threads(size):
     array = oracle.normal((size,), 6)
     found = fingerprint(array, oracle.THREADS)
     assert found == fingerprint(array, 1)
@@ -79,7 +84,7 @@ def test_large_arrays_on_any_number_of_threads(fingerprint, size):
         assert fingerprint(changed, oracle.THREADS) != found
 
 
-def test_strided_arrays(fingerprint):
+def test_strided_arrays():
     array = oracle.normal((6, 5, 3, 4), 7)
     plain = fingerprint(array)
     padded = np.zeros((6, 5, 3, 9), np.float32)
@@ -103,15 +108,9 @@ def test_keys_are_drawn():
     assert Fingerprinter()(array) != Fingerprinter()(array)
 
 
-def test_eight_threads(fingerprint):
+def test_eight_threads():
     arrays = [oracle.normal((_LARGE // 4 + i,), i) for i in range(4)] + [oracle.normal((100 + i,), i) for i in range(4)]
     expected = [fingerprint(array) for array in arrays]
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda turn: [fingerprint(array, 1 + turn % 2) for array in arrays], range(32)):
             assert found == expected
-
-
-def _shared(made: list[Fingerprinter] = []) -> Fingerprinter:  # noqa: B006 - one for all examples
-    if not made:
-        made.append(Fingerprinter())
-    return made[0]

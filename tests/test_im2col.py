@@ -4,102 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
+import oracle
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from machines import on
+from strided import sliced
 
 import layouts
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.reference import conv2d
-from cpuconv.recipe import Candidate
-from cpuconv.runtime import Program
+from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import im2col
-from cpuconv.solvers.shared.base import (
-    MicroRef,
-    Operand,
-    Operands,
-    Ref,
-    Space,
-    aligned,
-    contiguous,
-    divide,
-)
+from cpuconv.solvers.shared.base import params_text, parse_params
 from cpuconv.solvers.shared.machine import machine
 
+pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 ISA = current()
 BLOCKED = layouts.blocked(ISA.lanes).name
-quick = settings(max_examples=25, deadline=None)
-
-
-def operand(name: str, array: np.ndarray, layout: str) -> Operand:
-    """Where an array is."""
-    return Operand(Ref(name), layouts.get(layout).strides(array.strides))
-
-
-def run(problem: ConvProblem, params: im2col.Params, x, w, bias, y, residual=None) -> int:
-    """Bind, run once, and give the bytes of workspace; the workspace starts as NaN."""
-    space = Space()
-    extra = None if residual is None else operand("residual", residual, problem.out_layout)
-    views = operand("x", x, problem.in_layout), operand("y", y, problem.out_layout)
-    (step,) = im2col.bind(problem, params, ISA, space, Operands(*views, extra))
-    arrays = {
-        "x": x,
-        "y": y,
-        "w": im2col.packing(problem, params, ISA).pack(w),
-        "bias": np.concatenate([bias, np.zeros(64, np.float32)]),
-        "workspace": aligned(divide(space.size, 4) + 16),
-    }
-    if residual is not None:
-        arrays["residual"] = residual
-    arrays["workspace"][:] = np.nan
-    called = []  # code lives as long as something refers to it
-
-    def word(value):
-        if isinstance(value, Ref):
-            return arrays[value.name].ctypes.data + value.offset
-        if isinstance(value, MicroRef):
-            called.append(value.entry())
-            return called[-1].address
-        return value.ctypes.data if isinstance(value, np.ndarray) else int(value)
-
-    block = step.kernel.pack({name: word(value) for name, value in step.args.items()})
-    Program([(step.compile(), block, step.parts)], problem.threads).run()
-    return space.size
-
-
-def sliced(x: np.ndarray) -> np.ndarray:
-    """The same values as a slice of a larger array of NaN."""
-    around = np.full([size + 1 for size in x.shape], np.nan, np.float32)
-    inner = around[tuple(slice(size) for size in x.shape)]
-    inner[...] = x
-    return inner
 
 
 def check(problem: ConvProblem, params: im2col.Params, slices: bool = False) -> int:
-    """Random data through the solver, compared with the oracle; the output starts as NaN, its tail must be zero."""
-    rng = np.random.default_rng(0)
-
-    def draw(shape, layout):
-        array = layouts.from_nchw(rng.standard_normal(shape).astype(np.float32), layout)
-        return sliced(array) if slices else array
-
-    x = draw(problem.in_shape, problem.in_layout)
-    residual = draw(problem.out_shape, problem.out_layout) if problem.residual else None
-    depth = problem.cg * problem.r * problem.s
-    w = (rng.standard_normal(problem.weight_shape) / np.sqrt(depth)).astype(np.float32)
-    bias = rng.standard_normal(problem.k).astype(np.float32)
-    y = aligned(layouts.get(problem.out_layout).shape(*problem.out_shape))
-    y[...] = np.nan
-    size = run(problem, params, x, w, bias, y, residual)
-    np.testing.assert_allclose(y, conv2d(x, w, bias, problem, residual), rtol=0, atol=2e-5)
-    if problem.k % layouts.get(problem.out_layout).block:
-        assert not y[:, -1, ..., problem.k % y.shape[-1] :].any()
-    return size
+    """Compare with the oracle, perhaps on slices of larger arrays; gives the bytes of workspace."""
+    made = oracle.check(problem, Candidate(im2col, params), view=sliced if slices else oracle.guarded)
+    return made.workspace_bytes
 
 
 @st.composite
@@ -127,33 +57,19 @@ def problems(draw, **fields) -> ConvProblem:
     return problem
 
 
-def settings_of(**fields):
-    """A test over problems with these fields, and over block sizes and slices."""
-    return given(problems(**fields), st.sampled_from([1, 2, 1000]), st.booleans())
+FORMS = {
+    "NCHW": {},
+    "NHWC": {"in_layout": "NHWC", "out_layout": "NHWC"},
+    "blocks of an activation that moves zero": {"in_layout": BLOCKED, "out_layout": BLOCKED, "activation": "sigmoid"},
+    "other blocks": {"in_layout": "NCHW4c", "out_layout": "NCHW8c", "activation": ("clip", 0.5, 2.0), "residual": True},
+}
 
 
-@quick
-@settings_of()
-def test_nchw(problem, block, slices):
-    check(problem, im2col.Params(1, 4, block), slices)
-
-
-@quick
-@settings_of(in_layout="NHWC", out_layout="NHWC")
-def test_nhwc(problem, block, slices):
-    check(problem, im2col.Params(1, 4, block), slices)
-
-
-@quick
-@settings_of(in_layout=BLOCKED, out_layout=BLOCKED, activation="sigmoid")
-def test_blocked_keeps_tails_zero(problem, block, slices):
-    check(problem, im2col.Params(1, 4, block), slices)
-
-
-@quick
-@settings_of(in_layout="NCHW4c", out_layout="NCHW8c", activation=("clip", 0.5, 2.0), residual=True)
-def test_other_blocks_with_residual(problem, block, slices):
-    check(problem, im2col.Params(1, 4, block), slices)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@settings(max_examples=25)
+@given(data=st.data(), block=st.sampled_from([1, 2, 1000]), slices=st.booleans())
+def test_any_geometry(form, data, block, slices):
+    check(data.draw(problems(**form)), im2col.Params(1, 4, block), slices)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +100,8 @@ def test_the_last_panel_of_a_group_overlaps_the_one_before():
 
 def test_a_few_pixels_share_their_panels_among_threads():
     problem = ConvProblem(1, 9, 3, 3, 4 * ISA.lanes, 3, 3, threads=2)
-    _, chunks = im2col._share(problem, im2col.Params(1, 1, 1), ISA)
-    assert chunks == 2
+    (step,) = assemble(problem, Candidate(im2col, im2col.Params(1, 1, 1))).steps
+    assert step.args["chunks"] == 2
     check(problem, im2col.Params(1, 1, 1))
 
 
@@ -217,7 +133,5 @@ def test_the_matrix_never_exists_as_a_whole():
 )
 def test_how_columns_come_about(text, layout, load):
     problem = dataclasses.replace(ConvProblem.parse(text), in_layout=layout)
-    x = Operand(Ref("x"), contiguous(layout, problem.in_shape))
-    y = Operand(Ref("y"), contiguous("NCHW", problem.out_shape))
-    (step,) = im2col.bind(problem, im2col.Params(1, 4, 1), ISA, Space(), Operands(x, y))
+    (step,) = assemble(problem, Candidate(im2col, im2col.Params(1, 4, 1))).steps
     assert step.tile.load == load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import oracle
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import layouts
@@ -14,80 +14,26 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.solvers import depthwise, grouped
 from cpuconv.solvers.shared import lanewise
-from cpuconv.solvers.shared.machine import machine
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 ISA = current()
 BLOCKED = layouts.blocked(ISA.lanes).name
-GROUPS = [size for size in (2, 4, 8) if size < ISA.lanes]
 small = st.integers(1, 3)
-pad = st.integers(0, 3)
-
-
-@st.composite
-def problems(draw, channels: st.SearchStrategy[int]) -> ConvProblem:
-    """A problem with groups of `channels`."""
-    size = draw(channels)
-    groups = draw(st.integers(1, max(1, 70 // size)))
-    sizes = {
-        "n": draw(small),
-        "h": draw(st.integers(1, 20)),
-        "w": draw(st.integers(1, 20)),
-        "r": draw(st.integers(1, 7)),
-        "s": draw(st.integers(1, 7)),
-        "stride": (draw(small), draw(small)),
-        "pads": tuple(draw(pad) for _ in range(4)),
-        "dilation": (draw(small), draw(small)),
-        "in_layout": draw(st.sampled_from([BLOCKED, BLOCKED, "NCHW", "NHWC", "NCHW4c", "NCHW8c"])),
-        "out_layout": draw(st.sampled_from([BLOCKED, BLOCKED, "NCHW"])),
-        "activation": draw(st.sampled_from([None, "relu", ("clip", -3.0, 3.0)])),
-        "residual": draw(st.booleans()),
-        "threads": draw(st.sampled_from([1, oracle.THREADS])),
-    }
-    try:
-        return ConvProblem(c=groups * size, k=groups * size, groups=groups, **sizes)
-    except ArgumentError:
-        assume(False)
-        raise
-
-
-def check(solver, problem: ConvProblem, position: int) -> None:
-    """One of the candidates, by position."""
-    assert solver.applicable(problem, ISA) is None
-    found = list(solver.candidates(problem, ISA))
-    assert found and len(set(found)) == len(found)
-    params = found[position % len(found)]
-    cost = solver.cost(problem, params, machine())
-    assert 0 < cost.bound <= cost.estimate
-    oracle.check(problem, str(Candidate(solver, params)), seed=position)
-
-
-@settings(max_examples=25)
-@given(problems(st.just(1)), st.integers(0, 11))
-def test_depthwise(problem, position):
-    check(depthwise, problem, position)
-
-
-@pytest.mark.skipif(not GROUPS, reason="no group is smaller than a vector")
-@settings(max_examples=15)
-@given(problems(st.sampled_from(GROUPS or [1])), st.integers(0, 7))
-def test_grouped(problem, position):
-    check(grouped, problem, position)
 
 
 @pytest.mark.parametrize("layout", [BLOCKED, "NCHW", "NHWC"])
 @pytest.mark.parametrize("r, s, pads", [(31, 31, (15, 15, 15, 15)), (1, 65, (0, 0, 32, 32)), (65, 1, (32, 32, 0, 0))])
 def test_kernels_far_larger_than_the_registers(layout, r, s, pads):
     problem = ConvProblem(1, 17, 20, 20, 17, r, s, pads=pads, groups=17, in_layout=layout, out_layout=BLOCKED)
-    check(depthwise, problem, 0)
+    oracle.check(problem, "depthwise")
 
 
 def test_outputs_over_padding_alone():
     problem = ConvProblem(
         2, 5, 3, 2, 5, 2, 2, (3, 3), (7, 8, 7, 9), groups=5, in_layout=BLOCKED, out_layout=BLOCKED, residual=True
     )
-    for position in range(len(list(depthwise.candidates(problem, ISA)))):
-        check(depthwise, problem, position)
+    for params in depthwise.candidates(problem, ISA):
+        oracle.check(problem, Candidate(depthwise, params))
 
 
 @given(st.integers(1, 40), st.integers(1, 9), small, small, st.integers(0, 9), st.integers(0, 9), st.integers(1, 16))

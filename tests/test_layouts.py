@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strided import numbered
 
 import layouts
 
 shapes = st.tuples(st.integers(0, 3), st.integers(1, 35), st.integers(1, 5), st.integers(1, 5))
 names = st.sampled_from(layouts.NAMES)
-
-
-def numbered(shape: tuple[int, ...]) -> np.ndarray:
-    """1, 2, 3 …: no element equals another, none equals a zero of the tail."""
-    return np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
 
 
 def test_physical_shapes():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
-
-from autotune.interpreter import python
+from processes import run
 
 LIMIT = 16 << 20
 BESIDE = 50 << 20
@@ -38,11 +36,9 @@ print(len(sizes), most, resident() - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what is resident")
-def test_ten_thousand_sizes_of_conv2d(environ):
+def test_ten_thousand_sizes_of_conv2d():
     for _ in range(2):  # the first compiles, which leaves memory with the compiler
-        command = python("-c", SIZES, str(LIMIT))
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
-        assert done.returncode == 0, done.stderr
+        done = run("-c", SIZES, str(LIMIT))
     count, remembered, grown = map(int, done.stdout.split())
     assert count == 10_000
     assert LIMIT / 2 < remembered <= LIMIT

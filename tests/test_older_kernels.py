@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from stored import DEVICE, row, timed
 
-from autotune.machine.device import fingerprint
 from autotune.report.explain import explain_stored
 from autotune.store.store import Row, Store
 from autotune.wisdom.tiers import OLDER
@@ -19,17 +18,10 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import workspace_bytes
 from cpuconv.tuning.workload import workload
 
-DEVICE = fingerprint().key
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
 RANKED = model.within_limits(PROBLEM, Limits())
 FAVOURITE, UNLIKELY = str(RANKED[0].candidate), str(RANKED[-1].candidate)
 GONE = ("dowsing(rod=1)", "winograd(shape=round)", "depthwise(rows=1,cols=1)", "direct")  # that no solver lists
-
-
-@pytest.fixture
-def store(own_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
-    return Store(own_store / "autotune.sqlite")
 
 
 @pytest.fixture
@@ -38,14 +30,13 @@ def agreeing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "AGREES", float("inf"))
 
 
-def row(candidate: str, seconds: float, problem: ConvProblem = PROBLEM, created: float = 1.0, **fields: object) -> Row:
-    """A current one."""
-    made = Row(DEVICE, problem.key, candidate, "", "ok", median=seconds, score=seconds, created=created)
-    return made._replace(**{"sources": next(iter(workload.sources)), **fields})
+def current(candidate: str, seconds: float, created: float = 1.0) -> Row:
+    return timed(PROBLEM, candidate, seconds, created=created)
 
 
-def older(candidate: str, seconds: float, **fields: object) -> Row:
-    return row(candidate, seconds, sources="of a release before", **fields)
+def older(candidate: str, seconds: float, problem: ConvProblem = PROBLEM, **values: object) -> Row:
+    key = {"device": DEVICE, "problem": problem.key, "sources": "of a release before", "created": 1.0}
+    return row(candidate, seconds, **key, **values)
 
 
 def chosen(problem: ConvProblem = PROBLEM, limits: Limits = Limits()) -> tuple[str, str]:  # noqa: B008 - frozen
@@ -59,37 +50,37 @@ def told() -> tuple[str, str]:
     return explanation.algorithm, explanation.decided_by
 
 
-def test_they_decide_before_neighbours_and_the_model(store: Store, agreeing: None) -> None:
-    store.put([older(UNLIKELY, 1e-4), row(FAVOURITE, 1e-4, replace(PROBLEM, h=29))])
+def test_they_decide_before_neighbours_and_the_model(our_store: Store, agreeing: None) -> None:
+    our_store.put([older(UNLIKELY, 1e-4), timed(replace(PROBLEM, h=29), FAVOURITE, 1e-4)])
     assert chosen() == told() == (UNLIKELY, OLDER)
     text = str(explain(PROBLEM, Limits(), *chosen()))
     assert "measured with older kernels" in text and "store · older kernels" in text
     assert (PROBLEM, Limits()) in session.current.untuned.waiting  # to be tuned again
 
 
-def test_they_do_not_decide_where_the_model_disagrees(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_do_not_decide_where_the_model_disagrees(our_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "AGREES", 1.0)
     assert RANKED[-1].cost.estimate > RANKED[0].cost.estimate
-    store.put([older(UNLIKELY, 1e-4)])
+    our_store.put([older(UNLIKELY, 1e-4)])
     assert chosen() == told()
     assert chosen()[0] == FAVOURITE and chosen()[1] != OLDER
-    store.put([older(FAVOURITE, 2e-4)])  # the next best is asked then
+    our_store.put([older(FAVOURITE, 2e-4)])  # the next best is asked then
     assert chosen() == told() == (FAVOURITE, OLDER)
 
 
-def test_what_no_solver_lists_is_passed_over(store: Store, agreeing: None) -> None:
-    store.put([older(name, n * 1e-6) for n, name in enumerate(GONE, 1)])
+def test_what_no_solver_lists_is_passed_over(our_store: Store, agreeing: None) -> None:
+    our_store.put([older(name, n * 1e-6) for n, name in enumerate(GONE, 1)])
     assert chosen() == told() == (FAVOURITE, "model")
-    store.put([older(UNLIKELY, 1e-4)])
+    our_store.put([older(UNLIKELY, 1e-4)])
     assert chosen() == told() == (UNLIKELY, OLDER)
-    store.put([older(GONE[0], 1e-6, problem=replace(PROBLEM, threads=2, h=29))])
+    our_store.put([older(GONE[0], 1e-6, problem=replace(PROBLEM, threads=2, h=29))])
     assert neighbours.nearest(replace(PROBLEM, threads=2)) is None
 
 
-def test_they_keep_the_limits(store: Store, agreeing: None) -> None:
-    store.put([older(UNLIKELY, 1e-4, accuracy="fast")])
+def test_they_keep_the_limits(our_store: Store, agreeing: None) -> None:
+    our_store.put([older(UNLIKELY, 1e-4, accuracy="fast")])
     assert chosen()[1] != OLDER
-    store.put([older(UNLIKELY, 1e-4, workspace=100)])
+    our_store.put([older(UNLIKELY, 1e-4, workspace=100)])
     assert chosen() == (UNLIKELY, OLDER)
     # What a candidate needs now counts, too.
     largest = max((each.candidate for each in RANKED), key=lambda each: workspace_bytes(PROBLEM, each))
@@ -99,11 +90,11 @@ def test_they_keep_the_limits(store: Store, agreeing: None) -> None:
 
 
 def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    our_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file of kernels was edited: the winner's row is stale, that of another candidate of the same tuning not."""
     other = str(RANKED[1].candidate)
-    store.put([older(UNLIKELY, 1e-4), row(other, 2e-4)])
+    our_store.put([older(UNLIKELY, 1e-4), current(other, 2e-4)])
     with monkeypatch.context() as patch:
         patch.setattr(neighbours, "AGREES", float("inf"))
         assert chosen() == told() == (UNLIKELY, OLDER)
@@ -113,16 +104,16 @@ def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(
     assert chosen() == told() == (other, "store")
 
 
-def test_tuning_again_replaces_them(store: Store, agreeing: None) -> None:
-    store.put([older(UNLIKELY, 1e-4)])
+def test_tuning_again_replaces_them(our_store: Store, agreeing: None) -> None:
+    our_store.put([older(UNLIKELY, 1e-4)])
     assert chosen() == (UNLIKELY, OLDER)
-    store.put([row(FAVOURITE, 2e-4, created=2.0)])
+    our_store.put([current(FAVOURITE, 2e-4, created=2.0)])
     session.current.untuned.settle()
     assert session.current.untuned.waiting == {}
     assert chosen() == told() == (FAVOURITE, "store")
     assert tuned.older(PROBLEM, Limits()) == []
 
 
-def test_they_speak_for_shapes_that_nobody_tuned(store: Store, agreeing: None) -> None:
-    store.put([older(UNLIKELY, 1e-4, problem=replace(PROBLEM, h=30))])
+def test_they_speak_for_shapes_that_nobody_tuned(our_store: Store, agreeing: None) -> None:
+    our_store.put([older(UNLIKELY, 1e-4, problem=replace(PROBLEM, h=30))])
     assert chosen() == (UNLIKELY, "neighbour")

@@ -60,15 +60,24 @@ class Parts(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
 
     def handle_starttag(self, tag, attributes) -> None:
         self.tags.append((tag, dict(attributes)))
+        self.open += [] if tag in ("meta", "wbr") else [tag]
+
+    def handle_startendtag(self, tag, attributes) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
 
 
 def test_nothing_is_loaded_and_nothing_is_injected():
     text = page([SECTION])
     parts = Parts()
     parts.feed(text)
+    assert parts.open == []
     names = [tag for tag, _ in parts.tags]
     assert (names.count("script"), names.count("style"), names.count("b")) == (1, 1, 0)
     assert (names.count("table"), names.count("figure")) == (2, 2)

@@ -7,15 +7,11 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from cpuconv.choice.model import Choice, Limits, ranking
-from cpuconv.errors import ArgumentError
+from cpuconv.choice.model import ranking
 from cpuconv.isa import current
 from cpuconv.isa.table import TABLE
 from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS
-from cpuconv.plan import Plan
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble
@@ -57,49 +53,13 @@ def test_packed_rows_stay_within_theirs(width, stride):
 def test_parts_of_the_reduction(depth, threads):
     problem = ConvProblem(1, depth, 5, 2 * LANES + 1, 19, 1, 1, activation="sigmoid", residual=True, threads=threads)
     given = oracle.operands(problem)
-    results = [forced(problem, parts, given) for parts in (1, 2, 3, 100)]
+    first = next(iter(planar.candidates(problem, ISA)))
+    candidates = [Candidate(planar, replace(first, parts=parts)) for parts in (1, 2, 3, 100)]
+    results = [oracle.run(oracle.plan(problem, given, candidate), given) for candidate in candidates]
     expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
     oracle.expect(results[0], expected, "exact", "NCHW", problem.k)
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])  # parts do not change a bit
-
-
-def forced(problem: ConvProblem, parts: int, given: oracle.Operands) -> np.ndarray:
-    """The result of the first candidate with its reduction in as many parts as it takes of `parts`."""
-    first = next(iter(planar.candidates(problem, ISA)))
-    candidate = Candidate(planar, replace(first, parts=parts))
-    packed = candidate.packing(problem).pack(given.w)
-    return oracle.run(Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, given.bias), given)
-
-
-@st.composite
-def problems(draw) -> ConvProblem:
-    pairs = st.tuples(st.integers(1, 9), st.integers(1, 9))
-    groups = draw(st.integers(1, 3))
-    try:
-        return ConvProblem(
-            draw(st.integers(1, 2)),
-            groups * draw(st.integers(1, 9)),
-            draw(st.integers(1, 12)),
-            draw(st.integers(1, 70)),
-            groups * draw(st.integers(1, 9)),
-            draw(st.integers(1, 4)),
-            draw(st.integers(1, 5)),
-            (draw(st.integers(1, 2)), draw(st.integers(1, 9))),
-            draw(st.tuples(*[st.integers(0, 3)] * 4)),
-            draw(pairs),
-            groups,
-            threads=draw(st.integers(1, oracle.THREADS)),
-        )
-    except ArgumentError:
-        return ConvProblem(1, 3, 9, 40, 5, 3, 3, pads=(1, 1, 1, 1))
-
-
-@settings(max_examples=25, deadline=None)
-@given(problems(), st.integers(0, 2))
-def test_any_geometry(problem, index):
-    names = all_of(problem)
-    oracle.check(problem, names[index % len(names)])
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,11 @@ import sys
 from pathlib import Path
 
 import conftest
+import processes
 import pytest
 
-from autotune.interpreter import python
 from cpuconv.runtime import ownership
 from cpuconv.solvers import TABLE
-
-HERE = Path(__file__).parent
 
 PRELUDE = """
 import json, os, sys, threading, time, warnings
@@ -35,58 +33,55 @@ def right(y):
     problem = cpuconv.ConvProblem(1, 32, 28, 28, 32, 3, 3, pads=(1, 1, 1, 1))
     return reference.relative_error(y, reference.conv2d(x, w, None, problem)) < 1e-4
 
+def same_from_threads(made, expected, count, turns):
+    results = []
+    def caller():
+        for _ in range(turns):
+            results.append(bool((made(x) == expected).all()))
+    callers = [threading.Thread(target=caller) for _ in range(count)]
+    for each in callers: each.start()
+    for each in callers: each.join()
+    return all(results) and len(results) == count * turns
+
 def say(**values):
     place, writable = folder()
     counts = {"compiled": Statistics.compiled, "loaded": Statistics.loaded}
     print(json.dumps({"folder": str(place), "writable": writable, **counts, **values}))
 """
-ONE_CALL = (
-    PRELUDE
-    + """
+ONE_CALL = """
 y = cpuconv.conv2d(x, w, padding=1)
 say(right=right(y))
 """
-)
 
 
-def start(code: str, environ: dict[str, str], **variables: str) -> subprocess.Popen[str]:
-    """A Python process that runs the code."""
-    return subprocess.Popen(
-        python("-c", code),
-        env={**environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def told(done: subprocess.CompletedProcess[str]) -> dict:
+    """What a process said."""
+    return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
 
 
-def finish(process: subprocess.Popen[str]) -> dict:
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    return {**json.loads(out.splitlines()[-1]), "stderr": err}
-
-
-def run(code: str, environ: dict[str, str], **variables: str) -> dict:
-    return finish(start(code, environ, **variables))
+def run(code: str, before: str = "", **variables: str) -> dict:
+    """What a process says that runs the code after the prelude, `before` being run first of all."""
+    return told(processes.run("-c", before + PRELUDE + code, **variables))
 
 
 def objects(cache: Path) -> list[Path]:
     return sorted(cache.glob("kernels/*/*.o"))
 
 
-def test_second_process(environ, own_store):
+def test_second_process(own_store):
     """It compiles nothing."""
     variables = {"CPUCONV_CACHE_DIR": str(own_store)}
-    assert run(ONE_CALL, environ, **variables)["right"]
-    told = run(ONE_CALL, environ, **variables)
-    assert told["right"] and told["compiled"] == 0 and told["loaded"] >= 2
+    assert run(ONE_CALL, **variables)["right"]
+    said = run(ONE_CALL, **variables)
+    assert said["right"] and said["compiled"] == 0 and said["loaded"] >= 2
 
 
-def test_compiling_at_once_and_damage(environ, tmp_path):
+def test_compiling_at_once_and_damage(tmp_path):
     """Two processes fill an empty cache together; damaged kernels are then compiled again, and only those."""
     variables = {"CPUCONV_CACHE_DIR": str(tmp_path)}
-    for told in [finish(process) for process in [start(ONE_CALL, environ, **variables) for _ in range(2)]]:
-        assert told["right"] and told["compiled"] + told["loaded"] >= 2
+    for process in [processes.start("-c", PRELUDE + ONE_CALL, **variables) for _ in range(2)]:
+        said = told(processes.finish(process))
+        assert said["right"] and said["compiled"] + said["loaded"] >= 2
     files = objects(tmp_path)
     assert len(files) >= 2
     assert not list(tmp_path.glob("kernels/*/*.part"))
@@ -94,18 +89,18 @@ def test_compiling_at_once_and_damage(environ, tmp_path):
     first, second = files[0].read_bytes(), files[1].read_bytes()
     files[0].write_bytes(first[:-9] + bytes([first[-9] ^ 1]) + first[-8:])
     files[1].write_bytes(second[: len(second) // 2])
-    told = run(ONE_CALL, environ, **variables)
-    assert told["right"] and told["compiled"] == 2
-    told = run(ONE_CALL, environ, **variables)
-    assert told["right"] and told["compiled"] == 0
+    said = run(ONE_CALL, **variables)
+    assert said["right"] and said["compiled"] == 2
+    said = run(ONE_CALL, **variables)
+    assert said["right"] and said["compiled"] == 0
     assert len(objects(tmp_path)) == len(files)
 
 
-def test_cache_that_cannot_be_written(environ, tmp_path):
+def test_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    told = run(ONE_CALL, environ, CPUCONV_CACHE_DIR=str(tmp_path / "file" / "cache"))
-    assert told["right"] and not told["writable"] and told["compiled"] >= 2
-    assert told["stderr"].count("CpuconvWarning: kernels are not cached on disk") == 1
+    said = run(ONE_CALL, CPUCONV_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert said["right"] and not said["writable"] and said["compiled"] >= 2
+    assert said["stderr"].count("CpuconvWarning: kernels are not cached on disk") == 1
 
 
 READ_ONLY = """
@@ -118,11 +113,11 @@ tempfile.TemporaryFile = refuse
 """
 
 
-def test_kernels_of_a_read_only_folder_are_used(environ, tmp_path):
+def test_kernels_of_a_read_only_folder_are_used(tmp_path):
     variables = {"CPUCONV_CACHE_DIR": str(tmp_path)}
-    assert run(ONE_CALL, environ, **variables)["compiled"] >= 2
-    told = run(READ_ONLY + ONE_CALL, environ, **variables)
-    assert told["right"] and not told["writable"] and told["compiled"] == 0
+    assert run(ONE_CALL, **variables)["compiled"] >= 2
+    said = run(ONE_CALL, READ_ONLY, **variables)
+    assert said["right"] and not said["writable"] and said["compiled"] == 0
 
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
@@ -130,36 +125,35 @@ posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSI
 
 @posix
 @pytest.mark.parametrize("place", [".", "kernels/*"])
-def test_kernels_that_others_may_write_are_not_used(environ, own_store, tmp_path, place):
+def test_kernels_that_others_may_write_are_not_used(own_store, tmp_path, place):
     """They are compiled for the process alone, and one warning says how to mend it."""
     kernels = own_store / "kernels"
     kernels.unlink()
     (tmp_path / "elsewhere").mkdir()
     kernels.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     variables = {"CPUCONV_CACHE_DIR": str(own_store)}
-    assert run(ONE_CALL, environ, **variables)["writable"]
+    assert run(ONE_CALL, **variables)["writable"]
     before = {each: each.stat().st_mtime_ns for each in objects(own_store)}
     (folder,) = (each for each in own_store.glob(place) if each.is_dir()) if place != "." else [own_store]
     folder.chmod(0o775)
-    told = run(ONE_CALL, environ, **variables)
-    assert told["right"] and (told["folder"], told["writable"], told["loaded"]) == ("None", False, 0)
-    assert told["compiled"] >= 2
-    assert told["stderr"].count("CpuconvWarning") == 1 and f"'chmod go-w {folder}' mends it" in told["stderr"]
+    said = run(ONE_CALL, **variables)
+    assert said["right"] and (said["folder"], said["writable"], said["loaded"]) == ("None", False, 0)
+    assert said["compiled"] >= 2
+    assert said["stderr"].count("CpuconvWarning") == 1 and f"'chmod go-w {folder}' mends it" in said["stderr"]
     assert {each: each.stat().st_mtime_ns for each in objects(own_store)} == before
     # Mended, but a file may be a stranger's still: that one is replaced.
     folder.chmod(0o755)
     first = objects(own_store)[0]
     first.chmod(0o666)
-    told = run(ONE_CALL, environ, **variables)
-    assert told["compiled"] == 1 and told["loaded"] >= 1 and "CpuconvWarning" not in told["stderr"]
+    said = run(ONE_CALL, **variables)
+    assert said["compiled"] == 1 and said["loaded"] >= 1 and "CpuconvWarning" not in said["stderr"]
     assert not first.stat().st_mode & 0o022
 
 
 @posix
-def test_new_folders_are_kept_from_others(environ, tmp_path):
-    code = "import os; os.umask(0o002)\n" + ONE_CALL
-    told = run(code, environ, CPUCONV_CACHE_DIR=str(tmp_path / "cache"))
-    assert told["writable"]
+def test_new_folders_are_kept_from_others(tmp_path):
+    said = run(ONE_CALL, "import os; os.umask(0o002)\n", CPUCONV_CACHE_DIR=str(tmp_path / "cache"))
+    assert said["writable"]
     made = [tmp_path / "cache", *(each for each in (tmp_path / "cache").glob("kernels/**") if each.is_dir())]
     assert len(made) >= 3 and not any(each.stat().st_mode & 0o022 for each in made)
 
@@ -182,9 +176,7 @@ def test_whose_a_folder_is(tmp_path, monkeypatch):
     assert "uid 1234" in fault(me, 0o755)
 
 
-FORK = (
-    PRELUDE
-    + """
+FORK = """
 threads = cpuconv.get_num_threads()
 made = cpuconv.plan(x.shape, w, padding=1, strategy="heuristic")
 before = made(x)
@@ -205,92 +197,67 @@ from cpuconv.runtime.threads import pool
 after = bool((made(x) == before).all())
 say(right=right(before) and after, same=same, count=count, helpers=helpers, threads=threads, layer=pool().layer)
 """
-)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("layer", ["default", "workqueue"])
-def test_fork(environ, layer):
+def test_fork(layer):
     """A child of fork starts threads of its own; a layer's pool is dead there: it runs serially and says so once. Its
     parent goes on."""
-    told = run(FORK, environ, NUMBA_THREADING_LAYER=layer)
-    assert told["right"] and told["same"]
-    serial = told["threads"] > 1 and told["layer"] == "workqueue"
-    assert told["count"] == (1 if serial else 0)
-    assert told["layer"] != "own" or told["helpers"] == told["threads"] - 1  # the threads of the child
+    said = run(FORK, NUMBA_THREADING_LAYER=layer)
+    assert said["right"] and said["same"]
+    serial = said["threads"] > 1 and said["layer"] == "workqueue"
+    assert said["count"] == (1 if serial else 0)
+    assert said["layer"] != "own" or said["helpers"] == said["threads"] - 1  # the threads of the child
 
 
-WORKQUEUE = (
-    PRELUDE
-    + """
+WORKQUEUE = """
 from cpuconv.runtime.threads import pool
 made = cpuconv.plan(x.shape, w, padding=1, strategy="heuristic")
 first = made(x)
-results = []
-def caller():
-    for _ in range(50):
-        results.append(bool((made(x) == first).all()))
-callers = [threading.Thread(target=caller) for _ in range(4)]
-for each in callers: each.start()
-for each in callers: each.join()
-say(right=right(first), same=all(results), count=len(results), layer=pool().layer)
+say(right=right(first), same=same_from_threads(made, first, 4, 50), layer=pool().layer)
 """
-)
 
 
-def test_workqueue(environ):
+def test_workqueue():
     """The layer that does not survive calls from several threads gets one at a time."""
-    told = run(WORKQUEUE, environ, NUMBA_THREADING_LAYER="workqueue")
-    assert told["layer"] == "workqueue"
-    assert told["right"] and told["same"] and told["count"] == 200
+    said = run(WORKQUEUE, NUMBA_THREADING_LAYER="workqueue")
+    assert said["layer"] == "workqueue"
+    assert said["right"] and said["same"]
 
 
-ONE_CORE = (
-    PRELUDE
-    + """
+ONE_CORE = """
 most = cpuconv.get_num_threads()
 made = cpuconv.plan(x.shape, w, padding=1, strategy="heuristic")
 first = made(x)
 core = min(os.sched_getaffinity(0))
 for thread in os.listdir("/proc/self/task"):
     os.sched_setaffinity(int(thread), {core})
-results = []
-def caller():
-    for _ in range(100):
-        results.append(bool((made(x) == first).all()))
-callers = [threading.Thread(target=caller) for _ in range(3)]
-for each in callers: each.start()
-for each in callers: each.join()
-say(right=right(first), same=all(results), count=len(results))
+say(right=right(first), same=same_from_threads(made, first, 3, 100))
 """
-)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinity is set for each thread")
-def test_a_process_that_loses_its_cores(environ):
+def test_a_process_that_loses_its_cores():
     """A plan for several threads goes on when all of them are put on one core."""
-    told = run(ONE_CORE, environ)
-    assert told["right"] and told["same"] and told["count"] == 300
+    said = run(ONE_CORE)
+    assert said["right"] and said["same"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are those of Numba's layer")
-def test_a_process_may_end_while_its_threads_wait(environ):
+def test_a_process_may_end_while_its_threads_wait():
     """Whether they look at their mailboxes still, or sleep."""
     for pause in (0, 0.01):
-        told = run(f"{ONE_CALL}\ntime.sleep({pause})", environ)
-        assert told["right"]
+        said = run(f"{ONE_CALL}\ntime.sleep({pause})")
+        assert said["right"]
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="AVX2 is x86")
-def test_avx2(environ):
+def test_avx2():
     """Every solver with the code of an AVX2 machine."""
-    command = python(str(HERE / "run_reduced.py"))
-    variables = {**environ, "NUMBA_CPU_NAME": "haswell"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["isa"], told["lanes"]) == ("avx2", 8)
-    assert set(told["ran"]) == {solver.NAME for solver in TABLE}
+    said = told(processes.run("-m", "run_reduced", NUMBA_CPU_NAME="haswell"))
+    assert (said["isa"], said["lanes"]) == ("avx2", 8)
+    assert set(said["ran"]) == {solver.NAME for solver in TABLE}
 
 
 SYMBOLS = """
@@ -321,9 +288,9 @@ def undefined(elf: bytes) -> set[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or sys.byteorder != "little", reason="object files are ELF on Linux")
-def test_kernels_need_nothing_that_is_not_there(environ):
+def test_kernels_need_nothing_that_is_not_there():
     """What an object file names is there in a process that has only imported the library."""
-    run(ONE_CALL, environ)
+    run(ONE_CALL)
     files = objects(conftest.CACHE)
     assert files
     names: set[str] = set()
@@ -332,14 +299,10 @@ def test_kernels_need_nothing_that_is_not_there(environ):
         assert symbol
         names |= undefined(code)
     names -= {"_GLOBAL_OFFSET_TABLE_"}
-    done = subprocess.run(
-        python("-c", SYMBOLS), env=environ, input=json.dumps(sorted(names)), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert json.loads(processes.run("-c", SYMBOLS, stdin=json.dumps(sorted(names))).stdout) == []
 
 
-def test_import_is_light(environ):
+def test_import_is_light():
     """Importing compiles nothing, starts no thread, and leaves heavy modules alone."""
     code = """
 import json, sys, threading
@@ -348,5 +311,5 @@ from cpuconv.runtime.cache import Statistics
 heavy = [name for name in ("onnx", "torch", "scipy.fft", "rich", "hypothesis") if name in sys.modules]
 print(json.dumps({"heavy": heavy, "compiled": Statistics.compiled, "threads": threading.active_count()}))
 """
-    told = run(code, environ)
-    assert told["heavy"] == [] and told["compiled"] == 0 and told["threads"] == 1
+    said = told(processes.run("-c", code))
+    assert said["heavy"] == [] and said["compiled"] == 0 and said["threads"] == 1

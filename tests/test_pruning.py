@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,10 +12,10 @@ from types import ModuleType
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from stored import timed
 
 import layouts
-from autotune.machine.device import fingerprint
-from autotune.store.store import Row, Store
+from autotune.store.store import Store
 from cpuconv.choice import model, neighbours, select
 from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, WorkspaceError
@@ -24,8 +25,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import workspace_bytes
 from cpuconv.solvers import TABLE, fft, winograd
 from cpuconv.solvers.shared import tiling, transformed
-from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.tuning.workload import workload
+from cpuconv.solvers.shared.machine import machine
 
 BLOCKED = layouts.blocked(current().lanes).name
 PROBLEM = ConvProblem(1, 64, 56, 56, 128, 3, 3, pads=(1, 1, 1, 1))
@@ -119,54 +119,53 @@ def test_auto_layouts_are_the_best_of_all_pairs(problem, accuracy, reproducible)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each solver is asked for its candidates."""
+    """How often each solver is asked for its candidates of a problem that nobody asked about before."""
     counts: Counter[str] = Counter()
-    costed = model._costed
 
-    def counted(problem: ConvProblem, solver: ModuleType, here: Machine) -> tuple[model.Ranked, ...]:
-        counts[solver.NAME] += 1
-        return costed(problem, solver, here)
+    def counted(solver: ModuleType) -> Callable[..., object]:
+        candidates = solver.candidates
 
-    monkeypatch.setattr(model, "_costed", counted)
+        def ask(*given: object) -> object:
+            counts[solver.NAME] += 1
+            return candidates(*given)
+
+        return ask
+
+    for solver in TABLE:
+        monkeypatch.setattr(solver, "candidates", counted(solver))
     return counts
 
 
 def test_solvers_that_cannot_win_are_not_asked(asked):
     lines = [line for line in LINES.read_text().splitlines() if line and not line.startswith("#")]
-    problems = [ConvProblem.parse(line) for line in lines]
+    problems = list({replace(ConvProblem.parse(line), n=2) for line in lines})
     for problem in problems:
         model.by_model(problem, Limits())
     able = sum(reason is None for problem in problems for _, reason in model.applicable(problem))
     assert len(problems) <= asked.total() <= able / 2
     asked.clear()
-    model.by_model(PROBLEM, Limits("exact"))
+    model.by_model(replace(PROBLEM, n=2), Limits("exact"))
     assert not asked.keys() & {"winograd", "fft"}
 
 
-def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, own_store, monkeypatch):
-    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(own_store))
+def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, our_store, monkeypatch):
     near = replace(PROBLEM, h=50)
     name = str(model.by_model(near, Limits()))
-    rows = [
-        Row(fingerprint().key, replace(near, w=w).key, name, workload.sources_of(name), "ok", median=1e-3, score=1e-3)
-        for w in range(40, 50)
-    ]
     searched = []
     winners = Store.winners
     monkeypatch.setattr(Store, "winners", lambda *args, **options: searched.append(1) or winners(*args, **options))
-    with Store(own_store / "autotune.sqlite") as store:
-        store.put(rows)
-        assert neighbours.nearest(PROBLEM) == name
-        before = len(searched)
-        asked.clear()
-        for size in range(51, 56):
-            select.untuned(replace(PROBLEM, h=size), Limits())
-        assert len(searched) == before  # what is alike is remembered
-        assert asked["im2col"] == asked["direct"] == 0 or name.startswith(("im2col", "direct"))
-        other = next(str(each.candidate) for each in model.ranking(PROBLEM) if str(each.candidate) != name)
-        store.put([rows[0]._replace(problem=PROBLEM.key, candidate=other)])
-        assert neighbours.nearest(PROBLEM) == other  # until the store changes
-        assert len(searched) > before
+    our_store.put([timed(replace(near, w=w), name, 1e-3) for w in range(40, 50)])
+    assert neighbours.nearest(PROBLEM) == name
+    before = len(searched)
+    asked.clear()
+    for size in range(51, 56):
+        select.untuned(replace(PROBLEM, h=size), Limits())
+    assert len(searched) == before  # what is alike is remembered
+    assert asked["im2col"] == asked["direct"] == 0 or name.startswith(("im2col", "direct"))
+    other = next(str(ranked.candidate) for ranked in model.ranking(PROBLEM) if str(ranked.candidate) != name)
+    our_store.put([timed(PROBLEM, other, 1e-3)])
+    assert neighbours.nearest(PROBLEM) == other  # until the store changes
+    assert len(searched) > before
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 7))
@@ -235,9 +234,9 @@ def test_forms_are_those_with_the_least_work(problem):
 
 def test_tiles_are_ranked_once_for_all_layouts():
     tiling.tiles.cache_clear()
-    model._costed.cache_clear()
-    model.ranking(PROBLEM)
+    problem = replace(PROBLEM, n=5)  # about which nobody asked before
+    model.ranking(problem)
     before = tiling.tiles.cache_info().misses
     for first, second in itertools.product((BLOCKED, "NCHW", "NHWC"), repeat=2):
-        model.ranking(replace(PROBLEM, in_layout=first, out_layout=second))
+        model.ranking(replace(problem, in_layout=first, out_layout=second))
     assert before > 0 and tiling.tiles.cache_info().misses == before

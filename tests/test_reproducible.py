@@ -10,19 +10,19 @@ import numpy as np
 import oracle
 import pytest
 from example import BLOCKED, PROBLEM, W, X
+from stored import DEVICE, row, timed
 
 import cpuconv
 from autotune.machine.device import fingerprint
-from autotune.store.store import Row, Store
+from autotune.store.store import Store
 from autotune.wisdom import exchange
 from autotune.wisdom.document import render
 from autotune.wisdom.tiers import Tiers
 from cpuconv import session
 from cpuconv.choice import model, select
-from cpuconv.choice.model import Choice, Limits
+from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import current
-from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, current_sources, workspace_bytes
 from cpuconv.solvers import TABLE
@@ -34,13 +34,6 @@ DEEP = ConvProblem(1, 640, 5, 6, 48, 3, 3, pads=(1, 1, 1, 1))  # weight panels t
 
 def spread(found: list, most: int = 5) -> list:
     return found[:: max(1, len(found) // most)]
-
-
-def result(problem: ConvProblem, candidate: Candidate, given: oracle.Operands) -> bytes:
-    plan = Plan(
-        problem, Choice(candidate, "named"), Limits("fast"), candidate.packing(problem).pack(given.w), given.bias
-    )
-    return plan(given.x, residual=given.residual).tobytes()
 
 
 @pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
@@ -55,7 +48,8 @@ def test_bits_depend_on_what_rounding_names_alone(solver):
             candidate = Candidate(solver, params)
             assert str(candidate).startswith(candidate.rounding)
             for threads in WORKERS:
-                bits = result(replace(problem, threads=threads), candidate, given)
+                plan = oracle.plan(replace(problem, threads=threads), given, candidate)
+                bits = plan(given.x, residual=given.residual).tobytes()
                 assert bits == found.setdefault(candidate.rounding, bits), (str(candidate), threads)
 
 
@@ -63,29 +57,20 @@ def names(problem: ConvProblem) -> list[str]:
     return [str(each.candidate) for each in model.ranking(problem)]
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path))
-    session.current.forget_choices()
-    yield Store()
-    session.current.forget_choices()
-
-
 def put(store: Store, problem: ConvProblem, seconds: dict[str, float]) -> None:
     """Rows as a tuner writes them."""
     for name, time in seconds.items():
         candidate = Candidate.parse(name)
-        row = Row(fingerprint().key, problem.key, name, candidate.sources, "ok", median=time, score=time)
         size = workspace_bytes(problem, candidate)
-        store.put([row._replace(workspace=size, accuracy=candidate.accuracy)])
+        store.put([timed(problem, name, time, workspace=size, accuracy=candidate.accuracy)])
     session.current.forget_choices()
 
 
-def test_one_thread_decides_for_any_number(kept: Store) -> None:
+def test_one_thread_decides_for_any_number(our_store: Store) -> None:
     one, two = PROBLEM, replace(PROBLEM, threads=2)
     of = {solver: [name for name in names(PROBLEM) if name.startswith(f"{solver}(")] for solver in ("direct", "im2col")}
-    put(kept, one, {of["direct"][0]: 2e-3, of["im2col"][0]: 1e-3})
-    put(kept, two, {of["direct"][0]: 1e-3, of["im2col"][0]: 3e-3, of["im2col"][1]: 2e-3})
+    put(our_store, one, {of["direct"][0]: 2e-3, of["im2col"][0]: 1e-3})
+    put(our_store, two, {of["direct"][0]: 1e-3, of["im2col"][0]: 3e-3, of["im2col"][1]: 2e-3})
     assert str(select.choose(two, "cached", Limits()).candidate) == of["direct"][0]
     chosen = select.choose(two, "cached", Limits(reproducible=True))
     assert (str(chosen.candidate), chosen.decided_by) == (of["im2col"][1], "store")
@@ -94,7 +79,7 @@ def test_one_thread_decides_for_any_number(kept: Store) -> None:
 
 @pytest.mark.parametrize("strategy", ["heuristic", "cached"])
 @pytest.mark.parametrize("layout", ["NCHW", "auto"])
-def test_reproducible_plans(kept: Store, strategy: str, layout: str) -> None:
+def test_reproducible_plans(our_store: Store, strategy: str, layout: str) -> None:
     options = {"padding": 1, "reproducible": True, "strategy": strategy}
     results = []
     for threads in sorted({1, oracle.THREADS}):
@@ -113,14 +98,14 @@ def test_reproducible_is_a_bool():
             cpuconv.plan(X.shape, W, padding=1, reproducible=value)
 
 
-def test_limits_choose_from_what_is_stored(kept: Store, no_timing) -> None:
+def test_limits_choose_from_what_is_stored(our_store: Store, no_timing) -> None:
     ranked = [each.candidate for each in model.ranking(PROBLEM)]
     sizes = {str(each): workspace_bytes(PROBLEM, each) for each in ranked}
     large = next(str(each) for each in ranked if each.accuracy == "standard")
     exact = [str(each) for each in ranked if each.accuracy == "exact"]
     small = min(exact, key=sizes.__getitem__)
     other = next(name for name in exact if name != small and sizes[name] >= sizes[small])
-    put(kept, PROBLEM, {large: 1e-3, other: 2e-3, small: 3e-3})
+    put(our_store, PROBLEM, {large: 1e-3, other: 2e-3, small: 3e-3})
 
     def chosen(**options) -> tuple[str, str]:
         made = cpuconv.plan(X.shape, W, padding=1, threads=1, **options)
@@ -141,7 +126,7 @@ def test_limits_choose_from_what_is_stored(kept: Store, no_timing) -> None:
         chosen(algorithm="winograd", workspace_limit=0)
 
 
-def test_rows_that_name_what_no_solver_tries_are_passed_over(kept: Store) -> None:
+def test_rows_that_name_what_no_solver_tries_are_passed_over(our_store: Store) -> None:
     """Kernels trust their parameters: those of a row must be the solver's own."""
     for name in (
         "direct(v=99,rows=1,cols=1,block=0)",
@@ -150,17 +135,16 @@ def test_rows_that_name_what_no_solver_tries_are_passed_over(kept: Store) -> Non
         "winograd(rows=-4,cols=4,v=1,n=1,block=1,chunk=1)",
     ):
         sources = Candidate(TABLE[1], None).sources
-        kept.put([Row(fingerprint().key, PROBLEM.key, name, sources, "ok", median=1e-9, score=1e-9)])
+        our_store.put([row(name, 1e-9, device=DEVICE, problem=PROBLEM.key, sources=sources)])
         session.current.forget_choices()
         made = cpuconv.plan(X.shape, W, padding=1, threads=1)
         assert made.algorithm != name and made.decided_by != "store"
 
 
-def test_the_layer_that_decides_is_told(kept: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layer_that_decides_is_told(our_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pinned before stored before shipped."""
     first, second, third = names(PROBLEM)[:3]
-    key = fingerprint().key
-    kept.register(fingerprint())
+    our_store.register(fingerprint())
     monkeypatch.setattr(session.current, "tiers", Tiers(tmp_path / "tables"))
 
     def decided(**options) -> tuple[str, str]:
@@ -169,37 +153,22 @@ def test_the_layer_that_decides_is_told(kept: Store, tmp_path: Path, monkeypatch
         assert made.explain().decided_by == made.decided_by
         return made.algorithm, made.decided_by
 
-    put(kept, PROBLEM, {first: 1e-3})
+    put(our_store, PROBLEM, {first: 1e-3})
     (tmp_path / "tables").mkdir()
-    table = exchange.table_of(exchange.from_store(kept), key, current_sources())
-    (tmp_path / "tables" / f"{key}.json").write_text(render(table))
-    kept.prune(key, keep=False)
+    table = exchange.table_of(exchange.from_store(our_store), DEVICE, current_sources())
+    (tmp_path / "tables" / f"{DEVICE}.json").write_text(render(table))
+    our_store.prune(DEVICE, keep=False)
     assert decided() == (first, "shipped")
-    kept.register(fingerprint())
-    put(kept, PROBLEM, {second: 1e-3})
+    our_store.register(fingerprint())
+    put(our_store, PROBLEM, {second: 1e-3})
     pinned = tmp_path / "pinned.json"
-    pinned.write_text(render(exchange.from_store(kept)))
+    pinned.write_text(render(exchange.from_store(our_store)))
     assert decided() == (second, "store")
-    put(kept, PROBLEM, {third: 1e-4})
+    put(our_store, PROBLEM, {third: 1e-4})
     assert decided() == (third, "store")
     monkeypatch.setenv("CPUCONV_WISDOM", str(pinned))
     assert decided() == (second, "pinned")
     assert decided(strategy="heuristic")[1] == "model"
-
-
-OTHER = {
-    "n": 2, "c": 40, "h": 9, "w": 13, "k": 48, "r": 2, "s": 2, "stride": (2, 1), "pads": (1, 1, 1, 0),
-    "dilation": (2, 1), "groups": 4, "in_layout": "NHWC", "out_layout": "NHWC", "activation": "relu",
-    "residual": True, "threads": 2,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ConvProblem)])
-def test_each_field_of_a_problem_changes_its_key(name: str) -> None:
-    problem = ConvProblem(1, 20, 8, 12, 24, 3, 3, pads=(1, 1, 1, 1))
-    other = replace(problem, **{name: OTHER[name]})
-    assert other.key != problem.key
-    assert ConvProblem.parse(other.key) == other
 
 
 @pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)

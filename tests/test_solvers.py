@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from geometry import of, problems, upto
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -147,47 +147,42 @@ def test_strides_dilation_padding(solver, stride, dilation, pads):
     oracle.check(replace(problem, in_layout=BLOCKED, out_layout=BLOCKED), solver.NAME)
 
 
-@st.composite
-def problems(draw: Any, solver: str) -> ConvProblem:
-    """What the solver is likely to claim."""
-    draw_one: Callable[[Any], Any] = lambda values: draw(st.sampled_from(values))  # noqa: E731
-    step = st.integers(1, 3)
-    r, s = (1, 1) if solver == "pointwise" else (draw_one([1, 2, 3, 5]), draw_one([1, 3, 4, 7]))
-    stride = (1, 1) if solver in ("winograd", "fft") else (draw(step), draw(step))
-    dilation = (1, 1) if (r, s) == (1, 1) else (draw(step), draw(step))
-    pads = (0, 0, 0, 0) if solver == "pointwise" else tuple(draw(st.integers(0, 3)) for _ in range(4))
-    c, k, groups = draw_one(ODD), draw_one(ODD), 1
-    if solver == "depthwise":
-        c = k = groups = draw_one(ODD)
-    elif solver == "grouped":
-        groups = draw_one([2, 4, 5, 9])
-        c = k = groups * draw_one([2, 4])
-    elif solver != "fft" and draw(st.booleans()):
-        groups = draw_one([2, 3])
-        sizes = (
-            [current().lanes, 2 * current().lanes]
-            if solver in ("direct", "pointwise", "winograd")
-            else [1, 3, current().lanes]
-        )
-        c = groups * draw_one(sizes)
-        k = groups * draw_one([current().lanes] if solver == "first_layer" else sizes)
-    h, w = draw_one(PLANES), draw_one(PLANES)
-    assume((r - 1) * dilation[0] + 1 <= h + sum(pads[:2]) and (s - 1) * dilation[1] + 1 <= w + sum(pads[2:]))
-    names = st.sampled_from(["NCHW", BLOCKED, "NHWC", "NCHW4c"])
-    return ConvProblem(
-        draw(st.integers(1, 3)), c, h, w, k, r, s, stride, pads, dilation, groups, draw(names), draw(names),
-        draw_one(ACTIVATIONS), draw(st.booleans()), draw_one([1, oracle.THREADS]),
-    )  # fmt: skip
+LANES = current().lanes
+USUAL = {
+    "cg": of(*ODD), "kg": of(*ODD), "h": of(*PLANES), "w": of(*PLANES), "r": of(1, 2, 3, 5), "s": of(1, 3, 4, 7),
+    "in_layout": of(BLOCKED, BLOCKED, *layouts.NAMES), "out_layout": of(BLOCKED, BLOCKED, *layouts.NAMES),
+    "activation": of(*ACTIVATIONS), "threads": of(1, oracle.THREADS),
+}  # fmt: skip
+GROUPS = {"groups": of(2, 3), "cg": of(LANES, 2 * LANES), "kg": of(LANES, 2 * LANES)}
+POINT, STEPS = {"r": of(1), "s": of(1), "pad": of(0)}, {"sh": of(1), "sw": of(1)}
+LANEWISE = {"kg": None, "h": upto(20), "w": upto(20), "r": upto(7), "s": upto(7)}
+LIKELY: dict[str, list[dict[str, Any]]] = {  # what a solver may claim, where it is not the usual
+    "pointwise": [POINT, {**POINT, **GROUPS}],
+    "winograd": [STEPS, {**STEPS, **GROUPS}],
+    "direct": [{}, GROUPS],
+    "first_layer": [{}, {**GROUPS, "cg": of(1, 3, LANES), "kg": of(LANES)}],
+    "im2col": [{}, {**GROUPS, "cg": of(1, 3, LANES), "kg": of(1, 3, LANES)}],
+    "planar": [{"groups": upto(3), "cg": upto(9), "kg": upto(9), "h": upto(12), "w": upto(70), "sw": upto(9),
+                "dh": upto(9), "dw": upto(9)}],
+    "fft": [{**STEPS, "cg": upto(70), "kg": upto(70), "h": upto(50), "w": upto(50), "r": upto(13), "s": upto(13),
+             "dh": upto(2), "dw": upto(2), "pad": upto(6, 0)}],
+    "depthwise": [{**LANEWISE, "groups": upto(70), "cg": of(1)}],
+    "grouped": [{**LANEWISE, "groups": upto(16), "cg": of(*([size for size in (2, 4, 8) if size < LANES] or [1]))}],
+}  # fmt: skip
+EXAMPLES = {"planar": 35, "fft": 30, "depthwise": 35, "grouped": 25}  # where 10 are not enough
 
 
 @SOLVERS
 def test_whatever_it_claims(solver):
-    @settings(max_examples=10)
-    @given(problems(solver.NAME), st.integers(0, 2), st.integers(0, 99))
-    def claims(problem, choice, seed):
+    likely = st.sampled_from(LIKELY[solver.NAME]).flatmap(lambda ranges: problems(**{**USUAL, **ranges}))
+
+    @settings(max_examples=EXAMPLES.get(solver.NAME, 10))
+    @given(likely, st.integers(0, 99))
+    def claims(problem, choice):
         assume(solver.applicable(problem, current()) is None)
-        names = several(solver, problem)
-        oracle.check(problem, names[choice % len(names)], seed=seed)
+        names = [str(candidate) for candidate in candidates(solver, problem)]
+        assert len(set(names)) == len(names) > 0
+        oracle.check(problem, names[choice % len(names)], seed=choice)
 
     claims()
 

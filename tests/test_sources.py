@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from models import conv
 
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.problem.problem import ConvProblem
@@ -26,31 +27,6 @@ def write(tmp_path):
         return str(path)
 
     return file
-
-
-@pytest.fixture
-def save(tmp_path):
-    """Save an ONNX model of the given nodes and give its path."""
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    def model(nodes, inputs, initializers=(), name="net.onnx", functions=(), **keywords) -> str:
-        values = [helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in inputs.items()]
-        outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
-        tensors = [onnx.numpy_helper.from_array(np.zeros(shape, np.float32), key) for key, shape in initializers]
-        graph = helper.make_graph(nodes, "graph", values, outputs, tensors)
-        opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid(f.domain, 1) for f in functions)]
-        path = tmp_path / name
-        onnx.save(helper.make_model(graph, opset_imports=opsets, functions=functions, **keywords), path)
-        return str(path)
-
-    return model
-
-
-def conv(x="x", w="w", y="y", **attributes):
-    from onnx import helper
-
-    return helper.make_node("Conv", [x, w], [y], **attributes)
 
 
 def test_canonical_file():
@@ -133,7 +109,7 @@ def test_attributes_and_merging(save):
         conv("x", "w", "b", name="again", pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2], kernel_shape=[3, 2]),
         conv("x", "g", "c", group=4),
     ]
-    entries = load(save(nodes, {"x": (2, 8, 9, 10)}, [("w", (6, 8, 3, 2)), ("g", (4, 2, 1, 1))]), ("NHWC", "NCHW"))
+    entries = load(save(nodes, {"x": (2, 8, 9, 10)}, {"w": (6, 8, 3, 2), "g": (4, 2, 1, 1)}), ("NHWC", "NCHW"))
     first = ConvProblem(2, 8, 9, 10, 6, 3, 2, (2, 1), (1, 2, 0, 1), (1, 2), in_layout="NHWC")
     grouped = ConvProblem(2, 8, 9, 10, 4, 1, 1, groups=4, in_layout="NHWC")
     assert entries == [(first, "first", 2, "net"), (grouped, "c", 1, "net")]
@@ -143,7 +119,7 @@ def test_attributes_and_merging(save):
     "auto_pad, pads", [("SAME_UPPER", (0, 1, 0, 1)), ("SAME_LOWER", (1, 0, 1, 0)), ("VALID", (0, 0, 0, 0))]
 )
 def test_auto_pad(save, auto_pad, pads):
-    path = save([conv(auto_pad=auto_pad, strides=[2, 2])], {"x": (1, 3, 8, 8)}, [("w", (4, 3, 3, 3))])
+    path = save([conv(auto_pad=auto_pad, strides=[2, 2])], {"x": (1, 3, 8, 8)}, {"w": (4, 3, 3, 3)})
     assert load(path)[0].problem == ConvProblem(1, 3, 8, 8, 4, 3, 3, (2, 2), pads)
 
 
@@ -152,7 +128,7 @@ def test_open_batch_is_1_even_through_a_reshape(save):
 
     shape = helper.make_node("Constant", [], ["shape"], value_ints=[-1, 2, 8, 8])
     nodes = [conv(y="a"), shape, helper.make_node("Reshape", ["a", "shape"], ["b"]), conv("b", "v", "y")]
-    path = save(nodes, {"x": ("batch", 3, 8, 8)}, [("w", (4, 3, 1, 1)), ("v", (4, 2, 3, 3))])
+    path = save(nodes, {"x": ("batch", 3, 8, 8)}, {"w": (4, 3, 1, 1), "v": (4, 2, 3, 3)})
     assert [entry.problem.n for entry in load(path)] == [1, 2]
 
 
@@ -176,7 +152,7 @@ def test_weights_from_a_constant_node_a_subgraph_and_a_function(save):
     path = save(
         [constant, conv(y="a"), condition, choose, call],
         {"x": (1, 3, 8, 8)},
-        [("v", (5, 3, 2, 2)), ("u", (6, 3, 1, 1))],
+        {"v": (5, 3, 2, 2), "u": (6, 3, 1, 1)},
         functions=[block],
     )
     found = [(entry.problem.weight_shape, entry.count) for entry in load(path)]
@@ -185,7 +161,7 @@ def test_weights_from_a_constant_node_a_subgraph_and_a_function(save):
 
 def test_large_weights_and_external_data_are_not_needed(save, tmp_path):
     onnx = pytest.importorskip("onnx")
-    path = save([conv()], {"x": (1, 64, 8, 8)}, [("w", (64, 64, 3, 3))])
+    path = save([conv()], {"x": (1, 64, 8, 8)}, {"w": (64, 64, 3, 3)})
     expected = load(path)
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin")
     (tmp_path / "weights.bin").unlink()
@@ -195,7 +171,7 @@ def test_large_weights_and_external_data_are_not_needed(save, tmp_path):
 def test_other_ranks_are_left_out_with_a_warning(save):
     nodes = [conv("t", "v", "a", name="line"), conv("u", "f", "b", name="volume"), conv(name="plane")]
     inputs = {"t": (1, 3, 8), "u": (1, 3, 8, 8, 8), "x": (1, 3, 8, 8)}
-    weights = [("v", (4, 3, 3)), ("f", (4, 3, 1, 1, 1)), ("w", (4, 3, 3, 3))]
+    weights = {"v": (4, 3, 3), "f": (4, 3, 1, 1, 1), "w": (4, 3, 3, 3)}
     with pytest.warns(CpuconvWarning, match=r"not 2-D are left out: line \(1-D\), volume \(3-D\)\.") as caught:
         entries = load(save(nodes, inputs, weights))
     assert [entry.label for entry in entries] == ["plane"] and caught[0].filename == __file__
@@ -204,7 +180,7 @@ def test_other_ranks_are_left_out_with_a_warning(save):
 
 
 def test_unknown_shapes_name_the_node(save):
-    path = save([conv(name="stem")], {"x": ("n", 3, "height", "width")}, [("w", (4, 3, 3, 3))])
+    path = save([conv(name="stem")], {"x": ("n", 3, "height", "width")}, {"w": (4, 3, 3, 3)})
     with pytest.raises(SourceError, match=r"net.onnx: Conv node 'stem': the shape of its input 'x' is 1x3x\?x\?; give"):
         load(path)
     path = save([conv(name="stem")], {"x": (1, 3, 8, 8), "w": (4, 3, None, 3)})
@@ -213,7 +189,7 @@ def test_unknown_shapes_name_the_node(save):
 
 
 def test_impossible_conv_names_the_node(save):
-    path = save([conv(name="stem", pads=[-1, 0, 0, 0])], {"x": (1, 3, 8, 8)}, [("w", (4, 3, 3, 3))])
+    path = save([conv(name="stem", pads=[-1, 0, 0, 0])], {"x": (1, 3, 8, 8)}, {"w": (4, 3, 3, 3)})
     with pytest.raises(SourceError, match="Conv node 'stem': Argument 'padding' must be at least 0"):
         load(path)
 
@@ -229,7 +205,7 @@ def test_files_that_are_no_models(write, save):
 
 
 def test_onnx_missing_says_what_to_install(save, monkeypatch):
-    path = save([conv()], {"x": (1, 3, 8, 8)}, [("w", (4, 3, 3, 3))])
+    path = save([conv()], {"x": (1, 3, 8, 8)}, {"w": (4, 3, 3, 3)})
     original = builtins.__import__
 
     def without_onnx(name, *arguments, **keywords):
@@ -245,4 +221,4 @@ def test_onnx_missing_says_what_to_install(save, monkeypatch):
 def test_no_warning_without_cause(save):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert load(save([conv()], {"x": (1, 3, 8, 8)}, [("w", (4, 3, 3, 3))]))
+        assert load(save([conv()], {"x": (1, 3, 8, 8)}, {"w": (4, 3, 3, 3)}))

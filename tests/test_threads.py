@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 import cpuconv
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError
+from cpuconv.plan import Plan
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import threads as runtime_threads
@@ -104,18 +106,18 @@ def test_conv2d_with_remembered_weights():
 
 
 @pytest.mark.parametrize("threads", sorted({1, oracle.THREADS}))
-def test_contexts_are_reused(threads):
-    """One caller after another needs one workspace, however often it calls."""
+def test_contexts_are_reused(threads, monkeypatch):
+    """One caller after another needs one context, however often it calls."""
     problem = replace(PROBLEM, threads=threads)
     given = oracle.operands(problem)
     plan = oracle.plan(problem, given, "winograd")
+    monkeypatch.setattr(sys.modules[Plan.__module__], "Program", None)  # of which each context has one
     for _ in range(5):
         plan(given.x)
-    assert [len(contexts) for contexts in plan._contexts.values()] == [1]
 
 
-def test_number_of_threads(monkeypatch):
-    monkeypatch.setattr(runtime_threads, "_count", None)
+@pytest.mark.usefixtures("default_threads")
+def test_number_of_threads():
     most = runtime_threads.maximum_threads()
     assert cpuconv.get_num_threads() == most >= 1
     for n in {1, most, np.int64(1)}:
@@ -131,8 +133,8 @@ def test_number_of_threads(monkeypatch):
     assert cpuconv.get_num_threads() == 1 or most > 1
 
 
+@pytest.mark.usefixtures("default_threads")
 def test_set_num_threads_reaches_remembered_plans(monkeypatch):
-    monkeypatch.setattr(runtime_threads, "_count", None)
     made: list[int] = []
     original = api.Plan
 

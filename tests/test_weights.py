@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from example import EXPECTED, PROBLEM, RELU, W, X, close, conv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strided import VIEWS, read_only
 
 import cpuconv
 import layouts
@@ -25,12 +25,6 @@ from cpuconv.memory.fingerprint import is_constant
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.session import Session
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    array = array.copy()
-    array.flags.writeable = False
-    return array
 
 
 class Counted(Session):
@@ -59,16 +53,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return session.current
 
 
-KINDS: dict[str, Callable[[np.ndarray], Any]] = {
-    "writable": np.copy,
-    "read-only": read_only,
-    "fortran": np.asfortranarray,
-    "channels last": lambda w: np.ascontiguousarray(w.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2),
-    "gaps": lambda w: np.repeat(w, 2, axis=3)[..., ::2],
-    "backwards": lambda w: np.ascontiguousarray(w[::-1, :, ::-1])[::-1, :, ::-1],
-    "unaligned": lambda w: np.frombuffer(b"." + w.tobytes(), np.uint8)[1:].view(np.float32).reshape(w.shape),
-    "bytes": lambda w: np.frombuffer(w.tobytes(), np.float32).reshape(w.shape),
-}
+KINDS = {**VIEWS, "read-only": read_only}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,17 +75,6 @@ def test_equal_weights_are_packed_once(here):
         close(conv(w=w), EXPECTED)
         close(cpuconv.plan(X.shape, w, padding=1, strategy="heuristic", threads=1)(X), EXPECTED)
     assert len(here.packed) == 1
-
-
-def test_a_change_in_place_counts_at_once(here):
-    w = W.copy()
-    close(conv(w=w), EXPECTED)
-    w *= 3
-    close(conv(w=w), 3 * EXPECTED)
-    w[-1, -1, -1, -1] += 8  # the last float alone
-    changed = reference.conv2d(X, w, None, PROBLEM)
-    assert np.abs(changed - 3 * EXPECTED).max() > 1
-    close(conv(w=w), changed)
 
 
 @pytest.mark.parametrize("view", [lambda w: w.view(), lambda w: np.broadcast_to(w, w.shape), lambda w: w[::-1][::-1]])
@@ -298,19 +272,6 @@ def spoilt() -> np.ndarray:
     return x
 
 
-def test_not_finite_exact():
-    x = spoilt()
-    expected = reference.conv2d(x, W, None, PROBLEM)
-    assert np.isnan(expected).any() and np.isinf(expected).any() and np.isfinite(expected).any()
-    for activation in (None, "relu", "relu6"):
-        want = reference.conv2d(x, W, None, PROBLEM) if activation is None else None
-        y = conv(x, accuracy="exact", activation=activation)
-        if want is None:
-            with np.errstate(invalid="ignore"):
-                want = np.minimum(np.maximum(expected, 0), 6 if activation == "relu6" else np.inf)
-        assert reference.relative_error(y, want) <= 1e-5
-
-
 @pytest.mark.parametrize("accuracy", ["standard", "fast"])
 def test_not_finite_elsewhere(accuracy):
     """No crash; an image without them is untouched."""
@@ -347,8 +308,8 @@ def test_a_choice_prefers_packed_weights_that_exist(here):
     limits = model.Limits()
     assert select.reusing(problem, limits, best, ()) is best
     first = ranked[0].candidate.packing(problem)
-    near = [each for each in ranked if each.cost.estimate < select._HARDLY * ranked[0].cost.estimate]
-    far = [each for each in ranked if each.cost.estimate > select._HARDLY * ranked[0].cost.estimate]
+    near = [each for each in ranked if each.cost.estimate < 1.03 * ranked[0].cost.estimate]
+    far = [each for each in ranked if each.cost.estimate > 1.03 * ranked[0].cost.estimate]
     for each in near:
         form = each.candidate.packing(problem)
         assert select.reusing(problem, limits, best, {form, first}) is best

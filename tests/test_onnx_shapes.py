@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_sources import conv, save  # noqa: F401 - a fixture
+from models import conv
 
 from autotune.workload import Reading
 from autotune.workload import SourceError as Unloadable
@@ -14,16 +14,16 @@ from cpuconv.problem.sources import load
 from cpuconv.tuning.workload import workload
 
 OPEN = {"image": ("batch", 3, "height", "width")}
-WEIGHTS = [("w", (4, 3, 3, 3)), ("v", (2, 4, 1, 1))]
+WEIGHTS = {"w": (4, 3, 3, 3), "v": (2, 4, 1, 1)}
 
 
 @pytest.fixture
-def model(save) -> str:  # noqa: F811
+def model(save) -> str:
     return save([conv("image", "w", "t"), conv("t", "v", "y")], OPEN, WEIGHTS)
 
 
-def test_batches_are_networks_of_their_own(save) -> None:  # noqa: F811
-    path = save([conv("image")], {"image": ("batch", 3, 8, 8)}, WEIGHTS[:1])
+def test_batches_are_networks_of_their_own(save) -> None:
+    path = save([conv("image")], {"image": ("batch", 3, 8, 8)}, {"w": WEIGHTS["w"]})
     assert [(entry.problem.n, entry.network) for entry in load(path)] == [(1, "net")]
     entries = load(path, batches=(1, 8, 32))
     assert [(entry.problem.n, entry.network) for entry in entries] == [
@@ -40,9 +40,9 @@ def test_stated_shapes_fill_open_axes(model: str) -> None:
     assert (first.problem.in_shape, second.problem.in_shape) == ((2, 3, 10, 12), (2, 4, 8, 10))
 
 
-def test_axes_of_one_name_are_of_one_size(save) -> None:  # noqa: F811
+def test_axes_of_one_name_are_of_one_size(save) -> None:
     inputs = {"a": ("n", 3, "h", "w"), "b": ("n", 3, "h", "w")}
-    path = save([conv("a", y="s"), conv("b", y="t")], inputs, WEIGHTS[:1])
+    path = save([conv("a", y="s"), conv("b", y="t")], inputs, {"w": WEIGHTS["w"]})
     entries = load(path, inputs={"a": (4, 3, 6, 7)})
     assert [(entry.problem.in_shape, entry.count) for entry in entries] == [((4, 3, 6, 7), 2)]
     with pytest.raises(SourceError, match="a shape that fits b=4x3x6x7, not b=4x3x6x8"):

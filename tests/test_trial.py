@@ -1,0 +1,96 @@
+"""Trials: runs that the tuner times, their data in places drawn anew, and the probe of the machine's speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autotune.machine.device import fingerprint
+from cpuconv.choice import model
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime import Program
+from cpuconv.solvers.shared.base import ALIGNMENT
+from cpuconv.tuning import metronome
+from cpuconv.tuning.places import LEAST, MOST
+from cpuconv.tuning.workload import workload
+
+PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
+
+
+def candidates(problem: ConvProblem, solver: str) -> list[model.Ranked]:
+    """The solver's, the model's favourite first."""
+    return model.ranking(problem, solver)
+
+
+def test_cold_weights_give_the_same_results() -> None:
+    for name in ("direct", "winograd"):
+        candidate = str(candidates(PROBLEM, name)[0].candidate)
+        trial = workload.prepare(PROBLEM.key, candidate, "cold")
+        assert trial.check() <= trial.limit
+        places = set()
+        context = trial._plan._contexts[None, None][0]
+        for _ in range(3):
+            trial.run()
+            places.add(context._addresses["w"])
+        assert len(places) >= 3
+        cold = trial._shared.out.copy()
+        trial._shared.out[...] = np.nan
+        warm = workload.prepare(PROBLEM.key, candidate)
+        np.testing.assert_array_equal(cold, warm._shared.out)
+
+
+def test_trials_of_a_problem_read_and_write_the_same_memory() -> None:
+    first, second = (
+        workload.prepare(PROBLEM.key, str(candidates(PROBLEM, n)[0].candidate)) for n in ("direct", "im2col")
+    )
+    assert first._shared is second._shared
+
+
+@pytest.mark.parametrize("name", ["direct", "im2col", "winograd", "fft"])
+def test_trials_move_their_data(name: str) -> None:
+    trial = workload.prepare(PROBLEM.key, str(candidates(PROBLEM, name)[0].candidate))
+    trial.run()
+    before, context = trial._shared.out.copy(), trial._plan._contexts[None, None][0]
+    places = []
+    for _ in range(20):
+        trial.move()
+        trial._shared.out[...] = np.nan
+        trial.run()
+        places.append((trial._shared.x.ctypes.data, trial._shared.out.ctypes.data, *context._addresses.values()))
+        np.testing.assert_array_equal(trial._shared.out, before)
+    if not trial._plan.workspace_bytes:
+        places = [place[:-1] for place in places]
+    for found in zip(*places, strict=True):
+        assert len(set(found)) > 10
+        assert LEAST / 2 < max(found) - min(found) <= MOST
+        assert not any(place % ALIGNMENT for place in found)
+    assert trial.check() <= trial.limit
+
+
+@pytest.mark.parametrize("caches", [None, {"L1d": 32 << 10}], ids=["here", "no second cache"])
+def test_the_reference_is_of_known_length(caches: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if caches is not None:
+        known = replace(fingerprint(), caches=tuple(caches.items()))
+        monkeypatch.setattr(metronome, "fingerprint", lambda: known)
+    monkeypatch.setattr(metronome, "_seconds", lambda run: metronome._FIRST_TURNS * 1e-6 / 2)
+    run = metronome.metronome.__wrapped__(1)
+    (parts,) = run.__defaults__
+    assert len(parts) == (1 if caches else 2) or not dict(fingerprint().caches).get("L2")
+    assert sum(part.turns * 1e-6 / 2 for part in parts) == pytest.approx(metronome.SECONDS)
+    run()
+
+
+def test_the_reference_writes_to_a_quarter_of_the_second_cache() -> None:
+    """Which a shared core slows, as it does not the arithmetic."""
+    part = metronome._write(1)
+    size = dict(fingerprint().caches).get("L2")
+    if part is None or size is None:
+        assert part is size is None
+        return
+    buffer, seed = part.arrays
+    assert 0.2 * size < buffer.nbytes <= 0.25 * size
+    buffer[:], seed[:] = 0, 3
+    Program([part.row(buffer.nbytes // part.tile.step)], 1).run()
+    assert (buffer == 3).all()
