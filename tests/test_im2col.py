@@ -18,7 +18,6 @@ from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import im2col
-from cpuconv.solvers.shared.base import params_text, parse_params
 from cpuconv.solvers.shared.machine import machine
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
