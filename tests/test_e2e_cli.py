@@ -72,7 +72,9 @@ def test_from_a_model_to_conv2d(model, our_store, monkeypatch, capsys, no_timing
     assert main(["table", "--format", "json"]) == OK
     (device,) = json.loads(capsys.readouterr().out)["devices"]
     (network,) = device["networks"]
-    assert network["name"] == "tiny" and {line["algorithm"] for line in network["problems"]} == {*chosen.values()}
+    assert network["name"].startswith("tiny, ") and {line["algorithm"] for line in network["problems"]} == {
+        *chosen.values()
+    }
     for line in network["problems"]:
         assert line["roof_share"] > 0 and line["bound_by"] and line["remedy"]
 

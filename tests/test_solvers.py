@@ -169,7 +169,7 @@ LIKELY: dict[str, list[dict[str, Any]]] = {  # what a solver may claim, where it
     "depthwise": [{**LANEWISE, "groups": upto(70), "cg": of(1)}],
     "grouped": [{**LANEWISE, "groups": upto(16), "cg": of(*([size for size in (2, 4, 8) if size < LANES] or [1]))}],
 }  # fmt: skip
-EXAMPLES = {"planar": 35, "fft": 30, "depthwise": 35, "grouped": 25}  # where 10 are not enough
+EXAMPLES = {"planar": 35, "fft": 20, "depthwise": 35, "grouped": 25}  # where 10 are not enough
 
 
 @SOLVERS

@@ -241,8 +241,7 @@ print(tuner.pid, decided)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process numbers to look for there")
-def test_results_of_the_background_arrive_and_the_process_ends_with_ours(environ, own_store: Path) -> None:
-    printed, _ = processes.run("-c", PROGRAM, environ=environ, CPUCONV_CACHE_DIR=str(own_store))
-    pid, decided = printed.split()
+def test_results_of_the_background_arrive_and_the_process_ends_with_ours(own_store: Path) -> None:
+    pid, decided = processes.run("-c", PROGRAM, CPUCONV_CACHE_DIR=str(own_store)).stdout.split()
     assert decided == "store"
     until(lambda: not is_running(int(pid)))
