@@ -14,7 +14,8 @@ from typing import Any
 from autotune.machine.device import Device
 from autotune.machine.roofline import KeptRoofs, sound_roofs
 from autotune.paths import VARIABLE
-from autotune.store import claims, database
+from autotune.store import database
+from autotune.store.claims import Claims
 from autotune.store.connection import Connection, writes
 from autotune.store.rows import (
     PROVISIONAL,
@@ -52,8 +53,8 @@ class Store(Connection):
     """The rows of one file. Safe for threads and processes; a child after fork opens its own connection."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
-        self._claims = claims.new_owner()
         super().__init__(path, read_only=read_only)
+        self._claims = Claims(self.path)
 
     __init__.__doc__ = Connection.__init__.__doc__
 
@@ -148,12 +149,11 @@ class Store(Connection):
 
     def claim(self, device: str, problem: str, regime: str = WARM) -> bool:
         """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
-        key = (device, problem, regime)
-        return bool(self._write(lambda c: claims.claim(c, key, self._claims)))
+        return self._claims.claim(device, problem, regime)
 
     def release(self, device: str, problem: str, regime: str = WARM) -> None:
         """Give up a claim of this store."""
-        self._write(lambda c: claims.release(c, (device, problem, regime), self._claims))
+        self._claims.release(device, problem, regime)
 
     def seeds(self, problem: str, regime: str = WARM) -> list[str]:
         """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
@@ -285,7 +285,7 @@ class Store(Connection):
                               AND current.sources IN ({_marks(sources)})))""",
                     (device, *sources, *sources),
                 ).rowcount
-            for table in ("finished", "claims", "missed", "devices"):
+            for table in ("finished", "missed", "devices"):
                 connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
             return connection.execute("DELETE FROM trials WHERE device = ?", (device,)).rowcount
 
