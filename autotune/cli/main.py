@@ -63,7 +63,7 @@ def _table(options: argparse.Namespace) -> int:
     if options.output is None:
         print(text, end="")
     else:
-        write_whole(options.output, text)
+        write_whole({options.output: text})
     return OK
 
 

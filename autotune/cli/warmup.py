@@ -39,8 +39,6 @@ from autotune.tuning.worker import describe
 from autotune.wisdom import exchange
 from autotune.workload import MISSED, REGIMES, Problem, SourceError, Workload, discover
 
-HELP = "time the candidates of every problem in the sources and store the fastest"
-
 
 def run(options: argparse.Namespace) -> int:
     """Tune what the sources hold, or what was missed, here or on a cluster; returns the exit code."""

@@ -38,7 +38,7 @@ def _export(options: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for key in found.devices:
         table = exchange.table_of(found, key, workload.sources)
-        write_whole(folder / f"{key}.json", render(table))
+        write_whole({folder / f"{key}.json": render(table)})
         say(f"{folder / key}.json: {table.count()} rows of {len(table.rows)} problems", OK)
     return OK
 
@@ -112,7 +112,7 @@ def _put(found: Wisdom, file: Path | None) -> int:
     if file is None:
         print(text, end="")
     else:
-        write_whole(file, text)
+        write_whole({file: text})
     return say(f"{found.count()} rows of {len(found.rows)} problems on {len(found.devices)} devices", OK)
 
 
