@@ -14,7 +14,10 @@ import pytest
 
 from autotune.store import database
 from autotune.store.database import StoreWarning
+from autotune.store.rows import Limits
 from autotune.store.store import Row, Store
+
+CURRENT = Limits(frozenset({"s"}))
 
 
 def row(candidate: str, seconds: float, **values) -> Row:
@@ -72,7 +75,7 @@ def test_what_cannot_be_used_is_set_aside(path: Path, kind: str) -> None:
     assert path.with_name("store.sqlite.corrupt-1").read_bytes()[:16] == content[:16]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Store(path).best("d", "p", sources={"s"}).candidate == "a"
+        assert Store(path).best("d", "p", CURRENT).candidate == "a"
 
 
 def test_the_second_set_aside_has_its_own_name(path: Path) -> None:
@@ -88,8 +91,8 @@ def test_a_reader_leaves_the_file_alone(path: Path, kind: str) -> None:
     spoil(path, kind)
     reader = Store(path, read_only=True)
     with pytest.warns(StoreWarning, match="cannot be read") as caught:
-        assert reader.best("d", "p", sources={"s"}) is None
-        assert reader.best("d", "q", sources={"s"}) is None
+        assert reader.best("d", "p", CURRENT) is None
+        assert reader.best("d", "q", CURRENT) is None
     assert len(caught) == 1
     assert not list(path.parent.glob("*corrupt*"))
 
@@ -98,10 +101,10 @@ def test_a_reader_leaves_the_file_alone(path: Path, kind: str) -> None:
 def test_who_passes_a_file_over_and_then_moves_it_warns_once(path: Path, kind: str) -> None:
     spoil(path, kind)
     with pytest.warns(StoreWarning, match="cannot be read") as caught:
-        assert Store(path, read_only=True).best("d", "p", sources={"s"}) is None
+        assert Store(path, read_only=True).best("d", "p", CURRENT) is None
         Store(path).put([row("a", 1e-3)])
     assert len(caught) == 1
-    assert Store(path, read_only=True).best("d", "p", sources={"s"}).candidate == "a"
+    assert Store(path, read_only=True).best("d", "p", CURRENT).candidate == "a"
     path.write_bytes(b"garbage again" * 100)
     with pytest.warns(StoreWarning):
         Store(path).close()
@@ -113,7 +116,7 @@ def test_a_row_that_has_changed_is_passed_over(path: Path) -> None:
     kept._connection.execute("UPDATE trials SET median = 4e-3 WHERE candidate = 'a'")
     kept._connection.execute("UPDATE trials SET candidate = 'x' WHERE candidate = 'c'")
     with pytest.warns(StoreWarning, match="rows that are damaged; they are passed over") as caught:
-        assert kept.best("d", "p", sources={"s"}).candidate == "b"
+        assert kept.best("d", "p", CURRENT).candidate == "b"
         assert [each.candidate for each in kept.rows("d", "p")] == ["b"]
     assert len(caught) == 1
 
@@ -165,7 +168,7 @@ def test_a_file_system_without_shared_memory_gets_another_journal(path: Path, mo
         with Store(path) as kept:
             assert database.journal(kept._connection) == "delete"
             kept.put([row("a", 1e-3)])
-            assert kept.best("d", "p", sources={"s"}).candidate == "a"
+            assert kept.best("d", "p", CURRENT).candidate == "a"
 
 
 def test_a_full_disk_leaves_memory(path: Path) -> None:
@@ -178,7 +181,7 @@ def test_a_full_disk_leaves_memory(path: Path) -> None:
         kept.put([row("z", 1e-4)])
     assert len(caught) == 1
     assert len(kept.rows("d", "p")) == 1002
-    assert kept.best("d", "p", sources={"s"}).candidate == "z"
+    assert kept.best("d", "p", CURRENT).candidate == "z"
     assert "in memory" in kept.health()
     assert [each.candidate for each in Store(path).rows("d", "p")] == ["a"]
 
@@ -197,7 +200,7 @@ def test_a_folder_that_cannot_be_made_leaves_memory(tmp_path: Path) -> None:
     with pytest.warns(StoreWarning, match="in memory only"):
         kept = Store(tmp_path / "file" / "store.sqlite")
     kept.put([row("a", 1e-3)])
-    assert kept.best("d", "p", sources={"s"}).candidate == "a"
+    assert kept.best("d", "p", CURRENT).candidate == "a"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
@@ -207,7 +210,7 @@ def test_a_read_only_folder_is_read_and_left_alone(path: Path) -> None:
     kept.close()
     path.parent.chmod(0o555)
     try:
-        assert Store(path, read_only=True).best("d", "p", sources={"s"}).candidate == "a"
+        assert Store(path, read_only=True).best("d", "p", CURRENT).candidate == "a"
         with pytest.warns(StoreWarning, match="in memory only"):
             Store(path).put([row("b", 1e-4)])
     finally:

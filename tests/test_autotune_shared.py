@@ -14,11 +14,12 @@ import pytest
 
 from autotune.interpreter import python
 from autotune.store import database, store
-from autotune.store.rows import Row
+from autotune.store.rows import Limits, Row
 from autotune.store.store import Store
 from bench.tuning import kills
 
 REPO = Path(__file__).parents[1]
+CURRENT = Limits(frozenset({"s"}))
 KEY = ("d", "p", "warm")
 
 
@@ -132,7 +133,7 @@ def test_a_large_store_opens_at_once(filled: Callable[[int], Path], monkeypatch:
     monkeypatch.setattr(sqlite3, "connect", watched)
     for path in paths:
         reader = Store(path, read_only=True)
-        assert reader.best("d", "p0", sources={"s"}).candidate == "c0(v=1)"
+        assert reader.best("d", "p0", CURRENT).candidate == "c0(v=1)"
         reader.close()
     small, large = steps.values()
     assert large < 1.2 * small

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.report.explain import ROOFS_UNKNOWN
-from autotune.store.rows import COLD
+from autotune.store.rows import COLD, Limits
 from autotune.store.store import Row, Store, Use
 from autotune.text import count_of, joined, number, size
 from autotune.wisdom.tiers import Tiers
@@ -166,10 +166,11 @@ def best_lines(
     store: Store, device: str, workload: Workload, uses: Iterable[Use], accuracy: str = "standard"
 ) -> list[Line]:
     """The best row of each use on a device, as a caller with no limits gets it: of the first tier that has one."""
-    fields, tiers, sources = store.devices().get(device, {}), Tiers(workload.tables, store), workload.sources
+    fields, tiers = store.devices().get(device, {}), Tiers(workload.tables, store)
+    limits = Limits(workload.sources, accuracies=ADMITS[accuracy])
     lines = []
     for use in uses:
-        found = tiers.lookup(device, use.problem, sources=sources, accuracies=ADMITS[accuracy])
+        found = tiers.lookup(device, use.problem, limits)
         line = Line(use, None, roofs=roofs_for(fields, use.threads), summary=workload.summary(use.problem))
         if found is not None:
             work = workload.work(use.problem, found.row.candidate)

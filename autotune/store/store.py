@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from autotune.machine.device import Device
@@ -27,7 +27,6 @@ from autotune.store.rows import (
     Row,
     Use,
     from_values,
-    limits_of,
     to_values,
 )
 from autotune.workload import Problem
@@ -60,32 +59,18 @@ class Store(Connection):
 
     # -- what inference asks
 
-    def best(
-        self,
-        device: str,
-        problem: str,
-        *,
-        sources: Collection[str],
-        regime: str = WARM,
-        workspace_limit: int | None = None,
-        accuracies: Iterable[str] | None = None,
-        prefix: str = "",
-    ) -> Row | None:
+    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None:
         """The best row that keeps the limits, or None.
 
-        Arguments:
-            device: `Device.key`.  problem: its key.  sources: hashes that are current; rows of others are stale.
-            regime: one of `REGIMES`.  workspace_limit: bytes.  accuracies: classes to choose from, None for all.
-            prefix: of the candidate's name.
+        Parameters
+        ----------
+        device, problem : str
+            `Device.key` and the problem's key.
         """
-        return self.find(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
-
-    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
-        """As `best`, of limits made once."""
 
         def search(connection: sqlite3.Connection) -> Row | None:
-            found = connection.execute(RANKED, (device, problem, regime))
-            admitted = (row for row in map(self._sound, found) if row is not None and limits.admits(row))
+            values = connection.execute(RANKED, (device, problem, regime))
+            admitted = (row for row in map(self._sound, values) if row is not None and limits.admits(row))
             return next(admitted, None)
 
         return self._do(search, None)
@@ -166,7 +151,7 @@ class Store(Connection):
 
     def note(self, problems: Sequence[Problem], *, threads: int = 1, layouts: str = "") -> None:
         """Remember which networks ask for which problems."""
-        uses = [Use(p.network, threads, layouts, p.label, p.key, p.count, p.flops) for p in problems]
+        uses = [Use.of(replace(problem, threads=threads), layouts) for problem in problems]
         values = [(*astuple(use), position) for position, use in enumerate(uses)]
         self._write(lambda c: c.executemany(USE, values))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from autotune.machine.device import Device
 from autotune.machine.roofline import newest_roofs
 from autotune.store import database
-from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, Use
+from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, Use, carried
 from autotune.store.store import Store
 from autotune.wisdom.document import DEVICE_RULES, Wisdom, WisdomError, parse, read, render
 
@@ -88,20 +87,7 @@ def combined(some: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     if not some or not others:
         return [*some, *others]
     older, newer = sorted((some, others), key=_standing)
-    known = {(row.candidate, row.sources): row for row in newer}
-    before = {(row.candidate, row.sources): row for row in older}
-    ratios = [
-        known[name].median / before[name].median
-        for name in known.keys() & before.keys()
-        if known[name].is_timed and before[name].is_timed
-    ]
-    factor = statistics.median(ratios) if ratios else 1.0
-    kept = [
-        row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
-        for name, row in before.items()
-        if name not in known
-    ]
-    return sorted([*newer, *kept], key=lambda row: row.rank)
+    return sorted([*newer, *carried(older, newer)], key=lambda row: row.rank)
 
 
 def _standing(rows: Sequence[Row]) -> tuple[bool, float]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from autotune.store import database, store
 from autotune.store.connection import writes
-from autotune.store.rows import PROVISIONAL, REGIMES, WARM, Limits, Row, limits_of
+from autotune.store.rows import PROVISIONAL, REGIMES, WARM, Limits, Row
 from autotune.wisdom.document import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
@@ -50,7 +50,7 @@ class Tier(Protocol):
     """What a tier can be asked; `Store` says how it answers."""
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]: ...
-    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None: ...
+    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None: ...
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners: ...
     def version(self) -> tuple[Any, ...]: ...
 
@@ -68,13 +68,13 @@ class Book:
         """The problem's rows, as `Store.rows`."""
         return self._read().rows.get((device, problem, regime), [])
 
-    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
-        """As `Store.find`."""
+    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None:
+        """As `Store.best`."""
         return next((row for row in self.rows(device, problem, regime) if limits.admits(row)), None)
 
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners:
         """As `Store.winners`."""
-        current, pattern = limits_of(sources), re.compile(".*".join(map(re.escape, like.split("%"))))
+        current, pattern = Limits(frozenset(sources)), re.compile(".*".join(map(re.escape, like.split("%"))))
         asked = [key for of, key, how in self._read().rows if (of, how) == (device, regime) and pattern.fullmatch(key)]
         timed = ((key, [row for row in self.rows(device, key, regime) if current.admits_any(row)]) for key in asked)
         return [
@@ -143,56 +143,32 @@ class Tiers:
         self._books: dict[Path, Book] = {}
         self._looks: dict[tuple[str, bool], _Look] = {}
 
-    def lookup(
-        self,
-        device: str,
-        problem: str,
-        *,
-        sources: Collection[str],
-        workspace_limit: int | None = None,
-        accuracies: Iterable[str] | None = None,
-        prefix: str = "",
-        read_only: bool = True,
-    ) -> Found | None:
+    def lookup(self, device: str, problem: str, limits: Limits, *, read_only: bool = True) -> Found | None:
         """The best row of the first tier that has one within the limits, of the first regime that any tier knows.
 
-        Arguments are those of `Store.best`; `read_only=False` asks the store that this process writes.
+        `read_only=False` asks the store that this process writes.
         """
-        look = self._look(device, read_only)
-        request = problem, limits_of(sources, workspace_limit, accuracies, prefix)
+        look, request = self._look(device, read_only), (problem, limits)
         try:
             return look.answers[request]
         except KeyError:
             _make_room(look.answers)
-            found = look.answers[request] = _search(look.tiers, device, *request)
-            return found
+            answer = look.answers[request] = _search(look.tiers, device, *request)
+            return answer
 
-    def older(
-        self,
-        device: str,
-        problem: str,
-        *,
-        sources: Collection[str],
-        workspace_limit: int | None = None,
-        accuracies: Iterable[str] | None = None,
-        prefix: str = "",
-    ) -> list[Found]:
+    def older(self, device: str, problem: str, limits: Limits) -> list[Found]:
         """Rows of other sources that nothing current has replaced, best first: the problem was not tuned since, and
         those that are still current from that tuning are slower than these, or there are none.
 
-        Whoever asks should look twice at their candidates, whose times may be others now. Arguments are those of
-        `lookup`.
+        Whoever asks should look twice at their candidates, whose times may be others now.
         """
-        limits = limits_of(sources, workspace_limit, accuracies, prefix)
-        best = self.lookup(
-            device, problem, sources=sources, workspace_limit=workspace_limit, accuracies=accuracies, prefix=prefix
-        )
+        best = self.lookup(device, problem, limits)
         for regime in REGIMES:
             for name, tier in self._look(device).tiers:
                 if best is None or (best.row.regime, best.tier) == (regime, name):
-                    found = _older(tier.rows(device, problem, regime), limits, best and best.row)
-                    if found:
-                        return [Found(row, name, current=False) for row in found]
+                    rows = _older(tier.rows(device, problem, regime), limits, best and best.row)
+                    if rows:
+                        return [Found(row, name, current=False) for row in rows]
         return []
 
     def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
@@ -204,7 +180,7 @@ class Tiers:
             for row in rows:
                 if row.sources in sources:
                     found.setdefault(row.candidate, Found(row, name))
-            for row in _older(rows, limits_of(sources)):
+            for row in _older(rows, Limits(frozenset(sources))):
                 older.setdefault(row.candidate, Found(row, name, current=False))
         return older | found
 
@@ -273,7 +249,7 @@ def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list
 def _search(tiers: Iterable[tuple[str, Tier]], device: str, problem: str, limits: Limits) -> Found | None:
     for regime in REGIMES:
         for name, tier in tiers:
-            row = tier.find(device, problem, regime, limits)
+            row = tier.best(device, problem, limits, regime)
             if row is not None:
                 return Found(row, name)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.machine.device import fingerprint
 from autotune.machine.roofline import Roofs, roofs_for
+from autotune.store import rows as stored
 from autotune.store.store import shared
 from autotune.wisdom.tiers import Found
 from autotune.workload import ADMITS
@@ -20,15 +21,8 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
     Those timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
     `profile` writes.
     """
-    return session.current.tiers.lookup(
-        fingerprint().key,
-        problem.key,
-        sources=current_sources(),
-        workspace_limit=limits.workspace,
-        accuracies=ADMITS[limits.accuracy],
-        prefix=prefix,
-        read_only=read_only,
-    )
+    asked = _stored_limits(limits, prefix)
+    return session.current.tiers.lookup(fingerprint().key, problem.key, asked, read_only=read_only)
 
 
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
@@ -41,14 +35,7 @@ def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only:
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
     """Names that rows measured with older kernels speak for, within the limits and not replaced by what was measured
     since, best first."""
-    found = session.current.tiers.older(
-        fingerprint().key,
-        problem.key,
-        sources=current_sources(),
-        workspace_limit=limits.workspace,
-        accuracies=ADMITS[limits.accuracy],
-        prefix=prefix,
-    )
+    found = session.current.tiers.older(fingerprint().key, problem.key, _stored_limits(limits, prefix))
     return [each.row.candidate for each in found]
 
 
@@ -78,3 +65,7 @@ def winners(like: str, regime: str) -> list[tuple[str, str]]:
 def roofs(threads: int) -> Roofs | None:
     """This device's measured roofs for so many threads, or None."""
     return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
+
+
+def _stored_limits(limits: Limits, prefix: str) -> stored.Limits:
+    return stored.Limits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix)
