@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tabulate import tabulate
 
@@ -43,8 +43,8 @@ def _export(options: argparse.Namespace) -> int:
     return OK
 
 
-def _tables(workload: Workload, told: Path | bool) -> Path | None:
-    return workload.tables if told is True else Path(told)
+def _tables(workload: Workload, folder: str | Literal[True]) -> Path | None:
+    return workload.tables if folder is True else Path(folder)
 
 
 def _import(options: argparse.Namespace) -> int:

@@ -43,6 +43,16 @@ class Line:
         return joined("" if nameless else self.use.label, self.summary)
 
     @property
+    def algorithm(self) -> str | None:
+        """The best row's candidate."""
+        return self.row.candidate if self.row else None
+
+    @property
+    def seconds(self) -> float:
+        """Of all executions in the network; 0 without a row."""
+        return self.use.count * self.row.median if self.row else 0.0
+
+    @property
     def gflops(self) -> float:
         """Of the problem's own operations, whatever the algorithm executes."""
         return self.use.flops / self.row.median * 1e-9 if self.row else math.nan
@@ -86,12 +96,12 @@ class Line:
             "summary": self.summary,
             "shape": use.problem,
             "count": use.count,
-            "algorithm": row.candidate if row else None,
+            "algorithm": self.algorithm,
             "regime": row.regime if row else None,
             "tier": self.tier,
             "remark": self.remark,
             **{name: None if value is None or math.isnan(value) else value for name, value in figures.items()},
-            "total_ms": row.median * use.count * 1e3 if row else None,
+            "total_ms": self.seconds * 1e3 if row else None,
             "roof_share": verdict.share if verdict else None,
             "bound_by": str(verdict) if verdict else None,
             "remedy": verdict.remedy if verdict else None,
@@ -185,17 +195,14 @@ def totals(lines: Sequence[Line]) -> dict[str, Any]:
     Lines without a row are excluded; the share is known only if that of every other line is.
     """
     timed = [line for line in lines if line.row]
-    seconds = sum(line.use.count * line.row.median for line in timed)
+    seconds = sum(line.seconds for line in timed)
     flops = sum(line.use.count * line.use.flops for line in timed)
-    verdicts = [line.verdict for line in timed]
-    at_roofs = None
-    if timed and all(verdicts):
-        at_roofs = sum(v.share * line.use.count * line.row.median for v, line in zip(verdicts, timed, strict=True))
+    at_roofs = [line.verdict.share * line.seconds for line in timed if line.verdict is not None]
     return {
         "layers": sum(line.use.count for line in timed),
         "time_ms": seconds * 1e3,
         "gflops": flops / seconds * 1e-9 if seconds else None,
-        "roof_share": None if at_roofs is None else at_roofs / seconds,
+        "roof_share": sum(at_roofs) / seconds if timed and len(at_roofs) == len(timed) else None,
         "missing": len(lines) - len(timed),
     }
 

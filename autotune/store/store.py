@@ -77,8 +77,12 @@ class Store(Connection):
 
     def version(self) -> tuple[Any, ...]:
         """Another one where the answers may be others."""
-        seen = self._do(lambda c: c.execute("PRAGMA data_version").fetchone(), None)
-        return self._identity, seen, writes()
+        return self._identity, self._fetch("PRAGMA data_version"), writes()
+
+    def _fetch(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """What a query finds; nothing if there is no file to read."""
+        nothing: list[tuple[Any, ...]] = []
+        return self._do(lambda c: c.execute(query, values).fetchall(), nothing)
 
     def _sound(self, values: Sequence[Any]) -> Row | None:
         row = from_values(values)
@@ -90,7 +94,7 @@ class Store(Connection):
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
         """Every sound row: the timed ones best first (ties by the model's estimate), then the rejected ones."""
-        values = self._do(lambda c: c.execute(SELECT, (device, problem, regime)).fetchall(), [])
+        values = self._fetch(SELECT, (device, problem, regime))
         sound = (row for row in map(self._sound, values) if row is not None and row.is_sound())
         return sorted(sound, key=lambda row: row.rank)
 
@@ -102,8 +106,7 @@ class Store(Connection):
                     WHERE device = ? AND regime = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
                     GROUP BY problem ORDER BY problem"""
         values = (*sources, device, regime, like)
-        found = self._do(lambda c: c.execute(query, values).fetchall(), [])
-        return [(problem, candidate) for problem, candidate, _ in found]
+        return [(problem, candidate) for problem, candidate, _ in self._fetch(query, values)]
 
     def put(self, rows: Iterable[Row]) -> None:
         """Write rows, all or none, over those of the same device, problem, regime, candidate and sources."""
@@ -130,7 +133,7 @@ class Store(Connection):
         """Whether the problem was tuned with one of the efforts, from these sources."""
         query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND regime = ? AND sources = ?"
         values = (device, problem, regime, _together(sources))
-        return any(effort in efforts for (effort,) in self._do(lambda c: c.execute(query, values).fetchall(), []))
+        return any(effort in efforts for (effort,) in self._fetch(query, values))
 
     def claim(self, device: str, problem: str, regime: str = WARM) -> bool:
         """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
@@ -143,7 +146,7 @@ class Store(Connection):
     def seeds(self, problem: str, regime: str = WARM) -> list[str]:
         """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
         best: dict[str, int] = {}
-        for (device,) in self._do(lambda c: c.execute("SELECT device FROM devices").fetchall(), []):
+        for (device,) in self._fetch("SELECT device FROM devices"):
             timed = (row.candidate for row in self.rows(device, problem, regime) if row.is_timed)
             for place, name in enumerate(dict.fromkeys(timed)):
                 best[name] = min(place, best.get(name, place))
@@ -160,7 +163,7 @@ class Store(Connection):
         query = """SELECT network, threads, layouts, label, problem, count, flops FROM uses
                    WHERE EXISTS (SELECT 1 FROM trials WHERE device = ? AND trials.problem = uses.problem)
                    ORDER BY network, threads, layouts, position"""
-        uses = [Use(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), [])]
+        uses = [Use(*values) for values in self._fetch(query, (device,))]
         return [use for use in uses if use.is_sound()]
 
     # -- problems that inference met untuned
@@ -183,7 +186,7 @@ class Store(Connection):
     def missed(self, device: str) -> list[tuple[str, int]]:
         """Problems and how often they were met untuned, the most frequent first."""
         query = "SELECT problem, count FROM missed WHERE device = ? ORDER BY count DESC, seen DESC, problem"
-        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+        return [(problem, count) for problem, count in self._fetch(query, (device,))]
 
     def clear_missed(self, device: str, problems: Iterable[str]) -> None:
         """Forget missed problems: they have been tuned."""
@@ -210,11 +213,10 @@ class Store(Connection):
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND {IS_TIMED}),
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'rejected')
                    FROM devices ORDER BY device"""
-        found = self._do(lambda c: c.execute(query).fetchall(), [])
         counts = ("finished", "provisional", "timed", "rejected")
         return {
             key: {**_object(text), "roofs": sound_roofs(_object(roofs)), **dict(zip(counts, numbers, strict=True))}
-            for key, text, roofs, *numbers in found
+            for key, text, roofs, *numbers in self._fetch(query)
         }
 
     # -- all at once, for wisdom
@@ -222,13 +224,13 @@ class Store(Connection):
     def tuned(self, device: str) -> list[tuple[str, str]]:
         """Every (problem, regime) that the device has rows of."""
         query = "SELECT DISTINCT problem, regime FROM trials WHERE device = ?"
-        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+        return [(problem, regime) for problem, regime in self._fetch(query, (device,))]
 
     def finished(self, device: str) -> list[Finished]:
         """What was tuned on the device, with which efforts."""
         query = "SELECT * FROM finished WHERE device = ?"
-        found = (Finished(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), []))
-        return [each for each in found if each.is_sound()]
+        records = (Finished(*values) for values in self._fetch(query, (device,)))
+        return [record for record in records if record.is_sound()]
 
     def write(
         self,
@@ -304,10 +306,10 @@ def _together(sources: Collection[str]) -> str:
 def _object(text: Any) -> dict[str, Any]:
     """The JSON object that the text holds; empty if it is damaged."""
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 _shared: dict[tuple[str | None, bool], Store] = {}
@@ -317,8 +319,7 @@ _forked: list[dict[tuple[str | None, bool], Store]] = []
 def shared(*, read_only: bool = True) -> Store:
     """The store of this process that inference asks; it follows CPUCONV_CACHE_DIR.
 
-    Arguments:
-        read_only: whether to share the one that never writes, or (strategy "profile") the one that may.
+    `read_only=False` is the one that strategy "profile" writes.
     """
     wanted = os.environ.get(VARIABLE), read_only
     store = _shared.get(wanted)
