@@ -44,7 +44,7 @@ def kept(tmp_path: Path) -> Store:
     made = Store(tmp_path / "a.sqlite")
     made.register(HERE)
     made.register(OTHER)
-    made.set_roofs(HERE.key, {"1": {"float32_gflops": 122.5, "measured": 1e9}})
+    made.write([(HERE, {"1": {"float32_gflops": 122.5, "measured": 1e9}})])
     made.note([Problem("p", "first", 2, 1e9, "net"), Problem("q", "second", 1, 2e9, "net")], threads=1, layouts="auto")
     made.put([row("direct(v=2)", 1e-3, spread=1e-5, count=7, error=1e-7, error_limit=2e-5, workspace=64, bound=5e-4)])
     made.put([row("winograd(rows=4)", 2e-3, accuracy="exact", threads_fraction=0.25), row("x", 3e-3, regime=COLD)])

@@ -22,10 +22,18 @@ FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fractio
 
 @dataclass(frozen=True)
 class Line:
-    """A problem of a network with its best row and the tier of wisdom that it is from, None if nothing solves it.
+    """A problem of a network, and its best row.
 
-    work, roofs: where they are known.  remark: on the row, such as "provisional".  summary: of the problem, as the
-    workload says what it is.
+    Attributes
+    ----------
+    row, tier
+        The row and the tier of wisdom that it is from; None if nothing solves the problem.
+    work, roofs
+        Where they are known.
+    remark : str or None
+        On the row, such as "provisional".
+    summary : str
+        What the problem is, in the workload's words.
     """
 
     use: Use
@@ -111,14 +119,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the name of its figure in `Line.record`, how that becomes text, the name of a text that
-    follows it, and whether the text may be long and so take several lines."""
+    """A column of a table."""
 
     title: str
-    name: str
-    text: Callable[[Any], str] | None = None
-    aside: str = ""
-    is_long: bool = False
+    name: str  # of its figure in `Line.record`
+    text: Callable[[Any], str] | None = None  # of the figure
+    aside: str = ""  # name of a text that follows it
+    is_long: bool = False  # whether the text may take several lines
 
     @property
     def is_number(self) -> bool:
@@ -127,8 +134,8 @@ class Column:
     def cell(self, record: Mapping[str, Any]) -> str:
         """The figure of a line's record as text, empty where unknown."""
         value = record[self.name]
-        told = str(value or "") if self.text is None else self.text(value)
-        return joined(told, record[self.aside]) if self.aside else told
+        text = str(value or "") if self.text is None else self.text(value)
+        return joined(text, record[self.aside]) if self.aside else text
 
 
 def _decimals(format: str) -> Callable[[float | None], str]:
@@ -156,7 +163,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Section:
-    """A device with its lines. device: its fields as `Store.devices` gives them, its key among them."""
+    """A device, its fields and key as `Store.devices` gives them, with its lines."""
 
     device: Mapping[str, Any]
     lines: Sequence[Line] = field(default_factory=list)

@@ -110,8 +110,7 @@ class Store(Connection):
 
     def put(self, rows: Iterable[Row]) -> None:
         """Write rows, all or none, over those of the same device, problem, regime, candidate and sources."""
-        values = _values(rows)
-        self._write(lambda c: c.executemany(INSERT, values))
+        self.write(rows=rows)
 
     def finish(
         self,
@@ -154,9 +153,7 @@ class Store(Connection):
 
     def note(self, problems: Sequence[Problem], *, threads: int = 1, layouts: str = "") -> None:
         """Remember which networks ask for which problems."""
-        uses = [Use.of(replace(problem, threads=threads), layouts) for problem in problems]
-        values = [(*astuple(use), position) for position, use in enumerate(uses)]
-        self._write(lambda c: c.executemany(USE, values))
+        self.write(uses=[Use.of(replace(problem, threads=threads), layouts) for problem in problems])
 
     def problems(self, device: str) -> list[Use]:
         """The noted problems that the device has rows of, network by network, in their networks' order."""
@@ -197,11 +194,7 @@ class Store(Connection):
 
     def register(self, device: Device) -> None:
         """Remember what a device is."""
-        self._write(lambda c: c.execute(REGISTER, (device.key, json.dumps(device.to_dict()))))
-
-    def set_roofs(self, device: str, roofs: KeptRoofs) -> None:
-        """Remember the measured roofs of a registered device: see `KeptRoofs`."""
-        self._write(lambda c: c.execute(ROOFS, (json.dumps(roofs), device)))
+        self.write([(device, {})])
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """The registered devices by key, each with its fields, "roofs", and counts: problems finished and provisional,
@@ -234,12 +227,12 @@ class Store(Connection):
 
     def write(
         self,
-        devices: Iterable[tuple[Device, KeptRoofs]],
-        rows: Iterable[Row],
-        finished: Iterable[Finished],
-        uses: Iterable[Use],
+        devices: Iterable[tuple[Device, KeptRoofs]] = (),
+        rows: Iterable[Row] = (),
+        finished: Iterable[Finished] = (),
+        uses: Iterable[Use] = (),
     ) -> None:
-        """Write devices with their roofs, and what belongs to them, all or nothing."""
+        """Write devices with their roofs, and what belongs to them, all or nothing; no roofs leave those stored."""
         known = [(device.key, json.dumps(device.to_dict()), json.dumps(roofs)) for device, roofs in devices]
         values = _values(rows)
 

@@ -233,9 +233,8 @@ def device_of(fields: Any, where: str) -> Device:
 
 def _roofs(roofs: Any, where: str) -> KeptRoofs:
     sound = isinstance(roofs, dict) and len(roofs) <= MOST_ROOFS and sound_roofs(roofs) == roofs
-    if not sound or not all(
-        len(figures) <= MOST_ROOFS and all(map(_text(1)[1], figures)) for figures in roofs.values()
-    ):
+    is_name = _text(1)[1]
+    if not sound or not all(len(figures) <= MOST_ROOFS and all(map(is_name, figures)) for figures in roofs.values()):
         raise WisdomError(f"{where} must be numbers by name, by the number of threads")
     return roofs
 

@@ -74,12 +74,14 @@ class Book:
 
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners:
         """As `Store.winners`."""
-        current, pattern = Limits(frozenset(sources)), re.compile(".*".join(map(re.escape, like.split("%"))))
-        asked = [key for of, key, how in self._read().rows if (of, how) == (device, regime) and pattern.fullmatch(key)]
-        timed = ((key, [row for row in self.rows(device, key, regime) if current.admits_any(row)]) for key in asked)
-        return [
-            (key, min(rows, key=lambda row: not current.admits(row)).candidate) for key, rows in sorted(timed) if rows
-        ]
+        limits, pattern = Limits(frozenset(sources)), re.compile(".*".join(map(re.escape, like.split("%"))))
+        winners = []
+        for key, rows in self._read().rows.items():
+            if (key[0], key[2]) == (device, regime) and pattern.fullmatch(key[1]):
+                timed = [row for row in rows if limits.admits_any(row)]
+                if timed:
+                    winners.append((key[1], min(timed, key=lambda row: not limits.admits(row)).candidate))
+        return sorted(winners)
 
     def version(self) -> tuple[Any, ...]:
         """As `Store.version`; reads the file if it is another than before."""
@@ -107,23 +109,20 @@ class Book:
 
 def _state(path: Path) -> tuple[Any, ...]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass
 class _Look:
-    """The tiers as they were when last looked at, and the answers that have held since.
-
-    until: of `time.monotonic()`, when to look again.  writes: of this process by then.
-    """
+    """The tiers as they were when last looked at, and the answers that have held since."""
 
     tiers: list[tuple[str, Tier]]
     state: list[tuple[Tier, tuple[Any, ...]]]
-    until: float
-    writes: int
+    until: float  # of `time.monotonic()`, when to look again
+    writes: int  # of this process by then
     answers: dict[tuple[str, Limits], Found | None] = field(default_factory=dict)
     winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
 
@@ -134,9 +133,12 @@ class Tiers:
     def __init__(self, tables: Path | None = None, kept: store.Store | None = None) -> None:
         """Look into these tiers.
 
-        Arguments:
-            tables: the folder of shipped tables, one `<device>.json` each (`autotune export --device-table`).
-            kept: the store to ask; None: the one that inference shares.
+        Parameters
+        ----------
+        tables : Path or None
+            The folder of shipped tables, one `<device>.json` each (`autotune export --device-table`).
+        kept : Store or None
+            The store to ask; None: the one that inference shares.
         """
         self._tables = tables
         self._kept = kept
@@ -173,31 +175,31 @@ class Tiers:
 
     def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
         """Every candidate's row, from the first tier that has a current one; else one that nothing has replaced."""
-        found: dict[str, Found] = {}
+        current: dict[str, Found] = {}
         older: dict[str, Found] = {}
         for name, tier in self._look(device).tiers:
             rows = tier.rows(device, problem, regime)
             for row in rows:
                 if row.sources in sources:
-                    found.setdefault(row.candidate, Found(row, name))
+                    current.setdefault(row.candidate, Found(row, name))
             for row in _older(rows, Limits(frozenset(sources))):
                 older.setdefault(row.candidate, Found(row, name, current=False))
-        return older | found
+        return older | current
 
     def all_rows(self, device: str, problem: str, sources: Collection[str]) -> list[Found]:
         """`rows` of every regime, in the order in which a look-up asks them."""
-        return [each for regime in REGIMES for each in self.rows(device, problem, sources, regime).values()]
+        return [found for regime in REGIMES for found in self.rows(device, problem, sources, regime).values()]
 
     def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
         """As `Store.winners`, of each problem from the first tier that knows it."""
         look, request = self._look(device), (like, frozenset(sources), regime)
         if request not in look.winners:
-            found: dict[str, str] = {}
+            winners: dict[str, str] = {}
             for _, tier in look.tiers:
                 for problem, candidate in tier.winners(device, like, sources=sources, regime=regime):
-                    found.setdefault(problem, candidate)
+                    winners.setdefault(problem, candidate)
             _make_room(look.winners)
-            look.winners[request] = sorted(found.items())
+            look.winners[request] = sorted(winners.items())
         return look.winners[request]
 
     def forget(self) -> None:
