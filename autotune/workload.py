@@ -160,12 +160,19 @@ def check(trial: Trial) -> Verdict:
 class Workload(Protocol):
     """A family of problems. Every method may raise; only `load` is expected to, with `SourceError`."""
 
-    name: str
-    isa: str
-    sources: frozenset[str]
-    """`sources_of` every candidate there may be: what is current."""
-    tables: Path | None
-    """Folder of device tables that come with the workload (`autotune.wisdom.tiers`), if any."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def isa(self) -> str: ...
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """`sources_of` every candidate there may be: what is current."""
+
+    @property
+    def tables(self) -> Path | None:
+        """Folder of device tables that come with the workload (`autotune.wisdom.tiers`), if any."""
 
     def load(self, source: str, reading: Reading = AS_IT_IS) -> list[Problem]:
         """The problems of a file or of one problem string."""

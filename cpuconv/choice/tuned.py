@@ -28,8 +28,9 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
     """The candidate of `best`, if the problem's solvers have it, or None."""
     found = best(problem, limits, prefix, read_only=read_only)
-    candidate = None if found is None else named(problem, found.row.candidate)
-    return None if candidate is None else Choice(candidate, found.tier)
+    if found is None or (candidate := named(problem, found.row.candidate)) is None:
+        return None
+    return Choice(candidate, found.tier)
 
 
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
