@@ -199,7 +199,7 @@ def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path: Path,
     monkeypatch.setattr(tiers, "RECHECK_SECONDS", 0.0)
     monkeypatch.setattr(tiers, "REMEMBERED", 3)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "find", None)  # nobody asks the store again
+        patch.setattr(Store, "best", None)  # nobody asks the store again
         asked._looks[HERE.key, True].until = 0.0
         assert best(asked) == "a"
     for n in range(10):
@@ -213,10 +213,10 @@ def test_a_look_up_asks_the_store_once(path: Path, monkeypatch: pytest.MonkeyPat
     Store().put([row(f"c{n}", 1e-3 + n, problem=f"p{m}") for m in range(9) for n in range(3)])
     monkeypatch.setattr(tiers, "RECHECK_SECONDS", math.inf)
     monkeypatch.setattr(tiers, "REMEMBERED", 9)
-    find, found = Store.find, []
-    monkeypatch.setattr(Store, "find", lambda store, *given: found.append(given) or find(store, *given))
+    ask, asks = Store.best, []
+    monkeypatch.setattr(Store, "best", lambda store, *given: asks.append(given) or ask(store, *given))
     asked = Tiers()
     for _ in range(5):
         for m in range(9):
             assert best(asked, f"p{m}") == "c0"
-    assert len(found) == 9
+    assert len(asks) == 9
