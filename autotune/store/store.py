@@ -77,7 +77,8 @@ class Store(Connection):
 
     def version(self) -> tuple[Any, ...]:
         """Another one where the answers may be others."""
-        return self._identity, self._fetch("PRAGMA data_version"), writes()
+        changes = self._fetch("PRAGMA data_version")  # before the identity, as it opens the file that lies there now
+        return self._identity, changes, writes()
 
     def _fetch(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a query finds; nothing if there is no file to read."""
