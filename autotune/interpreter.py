@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 
 VARIABLE = "CPUCONV_LAUNCHER"
+
+# The parent's module path is handed over, as a program may have changed it.
+_BOOT = """import importlib, json, sys
+sys.path[:] = json.loads(sys.argv[1])
+importlib.import_module(sys.argv[2]).main(*sys.argv[3:])"""
 
 
 def python(*arguments: str) -> list[str]:
@@ -16,3 +22,8 @@ def python(*arguments: str) -> list[str]:
     words that come before it, quoted as in a shell.
     """
     return [*shlex.split(os.environ.get(VARIABLE, "")), sys.executable, *arguments]
+
+
+def python_main(module: str, *arguments: str) -> list[str]:
+    """The command that calls a module's `main` with the arguments; the module is found as this process would."""
+    return python("-c", _BOOT, json.dumps(sys.path), module, *arguments)

@@ -24,7 +24,6 @@ ADMITS: dict[str, tuple[str, ...]] = {
     "fast": ("exact", "standard", "fast"),
 }
 
-
 # How a problem is timed: its weights in cache as the run before left them, or in memory as a whole network leaves them.
 REGIMES = ("warm", "cold")
 
@@ -37,9 +36,22 @@ class SourceError(ValueError):
 class Problem:
     """One thing to solve fast.
 
-    key: canonical text, equal for equal problems.  label: a short name.  count: how often its network
-    asks for it.  flops: of one execution.  network: where it comes from.  threads: that will run it.
-    regime: of `REGIMES`, how it is timed.
+    Attributes
+    ----------
+    key : str
+        Canonical text, equal for equal problems.
+    label : str
+        A short name.
+    count : int
+        How often its network asks for it.
+    flops : float
+        Of one execution.
+    network : str
+        Where it comes from.
+    threads : int
+        Threads that will run it.
+    regime : str
+        How it is timed, one of `REGIMES`.
     """
 
     key: str
@@ -60,9 +72,16 @@ class Problem:
 class Reading:
     """How a source of problems is read: what it leaves open.
 
-    layouts: of inputs and outputs, by name; None for the usual ones.  threads: that will run the problems.
-    batches: sizes to take for the open batch axis of a model, each one a network of its own.
-    inputs: shapes of a model's inputs by name, where it leaves axes open.
+    Attributes
+    ----------
+    layouts : tuple of str or None
+        Of inputs and outputs, by name; None for the usual ones.
+    threads : int
+        Threads that will run the problems.
+    batches : sequence of int
+        Sizes to take for the open batch axis of a model, each one a network of its own.
+    inputs : mapping
+        Shapes of a model's inputs by name, where it leaves axes open.
     """
 
     layouts: tuple[str, str] | None = None
@@ -78,8 +97,16 @@ AS_IT_IS = Reading()
 class Candidate:
     """One way to solve a problem.
 
-    name: stable and unique.  bound, estimate: seconds, the least it can take and what the model expects.
-    workspace: bytes.  accuracy: a key of `ADMITS`.
+    Attributes
+    ----------
+    name : str
+        Stable and unique.
+    bound, estimate : float
+        Seconds: the least it can take, and what the model expects.
+    workspace : int
+        Bytes.
+    accuracy : str
+        A key of `ADMITS`.
     """
 
     name: str
@@ -106,15 +133,17 @@ class Trial(Protocol):
         """Execute once; nothing is allocated or looked up."""
 
     def move(self) -> None:
-        """Put the data in another place in memory, drawn at random: a kernel's time depends on it. Until another trial
-        of the problem does, which may use the same memory, `run` may be timed."""
+        """Put the data in another place in memory, drawn at random: a kernel's time depends on it.
+
+        `run` may be timed until another trial of the problem moves its data, as that may use the same memory.
+        """
 
     def check(self) -> float:
         """Largest error of the output over the largest value of the float64 reference."""
 
 
 class Verdict(NamedTuple):
-    """Of a candidate tried out: why it cannot be used, or ""; its error and the limit on that, NaN if not run yet."""
+    """What came of trying a candidate: why it cannot be used, or ""; its error and the limit on it, NaN if not run."""
 
     reason: str = ""
     error: float = math.nan
@@ -131,12 +160,19 @@ def check(trial: Trial) -> Verdict:
 class Workload(Protocol):
     """A family of problems. Every method may raise; only `load` is expected to, with `SourceError`."""
 
-    name: str
-    isa: str
-    sources: frozenset[str]
-    """`sources_of` every candidate there may be: what is current."""
-    tables: Path | None
-    """Folder of device tables that come with the workload (`autotune.wisdom.tiers`), if any."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def isa(self) -> str: ...
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """`sources_of` every candidate there may be: what is current."""
+
+    @property
+    def tables(self) -> Path | None:
+        """Folder of device tables that come with the workload (`autotune.wisdom.tiers`), if any."""
 
     def load(self, source: str, reading: Reading = AS_IT_IS) -> list[Problem]:
         """The problems of a file or of one problem string."""
@@ -153,8 +189,8 @@ class Workload(Protocol):
     def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
         """The candidate that runs a problem of which nothing current is stored, and what decides, such as "model".
 
-        older: the candidates that were best with older sources, best first; the first that the workload's model agrees
-        with decides, as `tiers.OLDER`.
+        `older` are the candidates that were best with older sources, best first; the first that the workload's model
+        agrees with decides, as `tiers.OLDER`.
         """
 
     def compile(self, key: str, name: str) -> None:
@@ -186,27 +222,34 @@ class Workload(Protocol):
 def discover(spec: str | None = None) -> tuple[str, Workload]:
     """Find the workload to tune.
 
-    Arguments:
-        spec: "module:attribute". Without it, the variable AUTOTUNE_WORKLOAD, then the only
-            entry point of the group "autotune.workloads".
+    Parameters
+    ----------
+    spec : str or None
+        "module:attribute"; None: the variable AUTOTUNE_WORKLOAD, else the only entry point of the group
+        "autotune.workloads".
 
-    Returns:
+    Returns
+    -------
+    tuple of str and Workload
         The spec, under which another process finds the same workload, and the workload.
 
-    Raises:
-        SourceError: none or several are installed, or it cannot be imported.
+    Raises
+    ------
+    SourceError
+        None or several are installed, or it cannot be imported.
     """
     spec = spec or os.environ.get(VARIABLE) or _installed()
     module, _, attribute = spec.partition(":")
     if not module or not attribute:
         raise SourceError(f"Argument 'workload' must be 'module:attribute', not {spec!r}.")
     try:
-        found: Any = importlib.import_module(module)
+        workload: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            workload = getattr(workload, part)
     except (ImportError, AttributeError) as error:
         raise SourceError(f"Workload {spec!r} cannot be loaded: {error}") from error
-    return spec, found() if isinstance(found, type) or not hasattr(found, "candidates") else found
+    is_factory = isinstance(workload, type) or not hasattr(workload, "candidates")
+    return spec, workload() if is_factory else workload
 
 
 def _installed() -> str:

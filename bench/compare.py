@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 
 from rich.console import Console
 
+from autotune.files import write_whole
 from bench import report, shapes
-from bench.files import write_whole
 from bench.peers import OURS, PEERS
 from bench.peers.cpuconv_peer import CALLS
 from bench.race import Race

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import track
 from tabulate import tabulate
 
+from autotune.files import write_whole
 from autotune.machine.device import fingerprint
-from bench.files import write_whole
 from bench.loops import Loop, depthwise_loops, gemm_loops, peak_loop, time_all, winograd_loops
 from bench.settings import machine_name, words
 from cpuconv.isa import Isa, current

@@ -18,8 +18,8 @@ import numpy as np
 from tabulate import tabulate
 
 import cpuconv
+from autotune.files import write_whole
 from bench import shapes
-from bench.files import write_whole
 from bench.results import geomean
 from cpuconv.isa import current
 from cpuconv.micro.intrinsics import copy_vector

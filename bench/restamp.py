@@ -93,7 +93,7 @@ def restamp_wisdom(path: Path, *, dry_run: bool) -> tuple[int, int]:
     if any(counts) and not dry_run:
         known.rows = {problem: stamped_anew(rows) for problem, rows in known.rows.items()}
         known.finished = [replace(each, sources=ANEW.get(each.sources, each.sources)) for each in known.finished]
-        write_whole(path, document.render(known))
+        write_whole({path: document.render(known)})
     return counts
 
 

@@ -12,9 +12,11 @@ import pytest
 from processes import finish, start
 from stored import row
 
-from autotune.store.rows import KEY
+from autotune.store.rows import KEY, Limits
 from autotune.store.store import Store, shared
 from autotune.workload import Problem
+
+CURRENT = Limits(frozenset({"s"}))
 
 
 @pytest.fixture
@@ -54,17 +56,17 @@ def test_limits_choose_again(path: Path) -> None:
     )
 
     def name(**limits) -> str | None:
-        found = kept.best("d", "p", **{"sources": {"s"}, **limits})
+        found = kept.best("d", "p", CURRENT._replace(**limits))
         return found and found.candidate
 
     assert name() == "fast"
     assert name(accuracies=("exact", "standard")) == "large"
-    assert name(accuracies=("exact", "standard"), workspace_limit=999) == "small"
+    assert name(accuracies=("exact", "standard"), workspace=999) == "small"
     assert name(accuracies=("exact",)) == "exact"
-    assert name(accuracies=("exact", "standard"), workspace_limit=9) == "exact"
+    assert name(accuracies=("exact", "standard"), workspace=9) == "exact"
     assert name(accuracies=("stand",)) is None
-    assert name(sources={"old"}) == "stale"
-    assert name(sources={"new"}) is None
+    assert name(sources=frozenset({"old"})) == "stale"
+    assert name(sources=frozenset({"new"})) is None
 
 
 def test_regimes_and_names_are_asked_for(path: Path) -> None:
@@ -72,8 +74,8 @@ def test_regimes_and_names_are_asked_for(path: Path) -> None:
     kept.put([row("direct(v=2)", 1e-3), row("winograd(rows=4,v=2)", 2e-3), row("winograd(rows=6,v=2)", 3e-3)])
     kept.put([row("winograd(rows=6,v=2)", 1e-3, regime="cold"), row("direct(v=2)", 5e-3, regime="cold")])
 
-    def name(**limits) -> str | None:
-        found = kept.best("d", "p", sources={"s"}, **limits)
+    def name(regime: str = "warm", **limits) -> str | None:
+        found = kept.best("d", "p", CURRENT._replace(**limits), regime)
         return found and found.candidate
 
     assert name() == "direct(v=2)"
@@ -88,7 +90,7 @@ def test_every_field_of_the_key_makes_another_row(path: Path) -> None:
     kept, first = Store(path), row("a", 1e-3)
     others = {name: first._replace(**{name: "other"}) for name in KEY}
     kept.put([first, *others.values()])
-    assert kept.best("d", "p", sources={"s"}).candidate == "a"
+    assert kept.best("d", "p", CURRENT).candidate == "a"
     for name, other in others.items():
         found = kept.rows(other.device, other.problem, other.regime)
         assert [each._replace(created=0.0) for each in found if getattr(each, name) == "other"] == [
@@ -99,7 +101,7 @@ def test_every_field_of_the_key_makes_another_row(path: Path) -> None:
 def test_ties_go_to_the_better_estimate(path: Path) -> None:
     kept = Store(path)
     kept.put([row("a", 1e-3, estimate=2e-3), row("b", 1e-3, estimate=1e-3)])
-    assert kept.best("d", "p", sources={"s"}).candidate == "b"
+    assert kept.best("d", "p", CURRENT).candidate == "b"
     assert [each.candidate for each in kept.rows("d", "p")] == ["b", "a"]
 
 
@@ -126,14 +128,14 @@ def test_a_writer_whose_file_was_deleted_begins_another(path: Path) -> None:
     for file in path.parent.iterdir():
         file.unlink()
     writer.put([row("a", 2e-3)])
-    assert Store(path).best("d", "p", sources={"s"}).candidate == "a"
+    assert Store(path).best("d", "p", CURRENT).candidate == "a"
 
 
 def test_values_that_no_tuner_writes_are_ignored(path: Path) -> None:
     kept = Store(path)
     kept.put([row("a", 1e-3), row("b", -1.0), row("c", 1e-4, workspace="much"), row("d", "soon"), row("e", math.inf)])
     assert [each.candidate for each in kept.rows("d", "p")] == ["a"]
-    assert kept.best("d", "p", sources={"s"}).candidate == "a"
+    assert kept.best("d", "p", CURRENT).candidate == "a"
 
 
 WRITER = """
@@ -163,7 +165,7 @@ def test_threads_share_a_store(path: Path) -> None:
 
     def write_and_read(n: int) -> str:
         kept.put([row(f"c{n}", 1e-3, problem=f"p{n}")])
-        return kept.best("d", f"p{n}", sources={"s"}).candidate
+        return kept.best("d", f"p{n}", CURRENT).candidate
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(write_and_read, range(64))) == [f"c{n}" for n in range(64)]
@@ -175,14 +177,14 @@ def test_a_forked_child_opens_its_own_connection(path: Path, monkeypatch: pytest
     writer = Store()
     writer.put([row("a", 1e-3)])
     parents = shared()
-    assert parents.best("d", "p", sources={"s"}).candidate == "a"
+    assert parents.best("d", "p", CURRENT).candidate == "a"
     child = os.fork()
     if child == 0:
-        found = shared().best("d", "p", sources={"s"})
+        found = shared().best("d", "p", CURRENT)
         writer.put([row("b", 1e-4)])
         os._exit(0 if shared() is not parents and found.candidate == "a" else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert writer.best("d", "p", sources={"s"}).candidate == "b"
+    assert writer.best("d", "p", CURRENT).candidate == "b"
 
 
 def test_shared_follows_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,4 +218,4 @@ def test_a_store_closes_and_opens_again(path: Path) -> None:
     with Store(path) as kept:
         kept.put([row("a", 1e-3)])
     assert not path.with_name("store.sqlite-wal").exists()
-    assert kept.best("d", "p", sources={"s"}).candidate == "a"
+    assert kept.best("d", "p", CURRENT).candidate == "a"

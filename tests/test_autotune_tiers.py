@@ -13,7 +13,7 @@ import stored
 
 from autotune.machine.device import fingerprint
 from autotune.store.database import StoreWarning
-from autotune.store.rows import COLD, Row
+from autotune.store.rows import COLD, Limits, Row
 from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
 from autotune.wisdom import tiers
@@ -22,6 +22,7 @@ from autotune.wisdom.tiers import Tiers
 
 HERE = fingerprint()
 SOURCES = frozenset({"s"})
+LIMITS = Limits(SOURCES)
 row = functools.partial(stored.row, device=HERE.key)
 
 
@@ -33,7 +34,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def best(asked: Tiers, problem: str = "p") -> str | None:
-    found = asked.lookup(HERE.key, problem, sources=SOURCES)
+    found = asked.lookup(HERE.key, problem, LIMITS)
     return found and found.row.candidate
 
 
@@ -52,19 +53,19 @@ def test_the_first_tier_that_knows_decides(tmp_path: Path, monkeypatch: pytest.M
     asked = Tiers(folder)
 
     def ask(problem: str = "p", **limits) -> tuple[str, str] | None:
-        found = asked.lookup(HERE.key, problem, sources=limits.pop("sources", SOURCES), **limits)
+        found = asked.lookup(HERE.key, problem, LIMITS._replace(**limits))
         return found and (found.tier, found.row.candidate)
 
     assert ask() == ("shipped", "shipped")
     Store().put([row("stored", 5e-3, workspace=100), row("cold", 1e-3, regime=COLD, problem="r")])
     assert ask() == ("store", "stored")
-    assert ask(workspace_limit=99) == ("shipped", "shipped")
+    assert ask(workspace=99) == ("shipped", "shipped")
     assert ask("r") == ("store", "cold")
     table(pinned, row("pinned", 9e-3), row("stale", 1e-3, sources="old"))
     monkeypatch.setenv(tiers.PINNED, str(pinned))
     assert ask() == ("pinned", "pinned")
     assert ask("q") == ("shipped", "only shipped")
-    assert ask(sources={"new"}) is None
+    assert ask(sources=frozenset({"new"})) is None
     assert ask(prefix="st") == ("store", "stored")
     assert {name: each.tier for name, each in asked.rows(HERE.key, "p", SOURCES).items()} == {
         "pinned": "pinned",
@@ -84,7 +85,7 @@ def test_a_pinned_file_that_is_none_warns_once(tmp_path: Path, monkeypatch: pyte
         (tmp_path / "pinned.json").write_bytes(content)
     with pytest.warns(StoreWarning, match="pinned.json.*nothing is taken from it") as caught:
         for _ in range(3):
-            assert Tiers(tmp_path).lookup(HERE.key, "p", sources=SOURCES) is None
+            assert Tiers(tmp_path).lookup(HERE.key, "p", LIMITS) is None
     assert len(caught) == 1
 
 
@@ -111,7 +112,7 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
     asked = Tiers(tmp_path)
 
     def older(problem: str = "p", **limits) -> list[str]:
-        found = asked.older(HERE.key, problem, sources=SOURCES, **limits)
+        found = asked.older(HERE.key, problem, LIMITS._replace(**limits))
         assert not any(each.current for each in found) and {each.remark for each in found} <= {tiers.OLDER}
         return [each.row.candidate for each in found]
 
@@ -122,7 +123,7 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
         row("b", 2e-3, sources="t", problem="q", workspace=9),
     )
     assert best(asked) is None and older() == ["shipped"]
-    assert (older("q"), older("q", workspace_limit=8), older("q", prefix="b")) == (["a", "b"], ["a"], ["b"])
+    assert (older("q"), older("q", workspace=8), older("q", prefix="b")) == (["a", "b"], ["a"], ["b"])
     # Of one tuning some rows are current: only what is faster than these counts.
     first = {"created": 5.0, "problem": "r"}
     Store().put([row("old", 1e-3, sources="t", **first), row("slow", 3e-3, sources="t", **first)])
@@ -181,8 +182,8 @@ def test_a_new_file_in_the_place_of_the_old_is_seen(path: Path) -> None:
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the store was asked to find."""
-    find, asked = Store.find, []
-    monkeypatch.setattr(Store, "find", lambda store, *given: asked.append(given) or find(store, *given))
+    best, asked = Store.best, []
+    monkeypatch.setattr(Store, "best", lambda store, *given: asked.append(given) or best(store, *given))
     return asked
 
 

@@ -14,7 +14,7 @@ import pytest
 import stored
 
 from autotune.machine.device import fingerprint
-from autotune.store.rows import COLD, Finished
+from autotune.store.rows import COLD, Finished, Limits
 from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
 from autotune.wisdom import exchange
@@ -34,7 +34,7 @@ def kept(tmp_path: Path) -> Store:
     made = Store(tmp_path / "a.sqlite")
     made.register(HERE)
     made.register(OTHER)
-    made.set_roofs(HERE.key, {"1": {"float32_gflops": 122.5, "measured": 1e9}})
+    made.write([(HERE, {"1": {"float32_gflops": 122.5, "measured": 1e9}})])
     made.note([Problem("p", "first", 2, 1e9, "net"), Problem("q", "second", 1, 2e9, "net")], threads=1, layouts="auto")
     made.put([row("direct(v=2)", 1e-3, spread=1e-5, count=7, error=1e-7, error_limit=2e-5, workspace=64, bound=5e-4)])
     made.put([row("winograd(rows=4)", 2e-3, accuracy="exact", threads_fraction=0.25), row("x", 3e-3, regime=COLD)])
@@ -63,7 +63,7 @@ def test_what_is_written_is_read(kept: Store, tmp_path: Path) -> None:
     with Store(tmp_path / "b.sqlite") as second:
         exchange.into_store(again, second)
         assert same(exchange.from_store(second), told)
-        assert second.best(HERE.key, "p", sources=SOURCES).candidate == "direct(v=2)"
+        assert second.best(HERE.key, "p", Limits(SOURCES)).candidate == "direct(v=2)"
         assert second.is_finished(HERE.key, "p", efforts=("quick",), sources=SOURCES)
         assert [use.label for use in second.problems(HERE.key)] == ["first"]
         exchange.into_store(again, second)
@@ -75,7 +75,7 @@ def test_what_is_written_is_read(kept: Store, tmp_path: Path) -> None:
 def test_another_device_only_seeds(kept: Store, tmp_path: Path) -> None:
     with Store(tmp_path / "b.sqlite") as here:
         exchange.into_store(exchange.from_store(kept), here)
-        assert here.best(HERE.key, "q", sources=SOURCES) is None
+        assert here.best(HERE.key, "q", Limits(SOURCES)) is None
         assert here.seeds("q") == ["fft(n=8)"]
         assert here.seeds("p")[0] == "z"  # once the best, from sources that are no more
         assert here.seeds("unknown") == []

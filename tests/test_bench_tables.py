@@ -11,10 +11,10 @@ import pytest
 from bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_of
 from rich.console import Console
 
+from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from bench import race, report, tables
 from bench.engine import EngineError
-from bench.files import write_whole
 from bench.peers import OURS
 from bench.results import LineResult
 from bench.settings import Settings

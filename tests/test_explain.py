@@ -10,7 +10,7 @@ from example import W, X
 
 import cpuconv
 from autotune.machine.roofline import Level, Roofs, Work
-from autotune.report.explain import ROOFS_UNKNOWN, Explanation, account
+from autotune.report.explain import ROOFS_UNKNOWN, Explanation, Facts, account
 from autotune.store.store import Row
 from autotune.wisdom.tiers import Found
 from autotune.workload import Candidate, Rejected
@@ -39,18 +39,17 @@ OFFERED = [("slow", 10, 1), ("best", 12, 1), ("wrong", 13, 1), ("far", 90, 40), 
 
 
 def told(algorithm: str = "best", roofs: Roofs | None = ROOFS, rows: list[Row] = ROWS, **other) -> Explanation:
-    return account(
+    facts = Facts(
         "p",
         1e6,
         [Found(each, "store") for each in rows],
         [candidate(*each) for each in OFFERED],
         [Rejected("other", "does not apply")],
-        algorithm=algorithm,
-        decided_by="store",
         work=lambda name: None if name == "gone" else Work(1e6, 100, 100, 100),
         roofs=roofs,
         **other,
     )
+    return account(facts, algorithm, "store")
 
 
 def test_every_candidate_has_its_line():
@@ -70,7 +69,7 @@ def test_every_candidate_has_its_line():
 
 
 def test_what_is_printed_and_what_is_data():
-    explanation = told(limits={"slow": "it needs too much"})
+    explanation = told(left_out={"slow": "it needs too much"})
     text = str(explanation)
     assert text.splitlines()[:2] == ["p", "best, decided by: store"]
     for word in ("bound by: compute. Do less arithmetic", "serial fraction: 12%", "20.0", "50%", "2 KiB", "too much"):

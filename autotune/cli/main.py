@@ -20,7 +20,7 @@ from autotune.report import tables as report
 from autotune.report.doctor import as_lines, examine, figure_text
 from autotune.report.explain import explain_stored
 from autotune.report.lines import Section, best_lines
-from autotune.store.store import Store
+from autotune.store.store import Store, Use
 from autotune.text import count_of, joined
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.worker import WorkerError
@@ -63,7 +63,7 @@ def _table(options: argparse.Namespace) -> int:
     if options.output is None:
         print(text, end="")
     else:
-        write_whole(options.output, text)
+        write_whole({options.output: text})
     return OK
 
 
@@ -97,20 +97,20 @@ def _explain(options: argparse.Namespace) -> int:
     _, workload = discover(options.workload)
     device = fingerprint().key
     store = Store(options.store, read_only=True)
-    known = [use for use in store.problems(device) if options.problem in (use.label, use.problem)]
-    found = [(use.problem, use.label, use.flops, use.threads) for use in known]
-    if not found:
-        loaded = load(workload, [options.problem], options)
-        found = [(p.key, p.label, p.flops, options.threads) for p in loaded]
-    told = {}
-    for key, label, flops, threads in dict.fromkeys(found):
-        told[label, key] = explain_stored(store, device, workload, key, flops, threads, list(EFFORTS)[-1])
+    uses = [use for use in store.problems(device) if options.problem in (use.label, use.problem)]
+    if not uses:
+        uses = [Use.of(problem) for problem in load(workload, [options.problem], options)]
+    effort = list(EFFORTS)[-1]
+    explanations = {
+        name: explain_stored(store, device, workload, use.problem, use.flops, use.threads, effort)
+        for name, use in {(use.label, use.problem): use for use in uses}.items()
+    }
     if options.json:
-        reports = [{"label": label, **explanation.to_dict()} for (label, _), explanation in told.items()]
+        reports = [{"label": label, **explanation.to_dict()} for (label, _), explanation in explanations.items()]
         print(json.dumps(reports, indent=2, ensure_ascii=False))
     else:
-        titles = {each: joined(each[0], workload.summary(each[1])) for each in told}
-        print("\n\n".join(f"{titles[each]}\n{explanation}" for each, explanation in told.items()))
+        titled = ((joined(label, workload.summary(key)), text) for (label, key), text in explanations.items())
+        print("\n\n".join(f"{title}\n{explanation}" for title, explanation in titled))
     return OK
 
 
@@ -121,10 +121,10 @@ def _doctor(options: argparse.Namespace) -> int:
         say(str(error), OK)
         workload = None
 
-    def told(threads: int, name: str, value: float) -> None:
+    def listener(threads: int, name: str, value: float) -> None:
         say(f"{count_of(threads, 'thread')}: {': '.join(figure_text(name, value))}", OK)
 
-    findings = examine(workload, Store(options.store, read_only=True), told if options.measure else None)
+    findings = examine(workload, Store(options.store, read_only=True), listener if options.measure else None)
     if options.json:
         print(json.dumps(findings, indent=2, ensure_ascii=False, default=str))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -38,8 +39,6 @@ from autotune.tuning.warmup import Outcome, warmup
 from autotune.tuning.worker import describe
 from autotune.wisdom import exchange
 from autotune.workload import MISSED, REGIMES, Problem, SourceError, Workload, discover
-
-HELP = "time the candidates of every problem in the sources and store the fastest"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -100,19 +99,16 @@ def _on_cluster(
         harvest = fleet.tune_on_cluster(
             options.dask,
             workload,
-            spec,
             problems,
-            options.effort,
-            layouts=layouts_text(options),
-            shape_limit=options.shape_limit,
-            tell=lambda line: print(line, file=sys.stderr, flush=True),
+            fleet.Settings(spec, options.effort, layouts_text(options), options.shape_limit),
+            lambda line: print(line, file=sys.stderr, flush=True),
         )
     except ImportError:
         return say("--dask needs the package distributed: pip install 'cpuconv[dask]'", FAILED)
-    exchange.into_store(harvest.found, store)
+    exchange.into_store(harvest.wisdom, store)
     if options.json:
-        told = {"store": str(store.path), "tuned": harvest.tuned, "failed": harvest.failed}
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        content = {"store": str(store.path), "tuned": harvest.tuned, "failed": harvest.failed}
+        print(json.dumps(content, indent=2, ensure_ascii=False))
     counts = ", ".join(f"{len(tasks)} on {device}" for device, tasks in harvest.tuned.items())
     say(f"tuned: {counts}; {len(harvest.failed)} failed", OK)
     return FAILED if harvest.failed else OK
@@ -120,14 +116,11 @@ def _on_cluster(
 
 def _missed(workload: Workload, missed: Sequence[tuple[str, int]]) -> list[Problem]:
     """The problems that were asked for in vain, with how often."""
-    found = []
+    problems: list[Problem] = []
     for key, count in missed:
-        try:
-            loaded = workload.load(key)
-        except SourceError:  # of other sources than these
-            continue
-        found += [replace(problem, count=count, network=MISSED) for problem in loaded]
-    return found
+        with contextlib.suppress(SourceError):  # the key may be of other sources than these
+            problems += [replace(problem, count=count, network=MISSED) for problem in workload.load(key)]
+    return problems
 
 
 def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.Namespace) -> list[Problem]:
@@ -153,8 +146,7 @@ def _tell_outcome(
     options: argparse.Namespace,
 ) -> int:
     layouts = layouts_text(options)
-    uses = [Use(p.network, p.threads, layouts, p.label, p.key, p.count, p.flops) for p in problems]
-    uses = sorted(dict.fromkeys(uses), key=lambda use: use.threads)
+    uses = sorted(dict.fromkeys(Use.of(problem, layouts) for problem in problems), key=lambda use: use.threads)
     lines = best_lines(store, fingerprint().key, workload, uses)
     if options.json:
         content = {

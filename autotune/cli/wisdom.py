@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tabulate import tabulate
 
@@ -25,47 +25,47 @@ def _export(options: argparse.Namespace) -> int:
     store = Store(options.store, read_only=True)
     here = fingerprint().key
     wanted = None if options.all else (options.device or [here])
-    found = exchange.from_store(store, wanted)
-    missing = sorted(set(wanted or ()) - found.devices.keys())
-    if missing or not found.devices:
+    wisdom = exchange.from_store(store, wanted)
+    missing = sorted(set(wanted or ()) - wisdom.devices.keys())
+    if missing or not wisdom.devices:
         return say(f"{store.path} holds nothing of {', '.join(missing) or 'any device'}", FAILED)
     if options.device_table is None:
-        return _put(found, options.file)
+        return _put(wisdom, options.file)
     _, workload = discover(options.workload)
     folder = _tables(workload, options.device_table)
     if folder is None:
         return say("the workload ships no tables: name a folder after --device-table", USAGE)
     folder.mkdir(parents=True, exist_ok=True)
-    for key in found.devices:
-        table = exchange.table_of(found, key, workload.sources)
-        write_whole(folder / f"{key}.json", render(table))
+    for key in wisdom.devices:
+        table = exchange.table_of(wisdom, key, workload.sources)
+        write_whole({folder / f"{key}.json": render(table)})
         say(f"{folder / key}.json: {table.count()} rows of {len(table.rows)} problems", OK)
     return OK
 
 
-def _tables(workload: Workload, told: Path | bool) -> Path | None:
-    return workload.tables if told is True else Path(told)
+def _tables(workload: Workload, folder: str | Literal[True]) -> Path | None:
+    return workload.tables if folder is True else Path(folder)
 
 
 def _import(options: argparse.Namespace) -> int:
-    found = exchange.load(options.file)
+    wisdom = exchange.load(options.file)
     with Store(options.store) as store:
-        exchange.into_store(found, store)
+        exchange.into_store(wisdom, store)
         if store.trouble:
             return say(f"nothing was kept: {store.health()}", FAILED)
         _, workload = discover(options.workload)
-        counts = _counts(found, workload)
+        counts = _counts(wisdom, workload)
         if options.json:
             print(json.dumps({"store": str(store.path), **counts}, indent=2))
     trusted, seeds, stale = (counts[name] for name in ("trusted", "seeds", "stale"))
     return say(f"{trusted} rows of this device, {seeds} of others (seeds of a search), {stale} of older sources", OK)
 
 
-def _counts(found: Wisdom, workload: Workload) -> dict[str, int]:
+def _counts(wisdom: Wisdom, workload: Workload) -> dict[str, int]:
     here = fingerprint().key
-    current = [row for row in found if row.sources in workload.sources]
+    current = [row for row in wisdom if row.sources in workload.sources]
     trusted = sum(row.device == here for row in current)
-    return {"trusted": trusted, "seeds": len(current) - trusted, "stale": found.count() - len(current)}
+    return {"trusted": trusted, "seeds": len(current) - trusted, "stale": wisdom.count() - len(current)}
 
 
 def _merge(options: argparse.Namespace) -> int:
@@ -78,20 +78,21 @@ def _diff(options: argparse.Namespace) -> int:
         second = exchange.from_store(Store(options.store, read_only=True))
     else:
         second = exchange.load(options.second)
-    found = exchange.diff(first, second)
+    differences = exchange.diff(first, second)
     if options.json:
-        print(json.dumps([each._asdict() for each in found], indent=2, ensure_ascii=False))
+        print(json.dumps([difference._asdict() for difference in differences], indent=2, ensure_ascii=False))
         return OK
 
     def micro(seconds: float | None) -> str:
         return "" if seconds is None else f"{seconds * 1e6:.1f}"
 
     table = [
-        (*each[:3], each.first, micro(each.first_seconds), each.second, micro(each.second_seconds)) for each in found
+        (d.device, d.problem, d.regime, d.first, micro(d.first_seconds), d.second, micro(d.second_seconds))
+        for d in differences
     ]
-    headers = ("device", "problem", "regime", "first", "µs", "second", "µs")
+    headers = ("device", "problem", "weights", "first", "µs", "second", "µs")
     print(tabulate(table, headers, disable_numparse=True))
-    return say(f"{len(found)} problems have another best candidate", OK)
+    return say(f"{len(differences)} problems have another best candidate", OK)
 
 
 def _prune(options: argparse.Namespace) -> int:
@@ -107,13 +108,13 @@ def _prune(options: argparse.Namespace) -> int:
         return say(f"{sum(dropped.values())} rows dropped from {store.path}", OK)
 
 
-def _put(found: Wisdom, file: Path | None) -> int:
-    text = render(found)
+def _put(wisdom: Wisdom, file: Path | None) -> int:
+    text = render(wisdom)
     if file is None:
         print(text, end="")
     else:
-        write_whole(file, text)
-    return say(f"{found.count()} rows of {len(found.rows)} problems on {len(found.devices)} devices", OK)
+        write_whole({file: text})
+    return say(f"{wisdom.count()} rows of {len(wisdom.rows)} problems on {len(wisdom.devices)} devices", OK)
 
 
 def add_commands(command: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:

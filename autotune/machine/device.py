@@ -171,19 +171,19 @@ def _cpu_elsewhere() -> dict[str, str]:
 
 def _caches(folder: Path = CACHES) -> dict[str, int]:
     """Bytes of each level of data cache of the first core."""
-    found: dict[str, int] = {}
+    caches: dict[str, int] = {}
     for index in sorted(folder.glob("index*")):
         try:
             kind, level = ((index / name).read_text().strip() for name in ("type", "level"))
             if kind != "Instruction":
-                found["L1d" if level == "1" else f"L{level}"] = _bytes((index / "size").read_text().strip())
+                caches["L1d" if level == "1" else f"L{level}"] = _bytes((index / "size").read_text().strip())
         except (OSError, ValueError):
             continue
-    if not found and sys.platform == "darwin":
+    if not caches and sys.platform == "darwin":
         for level, names in DARWIN_CACHES.items():
             if size := next((size for name in names if (size := _number(_sysctl(name)))), 0):
-                found[level] = size
-    return found or dict(DEFAULT_CACHES)
+                caches[level] = size
+    return caches or dict(DEFAULT_CACHES)
 
 
 def _bytes(text: str) -> int:

@@ -65,8 +65,10 @@ class Roofs:
 
         A cache that was not measured counts as fast as the one before it.
 
-        Raises:
-            ValueError: a necessary figure is missing, or is no positive number.
+        Raises
+        ------
+        ValueError
+            A necessary figure is missing, or is no positive number.
         """
         levels, gbs = [], math.inf
         for key, size in caches.items():
@@ -105,8 +107,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run is bound by: `kind` is "compute", "bandwidth" or "overhead"; `roof` is the highest and `share` is
-    what the run reaches of it."""
+    """What a run is bound by.
+
+    Attributes
+    ----------
+    kind : {"compute", "bandwidth", "overhead"}
+    roof : str
+        The highest one.
+    share : float
+        What the run reaches of that roof.
+    """
 
     kind: str
     roof: str
@@ -124,8 +134,7 @@ class Verdict:
 def bounds(work: Work, roofs: Roofs, *, cold: bool = False) -> dict[str, float]:
     """Seconds under each roof: FMA, the level of memory that most of the reading is spent on, stores.
 
-    Arguments:
-        cold: whether the weights come from memory, as between the other layers of a large model.
+    Cold weights come from memory, as between the other layers of a large model.
     """
     memory = roofs.levels[-1]
     reading = dict.fromkeys((level.name for level in roofs.levels), 0.0)
@@ -145,10 +154,10 @@ def bounds(work: Work, roofs: Roofs, *, cold: bool = False) -> dict[str, float]:
 
 def classify(work: Work, roofs: Roofs, seconds: float, *, cold: bool = False) -> Verdict:
     """What a run that took `seconds` is bound by: the highest roof, or none where all together take far less."""
-    found = bounds(work, roofs, cold=cold)
-    roof = max(found, key=lambda name: found[name])
-    kind = OVERHEAD if sum(found.values()) < EXPLAINED * seconds else COMPUTE if roof == FMA else BANDWIDTH
-    return Verdict(kind, roof, found[roof] / seconds)
+    least = bounds(work, roofs, cold=cold)
+    roof = max(least, key=lambda name: least[name])
+    kind = OVERHEAD if sum(least.values()) < EXPLAINED * seconds else COMPUTE if roof == FMA else BANDWIDTH
+    return Verdict(kind, roof, least[roof] / seconds)
 
 
 def roofs_for(device: Mapping[str, Any], threads: int, dtype: str = DTYPE) -> Roofs | None:
@@ -159,11 +168,11 @@ def roofs_for(device: Mapping[str, Any], threads: int, dtype: str = DTYPE) -> Ro
         return None
 
 
-def sound_roofs(told: Any) -> dict[str, dict[str, float]]:
-    """What of `told` is as `KeptRoofs` are: a damaged file, or one of another version, may hold anything."""
+def sound_roofs(roofs: Any) -> dict[str, dict[str, float]]:
+    """What of `roofs` is as `KeptRoofs` are: a damaged file, or one of another version, may hold anything."""
     return {
         threads: figures
-        for threads, figures in (told.items() if isinstance(told, dict) else ())
+        for threads, figures in (roofs.items() if isinstance(roofs, dict) else ())
         if THREADS.fullmatch(threads) and isinstance(figures, dict) and all(map(_is_figure, figures.values()))
     }
 
@@ -174,7 +183,7 @@ def newest_roofs(*measured: KeptRoofs) -> dict[str, Mapping[str, float]]:
     for roofs in measured:
         for threads, figures in roofs.items():
             kept = newest.get(threads, {})
-            newest[threads] = max(figures, kept, key=lambda each: (each.get(MEASURED, 0.0), sorted(each.items())))
+            newest[threads] = max(figures, kept, key=lambda known: (known.get(MEASURED, 0.0), sorted(known.items())))
     return newest
 
 

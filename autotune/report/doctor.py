@@ -17,22 +17,27 @@ from autotune.workload import Workload
 LEVELS = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "dram_gbs": "memory"}
 GFLOPS, GBS = "_gflops", "_gbs"
 
-Told = Callable[[int, str, float], None]
+Listener = Callable[[int, str, float], None]
 
 
 def measure(
     workload: Workload,
     store: Store,
-    told: Told = lambda threads, name, value: None,
+    listener: Listener = lambda threads, name, value: None,
     counts: Iterable[int] | None = None,
 ) -> dict[str, Any]:
     """Measure the roofs of so many threads, about a second each, and store them for this device beside those of others.
 
-    Arguments:
-        told: called with the threads, the name and the value of each figure as it is found.
-        counts: of threads; None: one, and all cores allowed.
+    Parameters
+    ----------
+    listener : callable
+        Called with the threads, the name and the value of each figure as it is measured.
+    counts : iterable of int or None
+        Numbers of threads; None: one, and all cores allowed.
 
-    Returns:
+    Returns
+    -------
+    dict
         By the number of threads as text: figures by name, and when they were measured.
     """
     roofs: dict[str, dict[str, float]] = {}
@@ -40,13 +45,12 @@ def measure(
         figures = roofs[str(threads)] = {}
         for name, value in workload.probe(threads):
             figures[name] = value
-            told(threads, name, value)
+            listener(threads, name, value)
         figures[MEASURED] = time.time()
     device = fingerprint()
     with Store(store.path) as writable:
-        writable.register(device)
         kept = writable.devices().get(device.key, {}).get("roofs", {})
-        writable.set_roofs(device.key, newest_roofs(kept, roofs))
+        writable.write([(device, newest_roofs(kept, roofs))])
     return roofs
 
 
@@ -56,31 +60,35 @@ def missing_roofs(store: Store, counts: Iterable[int]) -> list[int]:
     return [count for count in sorted(counts) if count <= allowed_cores() and roofs_for(kept, count) is None]
 
 
-def examine(workload: Workload | None, store: Store, told: Told | None = None) -> dict[str, Any]:
+def examine(workload: Workload | None, store: Store, listener: Listener | None = None) -> dict[str, Any]:
     """Look at device, workload, roofs, cache folder and store.
 
-    Arguments:
-        told: listens while the roofs are measured and stored, if the store is healthy; None: those stored are shown.
+    Parameters
+    ----------
+    listener : callable or None
+        Listens while the roofs are measured and stored, if the store is healthy; None: those stored are shown.
 
-    Returns:
+    Returns
+    -------
+    dict
         {"device", "workload", "trouble", "roofs", "cache_folder", "store": {"path", "health"}, "healthy"}, ready for
         JSON; roofs as `measure` gives them.
     """
     device = fingerprint()
-    workload_told: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     health = store.health()
     roofs = store.devices().get(device.key, {}).get("roofs", {}) if health == "ok" else {}
     trouble = "no workload is installed" if workload is None else ""
     if workload is not None:
         try:
-            workload_told = {"name": workload.name, "sources": sorted(workload.sources), **workload.describe()}
-            if told is not None and health == "ok":
-                roofs = measure(workload, store, told)
+            described = {"name": workload.name, "sources": sorted(workload.sources), **workload.describe()}
+            if listener is not None and health == "ok":
+                roofs = measure(workload, store, listener)
         except Exception as error:  # the doctor reports what is broken
             trouble = describe(error)
     return {
         "device": device.to_dict(),
-        "workload": workload_told,
+        "workload": described,
         "trouble": trouble,
         "roofs": roofs,
         "cache_folder": str(cache_folder()),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tabulate import tabulate
 
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
-from autotune.store.rows import COLD, PROVISIONAL
+from autotune.store.rows import COLD, PROVISIONAL, Limits
 from autotune.store.store import Store
 from autotune.text import joined, number, size
 from autotune.wisdom.tiers import OLDER, Found, Tiers
@@ -34,12 +34,26 @@ class Line:
 
     A candidate that was timed with warm and with cold weights has a line of each.
 
-    state: "timed", "untimed", "rejected" (it failed when it was tried) or "inapplicable".
-    regime: how it was timed, "warm" or "cold".  tier: of wisdom that knows it: "pinned", "store" or "shipped".
-    remark: "provisional" if it was raced once, in a warmup that did not end; "older kernels" if it was measured with
-    such.
-    measured, spread, estimate, bound: seconds; the last two are the model's.  samples: behind `measured`.
-    share: of the roof that binds, which `bound_by` names.  error: relative to the largest output.  workspace: bytes.
+    Attributes
+    ----------
+    state : {"timed", "untimed", "rejected", "inapplicable"}
+        Rejected: it failed when it was tried.
+    regime : {"warm", "cold"}
+        How it was timed.
+    tier : {"pinned", "store", "shipped"}
+        Of wisdom that knows it.
+    remark : {"provisional", "older kernels"}
+        It was timed once, in a warmup that did not end; or it was measured with older kernels.
+    measured, spread, estimate, bound : float
+        Seconds; the last two are the model's.
+    samples : int
+        Behind `measured`.
+    share : float
+        Of the roof that binds, which `bound_by` names.
+    error : float
+        Relative to the largest output.
+    workspace : int
+        Bytes.
     """
 
     candidate: str
@@ -66,12 +80,17 @@ class Line:
 class Explanation:
     """Printable account of a choice; `to_dict()` for programs.
 
-    decided_by: what chose the algorithm: its name given, a tier of wisdom, what was measured with older kernels, a
-    neighbour, or the model.
-    serial_fraction: of one thread's time, what more threads do not shorten (Amdahl), as fitted where several numbers
-    of threads were compared.
-    bound_by, remedy: what the chosen algorithm's time is bound by, and what helps; None if nothing was timed or the
-    roofs were not measured.
+    Attributes
+    ----------
+    decided_by : str
+        What chose the algorithm: its name given, a tier of wisdom, what was measured with older kernels, a neighbour,
+        or the model.
+    bound_by, remedy : str or None
+        What the chosen algorithm's time is bound by, and what helps; None if nothing was timed or the roofs were not
+        measured.
+    serial_fraction : float or None
+        Of one thread's time, what more threads do not shorten (Amdahl), as fitted where several numbers of threads were
+        compared.
     """
 
     problem: str
@@ -117,81 +136,90 @@ class Explanation:
         return "\n".join(head) + "\n\n" + tabulate(rows, HEADERS, colalign=alignment, disable_numparse=True)
 
 
-def account(
-    problem: str,
-    flops: float,
-    rows: Iterable[Found],
-    candidates: Sequence[Candidate],
-    rejected: Sequence[Rejected],
-    *,
-    algorithm: str,
-    decided_by: str,
-    work: Callable[[str], Work | None],
-    roofs: Roofs | None,
-    limits: Mapping[str, str] | None = None,
-) -> Explanation:
-    """The account of a choice.
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a problem on a device.
 
-    Arguments:
-        rows: what is known of the problem, in the order in which a look-up asks.  candidates, rejected: what can run
-        it, and what cannot.
-        work: of a candidate, by its name.  roofs: for the problem's threads.  limits: why a limit leaves a candidate
-        out, by its name.
+    Attributes
+    ----------
+    problem : str
+        Its key.
+    flops : float
+        Of one execution.
+    rows : sequence of Found
+        In the order in which a look-up asks.
+    candidates, rejected : sequence
+        What can run the problem, and what cannot.
+    work : callable
+        Work of a candidate, by its name; None where unknown.
+    roofs : Roofs or None
+        For the problem's threads.
+    left_out : mapping
+        Why a limit leaves a candidate out, by its name.
     """
-    stored: dict[str, list[Found]] = {}
-    for each in rows:
-        stored.setdefault(each.row.candidate, []).append(each)
-    decided = next((each for each in stored.get(algorithm, ()) if each.row.is_timed), None)
-    times = [row.median for found in stored.values() for row, *_ in found if row.is_timed]
-    best = decided.row.median if decided else min(times, default=None)
-    left_out = limits or {}
 
-    def told(line: Line, each: Found | None) -> tuple[Line, Verdict | None]:
-        verdict = _verdict(line, work(line.candidate), roofs)
+    problem: str
+    flops: float
+    rows: Sequence[Found]
+    candidates: Sequence[Candidate]
+    rejected: Sequence[Rejected]
+    work: Callable[[str], Work | None]
+    roofs: Roofs | None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def account(facts: Facts, algorithm: str, decided_by: str) -> Explanation:
+    """The account of a choice."""
+    stored: dict[str, list[Found]] = {}
+    for found in facts.rows:
+        stored.setdefault(found.row.candidate, []).append(found)
+    decisive = next((found for found in stored.get(algorithm, ()) if found.row.is_timed), None)
+    times = [found.row.median for found in facts.rows if found.row.is_timed]
+    best = decisive.row.median if decisive else min(times, default=None)
+    pairs: list[tuple[Line, Found | None]] = []
+    for candidate in facts.candidates:
+        for known in stored.pop(candidate.name, None) or (None,):
+            pairs.append((_offered(candidate, known, facts.flops, best), known))
+    pairs += [(_stored(found, facts.flops), found) for rest in stored.values() for found in rest]  # no longer offered
+    lines, chosen = [], None
+    for line, known in pairs:
+        verdict = _verdict(line, facts.work(line.candidate), facts.roofs)
         if verdict is not None:
             line = replace(line, share=verdict.share, bound_by=str(verdict))
-        chosen = line.candidate == algorithm and each is decided
-        return replace(line, chosen=chosen, left_out=left_out.get(line.candidate, line.left_out)), verdict
-
-    found = [
-        (_offered(candidate, each, flops, best), each)
-        for candidate in candidates
-        for each in stored.pop(candidate.name, None) or [None]
-    ]
-    found += [(_stored(each, flops), each) for rest in stored.values() for each in rest]  # no longer offered
-    judged = [told(*each) for each in found]
-    verdict = next((verdict for line, verdict in judged if line.chosen), None)
-    lines = sorted((line for line, _ in judged), key=_order)
-    lines += [Line(other.name, "inapplicable", left_out=other.reason) for other in rejected]
-    bound_by, remedy = (str(verdict), verdict.remedy) if verdict else (None, None)
-    serial_fraction = _known(decided.row.threads_fraction) if decided else None
-    return Explanation(problem, algorithm, decided_by, lines, bound_by, remedy, serial_fraction)
+        if line.candidate == algorithm and known is decisive:
+            line, chosen = replace(line, chosen=True), verdict
+        lines.append(replace(line, left_out=facts.left_out.get(line.candidate, line.left_out)))
+    return Explanation(
+        facts.problem,
+        algorithm,
+        decided_by,
+        [*sorted(lines, key=_order), *(Line(way.name, "inapplicable", left_out=way.reason) for way in facts.rejected)],
+        bound_by=str(chosen) if chosen else None,
+        remedy=chosen.remedy if chosen else None,
+        serial_fraction=_known(decisive.row.threads_fraction) if decisive else None,
+    )
 
 
 def explain_stored(
     store: Store, device: str, workload: Workload, problem: str, flops: float, threads: int, effort: str
 ) -> Explanation:
     """The account of the choice that a caller without limits gets on a device; of the candidates of an effort."""
-    tiers, sources = Tiers(workload.tables, store), workload.sources
-    candidates, rejected = workload.candidates(problem, effort)
-    asked = {"sources": sources, "accuracies": ADMITS["standard"]}
-    best, older = tiers.lookup(device, problem, **asked), tiers.older(device, problem, **asked)
+    tiers, limits = Tiers(workload.tables, store), Limits(workload.sources, accuracies=ADMITS["standard"])
+    best, older = tiers.lookup(device, problem, limits), tiers.older(device, problem, limits)
     algorithm, decided_by = (best.row.candidate, best.tier) if best else ("", "")
     if best is None or older:
-        told = workload.untuned(problem, [each.row.candidate for each in older])
-        if best is None or told[1] == OLDER:
-            algorithm, decided_by = told
-    return account(
+        untuned = workload.untuned(problem, [found.row.candidate for found in older])
+        if best is None or untuned[1] == OLDER:
+            algorithm, decided_by = untuned
+    facts = Facts(
         problem,
         flops,
-        tiers.all_rows(device, problem, sources),
-        candidates,
-        rejected,
-        algorithm=algorithm,
-        decided_by=decided_by,
+        tiers.all_rows(device, problem, workload.sources),
+        *workload.candidates(problem, effort),
         work=lambda name: workload.work(problem, name),
         roofs=roofs_for(store.devices().get(device, {}), threads),
     )
+    return account(facts, algorithm, decided_by)
 
 
 def _order(line: Line) -> tuple[Any, ...]:
@@ -215,8 +243,8 @@ def _stored(found: Found, flops: float) -> Line:
     )
     if not row.is_timed:
         return replace(line, left_out=row.reason)
-    figures = {"measured": row.median, "spread": _known(row.spread), "samples": row.count}
-    return replace(line, state="timed", **figures, gflops=flops / row.median * 1e-9)
+    spread, gflops = _known(row.spread), flops / row.median * 1e-9
+    return replace(line, state="timed", measured=row.median, spread=spread, samples=row.count, gflops=gflops)
 
 
 def _offered(candidate: Candidate, found: Found | None, flops: float, best: float | None) -> Line:
@@ -230,8 +258,8 @@ def _offered(candidate: Candidate, found: Found | None, flops: float, best: floa
         line = Line(candidate.name, "untimed", left_out=reason)
     else:
         line = Line(candidate.name, "untimed", left_out="not timed: the model ranks it lower")
-    model = {"estimate": candidate.estimate, "bound": candidate.bound}
-    return replace(line, **model, workspace=candidate.workspace, accuracy=candidate.accuracy)
+    workspace, accuracy = candidate.workspace, candidate.accuracy
+    return replace(line, estimate=candidate.estimate, bound=candidate.bound, workspace=workspace, accuracy=accuracy)
 
 
 def _verdict(line: Line, work: Work | None, roofs: Roofs | None) -> Verdict | None:

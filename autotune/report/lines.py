@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.report.explain import ROOFS_UNKNOWN
-from autotune.store.rows import COLD
+from autotune.store.rows import COLD, Limits
 from autotune.store.store import Row, Store, Use
 from autotune.text import count_of, joined, number, size
 from autotune.wisdom.tiers import Tiers
@@ -22,10 +22,18 @@ FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fractio
 
 @dataclass(frozen=True)
 class Line:
-    """A problem of a network with its best row and the tier of wisdom that it is from, None if nothing solves it.
+    """A problem of a network, and its best row.
 
-    work, roofs: where they are known.  remark: on the row, such as "provisional".  summary: of the problem, as the
-    workload says what it is.
+    Attributes
+    ----------
+    row, tier
+        The row and the tier of wisdom that it is from; None if nothing solves the problem.
+    work, roofs
+        Where they are known.
+    remark : str or None
+        On the row, such as "provisional".
+    summary : str
+        What the problem is, in the workload's words.
     """
 
     use: Use
@@ -41,6 +49,16 @@ class Line:
         """What the network calls the problem, and what it is; once if it has no other name than its key."""
         nameless = self.summary and self.use.problem.startswith(self.use.label)
         return joined("" if nameless else self.use.label, self.summary)
+
+    @property
+    def algorithm(self) -> str | None:
+        """The best row's candidate."""
+        return self.row.candidate if self.row else None
+
+    @property
+    def seconds(self) -> float:
+        """Of all executions in the network; 0 without a row."""
+        return self.use.count * self.row.median if self.row else 0.0
 
     @property
     def gflops(self) -> float:
@@ -86,12 +104,12 @@ class Line:
             "summary": self.summary,
             "shape": use.problem,
             "count": use.count,
-            "algorithm": row.candidate if row else None,
+            "algorithm": self.algorithm,
             "regime": row.regime if row else None,
             "tier": self.tier,
             "remark": self.remark,
             **{name: None if value is None or math.isnan(value) else value for name, value in figures.items()},
-            "total_ms": row.median * use.count * 1e3 if row else None,
+            "total_ms": self.seconds * 1e3 if row else None,
             "roof_share": verdict.share if verdict else None,
             "bound_by": str(verdict) if verdict else None,
             "remedy": verdict.remedy if verdict else None,
@@ -101,14 +119,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the name of its figure in `Line.record`, how that becomes text, the name of a text that
-    follows it, and whether the text may be long and so take several lines."""
+    """A column of a table."""
 
     title: str
-    name: str
-    text: Callable[[Any], str] | None = None
-    aside: str = ""
-    is_long: bool = False
+    name: str  # of its figure in `Line.record`
+    text: Callable[[Any], str] | None = None  # of the figure
+    aside: str = ""  # name of a text that follows it
+    is_long: bool = False  # whether the text may take several lines
 
     @property
     def is_number(self) -> bool:
@@ -117,8 +134,8 @@ class Column:
     def cell(self, record: Mapping[str, Any]) -> str:
         """The figure of a line's record as text, empty where unknown."""
         value = record[self.name]
-        told = str(value or "") if self.text is None else self.text(value)
-        return joined(told, record[self.aside]) if self.aside else told
+        text = str(value or "") if self.text is None else self.text(value)
+        return joined(text, record[self.aside]) if self.aside else text
 
 
 def _decimals(format: str) -> Callable[[float | None], str]:
@@ -146,7 +163,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Section:
-    """A device with its lines. device: its fields as `Store.devices` gives them, its key among them."""
+    """A device, its fields and key as `Store.devices` gives them, with its lines."""
 
     device: Mapping[str, Any]
     lines: Sequence[Line] = field(default_factory=list)
@@ -166,10 +183,11 @@ def best_lines(
     store: Store, device: str, workload: Workload, uses: Iterable[Use], accuracy: str = "standard"
 ) -> list[Line]:
     """The best row of each use on a device, as a caller with no limits gets it: of the first tier that has one."""
-    fields, tiers, sources = store.devices().get(device, {}), Tiers(workload.tables, store), workload.sources
+    fields, tiers = store.devices().get(device, {}), Tiers(workload.tables, store)
+    limits = Limits(workload.sources, accuracies=ADMITS[accuracy])
     lines = []
     for use in uses:
-        found = tiers.lookup(device, use.problem, sources=sources, accuracies=ADMITS[accuracy])
+        found = tiers.lookup(device, use.problem, limits)
         line = Line(use, None, roofs=roofs_for(fields, use.threads), summary=workload.summary(use.problem))
         if found is not None:
             work = workload.work(use.problem, found.row.candidate)
@@ -184,17 +202,14 @@ def totals(lines: Sequence[Line]) -> dict[str, Any]:
     Lines without a row are excluded; the share is known only if that of every other line is.
     """
     timed = [line for line in lines if line.row]
-    seconds = sum(line.use.count * line.row.median for line in timed)
+    seconds = sum(line.seconds for line in timed)
     flops = sum(line.use.count * line.use.flops for line in timed)
-    verdicts = [line.verdict for line in timed]
-    at_roofs = None
-    if timed and all(verdicts):
-        at_roofs = sum(v.share * line.use.count * line.row.median for v, line in zip(verdicts, timed, strict=True))
+    at_roofs = [line.verdict.share * line.seconds for line in timed if line.verdict is not None]
     return {
         "layers": sum(line.use.count for line in timed),
         "time_ms": seconds * 1e3,
         "gflops": flops / seconds * 1e-9 if seconds else None,
-        "roof_share": None if at_roofs is None else at_roofs / seconds,
+        "roof_share": sum(at_roofs) / seconds if timed and len(at_roofs) == len(timed) else None,
         "missing": len(lines) - len(timed),
     }
 

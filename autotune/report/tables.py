@@ -30,8 +30,8 @@ def _text(format: str, sections: Sequence[Section]) -> str:
             alignment = ["right" if column.is_number else "left" for column in COLUMNS]
             table = tabulate(rows, titles, tablefmt=format, colalign=alignment, disable_numparse=True)
             parts += [f"{marks[1]}{name}", table, total_text(lines)]
-        if found := remedies(section.lines):
-            parts.append("\n".join(f"{marks[2]}bound by {name}: {remedy}" for name, remedy in found.items()))
+        if helps := remedies(section.lines):
+            parts.append("\n".join(f"{marks[2]}bound by {name}: {remedy}" for name, remedy in helps.items()))
     return "\n\n".join(parts) + "\n"
 
 

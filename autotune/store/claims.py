@@ -1,83 +1,49 @@
-"""Who is tuning what: several warmups share a store, and none begins what another has begun and is still at.
+"""Who tunes what: several warmups share a store, and none begins a problem that another has begun and is still at.
 
-A claim names the process that holds it. On its own machine the holder can be seen to live or not; elsewhere (a network
-folder, a container's neighbour) a claim holds for as long as a problem may take.
+A claim is a lock on a file beside the store. The system ends it with its process, on whichever machine or in whichever
+container that runs. The empty files stay, as removing a file that another process is about to lock would let two hold
+the claim.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import os
-import platform
-import sqlite3
-import sys
-import time
+import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-LEASE_SECONDS = 1800.0
-
-_numbers = itertools.count()
-_SELECT = "SELECT owner, place, pid, started, renewed FROM claims WHERE device = ? AND problem = ? AND regime = ?"
-
-
-def new_owner() -> str:
-    """A name for a holder of claims that no other has."""
-    return f"{place()} {os.getpid()} {_started(os.getpid())} {next(_numbers)}"
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 
-def claim(connection: sqlite3.Connection, key: tuple[str, str, str], owner: str) -> bool:
-    """Take or renew the claim on (device, problem, regime), inside a transaction; False if another holds it."""
-    found = connection.execute(_SELECT, key).fetchone()
-    if found is not None and found[0] != owner and _holds(*found[1:]):
-        return False
-    pid = os.getpid()
-    values = (*key, owner, place(), pid, _started(pid), time.time())
-    connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
-    return True
+class Claims:
+    """The claims that one store holds, by (device, problem, regime)."""
 
+    def __init__(self, store: Path) -> None:
+        self._folder = store.with_name(f"{store.name}.claims")
+        self._held: dict[tuple[str, ...], BaseFileLock] = {}
 
-def release(connection: sqlite3.Connection, key: tuple[str, str, str], owner: str) -> None:
-    """Give the claim up, if the owner holds it."""
-    connection.execute(
-        "DELETE FROM claims WHERE device = ? AND problem = ? AND regime = ? AND owner = ?", (*key, owner)
-    )
+    def claim(self, *key: str) -> bool:
+        """Take a claim, or keep it; False if another holds it.
 
+        Where files cannot be locked every claim is granted: two warmups may then tune a problem twice, and no more.
+        """
+        from filelock import FileLock, Timeout  # takes 0.1 s to import, and inference claims nothing
 
-@functools.cache
-def place() -> str:
-    """Where process numbers mean the same: a machine since it started, and a container of it."""
-    parts = [platform.node()]
-    for read in (
-        lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        lambda: os.readlink("/proc/self/ns/pid"),
-    ):
+        if key in self._held:
+            return True
+        name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:32]
+        lock = FileLock(self._folder / f"{name}.lock", thread_local=False)
         try:
-            parts.append(read())
-        except OSError:
-            continue
-    return " ".join(parts)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        except (OSError, NotImplementedError):
+            return True
+        self._held[key] = lock
+        return True
 
-
-def _holds(where: str, pid: int, started: str, renewed: float) -> bool:
-    recent = isinstance(renewed, float) and abs(time.time() - renewed) < LEASE_SECONDS
-    if where != place() or sys.platform == "win32":  # there, signal 0 is no question but an event
-        return recent
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return recent
-    except (ProcessLookupError, OverflowError):
-        return False
-    return _started(pid) == started  # else another process has got the number
-
-
-def _started(pid: int) -> str:
-    """When a process began, in the system's own count; "" where that is not told. A zombie has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "ended" if fields[0] in "ZX" else fields[19]
+    def release(self, *key: str) -> None:
+        """Give a claim up, if it is held."""
+        if (lock := self._held.pop(key, None)) is not None:
+            lock.release()

@@ -28,9 +28,9 @@ class Connection:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         """Open `path` (default: `paths.store_path()`).
 
-        A file that is damaged, foreign or newer is moved to name.corrupt-N; where nothing can be written the rows
-        are kept in memory; each with one warning. `read_only` creates and moves nothing and does not raise: a missing
-        file is empty, and so, with one warning, is one that cannot be read.
+        A file that is damaged, foreign or of another version is moved to name.corrupt-N; where nothing can be written
+        the rows are kept in memory; each with one warning. `read_only` creates and moves nothing and does not raise: a
+        missing file is empty, and so, with one warning, is one that cannot be read.
         """
         self.path = Path(path) if path is not None else store_path()
         self.read_only = read_only

@@ -1,4 +1,8 @@
-"""The store's SQLite file: opened, migrated, set aside when it cannot be used, replaced by memory when read-only."""
+"""The store's SQLite file: opened, set aside when it cannot be used, replaced by memory when it cannot be written.
+
+A file that is damaged, another program's or a store of another version (older or newer) is renamed to name.corrupt-N
+by a writer, which begins a new store, and passed over by a reader; each with one warning.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,11 @@ import itertools
 import os
 import sqlite3
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from autotune.store.rows import checksum
-from autotune.store.schema import MIGRATIONS, SCHEMA, VERSION
+from autotune.store.schema import SCHEMA, STATEMENTS, VERSION
 
 APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
 MAGIC = b"SQLite format 3\0"
@@ -28,9 +32,11 @@ class Unusable(Exception):
 
 
 def open_writable(path: Path) -> tuple[sqlite3.Connection, str]:
-    """Open or create the file; a file that is no store of ours is set aside first.
+    """Open or create the file; a file that is no store of this version is set aside first.
 
-    Returns:
+    Returns
+    -------
+    tuple of sqlite3.Connection and str
         The connection and "", or a connection to memory that holds what could be read, and why.
     """
     why = "its file keeps changing"
@@ -39,7 +45,7 @@ def open_writable(path: Path) -> tuple[sqlite3.Connection, str]:
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what others may write to is not trusted
             _check_header(path)
-            return _connect(str(path)), ""
+            return _create(str(path)), ""
         except Unusable as error:
             # Another process may have replaced the file in the meantime: then look again.
             if seen == identity(path):
@@ -56,19 +62,21 @@ def open_writable(path: Path) -> tuple[sqlite3.Connection, str]:
 
 
 def open_readable(path: Path) -> sqlite3.Connection | None:
-    """Open the file for reading only, never creating or moving it; None if there is none.
+    """Open the file for reading only, never creating or moving it; None if there is none, or an empty one.
 
-    Raises:
-        Unusable, sqlite3.Error: it is no store of ours, or cannot be read.
+    Raises
+    ------
+    Unusable, sqlite3.Error
+        It is no store of this version, or cannot be read.
     """
     if not path.exists():
         return None
     _check_header(path)
     try:
-        return _connect(_uri(path, "mode=ro"), writable=False)
+        return _open(_uri(path, "mode=ro"))
     except sqlite3.OperationalError:
         # The write-ahead log of a read-only folder cannot be opened: read the main file alone.
-        return _connect(_uri(path, "immutable=1"), writable=False)
+        return _open(_uri(path, "immutable=1"))
 
 
 def journal(connection: sqlite3.Connection) -> str:
@@ -94,17 +102,11 @@ def recover(path: Path, error: sqlite3.DatabaseError) -> tuple[sqlite3.Connectio
 def in_memory(path: Path, why: str) -> sqlite3.Connection:
     """A store in memory, filled from the file as far as that can be read; warns once."""
     warn_once(f"{path} cannot be written ({why}); what is tuned is kept in memory only")
-    connection = _connect(":memory:")
-    try:
-        source = open_readable(path)
-    except (Unusable, sqlite3.Error, OSError):
-        return connection
-    if source is not None:
-        with contextlib.closing(source):
-            try:
+    connection = _create(":memory:")
+    with contextlib.suppress(Unusable, sqlite3.Error, OSError):
+        if (source := open_readable(path)) is not None:
+            with contextlib.closing(source):
                 source.backup(connection)
-            except sqlite3.Error:
-                return _connect(":memory:")
     return connection
 
 
@@ -122,13 +124,13 @@ def set_aside(path: Path) -> Path:
 def identity(path: Path) -> tuple[int, int] | None:
     """Which file lies at the path, whatever its name; None if none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def is_corrupt(error: sqlite3.Error) -> bool:
+def is_corrupt(error: BaseException) -> bool:
     """Whether SQLite says that the file itself is damaged (its other errors have classes of their own)."""
     return type(error) is sqlite3.DatabaseError
 
@@ -160,7 +162,9 @@ def _uri(path: Path, options: str) -> str:
     return f"file:{quote(str(path.absolute()))}?{options}"
 
 
-def _connect(name: str, *, writable: bool = True) -> sqlite3.Connection:
+@contextlib.contextmanager
+def _opening(name: str) -> Iterator[sqlite3.Connection]:
+    """A connection, closed if the context raises: `Unusable` if that was for damage."""
     connection = sqlite3.connect(
         name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=name.startswith("file:")
     )
@@ -168,76 +172,75 @@ def _connect(name: str, *, writable: bool = True) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA cell_size_check=ON")
-        version = _version(connection)
-        if writable:
-            # Not every file system can hold a write-ahead log; the default journal serves there.
-            with contextlib.suppress(sqlite3.OperationalError):
-                connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
-        elif version < VERSION:
-            connection = _copy_in_memory(connection)
-        if version < VERSION:
-            _migrate(connection)
-        return connection
-    except sqlite3.DatabaseError as error:
+        yield connection
+    except BaseException as error:
         connection.close()
-        if is_corrupt(error):
+        # SQLite quotes what it found in its own complaint, which may be no text.
+        if isinstance(error, UnicodeDecodeError) or is_corrupt(error):
             raise Unusable(f"damaged or no store ({error})") from error
         raise
-    except UnicodeDecodeError as error:  # SQLite quotes what it found in its own complaint
-        connection.close()
-        raise Unusable("damaged or no store") from error
-    except Unusable:
-        connection.close()
-        raise
+
+
+def _open(name: str) -> sqlite3.Connection | None:
+    """A connection to a store; None if it has no tables yet."""
+    with _opening(name) as connection:
+        if _has_tables(connection):
+            return connection
+    connection.close()
+    return None
+
+
+def _create(name: str) -> sqlite3.Connection:
+    """A connection to a store that may be written; its tables are made if there are none."""
+    with _opening(name) as connection:
+        is_empty = not _has_tables(connection)
+        # Not every file system can hold a write-ahead log; the default journal serves there.
+        with contextlib.suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        if is_empty:
+            _make_tables(connection)
+    return connection
 
 
 def _text(content: bytes) -> str:
     return content.decode(errors="replace")  # a damaged row must fail by its checksum, not by its encoding
 
 
-def _copy_in_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """What a reader migrates in place of the file, which is not its to change."""
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    copy.text_factory = _text
-    with contextlib.closing(connection):
-        connection.backup(copy)
-    return copy
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    """Whether the file holds a store's tables; False if it is empty.
 
-
-def _version(connection: sqlite3.Connection) -> int:
-    """The schema's version, 0 for an empty file.
-
-    A schema must be ours to the letter: views and triggers of a hostile file would run inside our statements.
+    They must be ours to the letter: views and triggers of a hostile file would run inside our statements.
     """
     alone = not connection.in_transaction
     if alone:  # so that another process that creates the store is seen wholly, or not at all
         connection.execute("BEGIN")
     try:
-        schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+        tables = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
     finally:
         if alone and connection.in_transaction:
             connection.execute("ROLLBACK")
-    if schema and application != APPLICATION:
+    if not tables:
+        return False
+    if application != APPLICATION:
         raise Unusable("another program's database")
-    if version > VERSION:
-        raise Unusable(f"a store of the newer version {version}")
-    if version < 0 or len(schema) != len(SCHEMA[version]) or set(schema) != SCHEMA[version]:
+    if version != VERSION:
+        raise Unusable(f"a store of version {version}, not {VERSION}")
+    if len(tables) != len(SCHEMA) or set(tables) != SCHEMA:
         raise Unusable("damaged or no store (its tables are not a store's)")
-    return version
+    return True
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.create_function("checksum", -1, checksum, deterministic=True)
-        version = _version(connection)  # again: another process may have been first
-        for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id={APPLICATION}")
-        connection.execute(f"PRAGMA user_version={VERSION}")
+        if not _has_tables(connection):  # again: another process may have been first
+            for statement in STATEMENTS:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={APPLICATION}")
+            connection.execute(f"PRAGMA user_version={VERSION}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise

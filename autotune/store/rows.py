@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-import functools
 import math
+import statistics
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, get_type_hints
 
-from autotune.workload import REGIMES
+from autotune.workload import REGIMES, Problem
 
 WARM, COLD = REGIMES
-TIMED = DECIDED, PROVISIONAL = ("ok", "provisional")  # states of a row that has a time
+DECIDED: Final = "ok"
+PROVISIONAL: Final = "provisional"
+REJECTED: Final = "rejected"
+TIMED = (DECIDED, PROVISIONAL)  # states of a row that has a time
 
 
 class Row(NamedTuple):
     """One candidate for one problem on one device.
 
-    sources: hash of what the candidate is made from; a row of other sources is stale.  state: "ok", "provisional" if
-    its problem had its first visit and no other yet, or "rejected" with its reason.  median, spread:
-    seconds, of `count` samples, put in terms of the winner's by the rounds that both ran in.  score: seconds to rank
-    by: the median, but unless the winner is proven, not below that of the model's choice.  error,
-    error_limit: relative to the largest output.  workspace: bytes.  bound, estimate: seconds, the model's.  regime: one
-    of `REGIMES`.  threads_fraction: Amdahl's serial fraction, NaN where unknown.
+    Attributes
+    ----------
+    sources : str
+        Hash of what the candidate is made from; a row of other sources is stale.
+    state : {"ok", "provisional", "rejected"}
+        Provisional: all candidates were timed once, and the best of them not again yet.
+    reason : str
+        Why the candidate was rejected.
+    median, spread : float
+        Seconds, of `count` samples, in terms of the winner's by the rounds that both ran in.
+    score : float
+        Seconds to rank by: the median, but not below that of the model's choice unless the winner was confirmed.
+    error, error_limit : float
+        Relative to the largest output.
+    workspace : int
+        Bytes.
+    bound, estimate : float
+        Seconds, the model's.
+    created : float
+        Seconds since 1970, set when written.
+    regime : str
+        One of `REGIMES`.
+    threads_fraction : float
+        Amdahl's serial fraction; NaN where unknown.
     """
 
     device: str
@@ -34,7 +55,7 @@ class Row(NamedTuple):
     reason: str = ""
     median: float = math.nan
     spread: float = math.nan
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     score: float = math.nan
     error: float = math.nan
     error_limit: float = math.nan
@@ -42,7 +63,7 @@ class Row(NamedTuple):
     accuracy: str = "standard"
     bound: float = 0.0
     estimate: float = math.nan
-    created: float = 0.0  # seconds since 1970, set when written
+    created: float = 0.0
     regime: str = WARM
     threads_fraction: float = math.nan
 
@@ -54,7 +75,7 @@ class Row(NamedTuple):
     def is_sound(self) -> bool:
         """Whether the values are such as a tuner writes (a damaged file may hold anything)."""
         if not self.is_timed:
-            return self.state == "rejected"
+            return self.state == REJECTED
         seconds = (self.median, self.score)
         return (
             isinstance(self.candidate, str)
@@ -69,6 +90,10 @@ class Row(NamedTuple):
         estimate = math.inf if math.isnan(self.estimate) else self.estimate
         return not timed, self.score if timed else 0.0, estimate, self.candidate
 
+    def scaled(self, factor: float) -> Row:
+        """The row with its times multiplied."""
+        return self._replace(median=self.median * factor, spread=self.spread * factor, score=self.score * factor)
+
 
 KEY = ("device", "problem", "regime", "candidate", "sources")
 REALS = frozenset(name for name, kind in get_type_hints(Row).items() if kind is float)
@@ -77,7 +102,7 @@ _IS_REAL = tuple(name in REALS for name in Row._fields)
 
 @dataclass(frozen=True)
 class Use:
-    """A problem as a network asks for it. layouts: what was asked of the workload, as text."""
+    """A problem as a network asks for it; `layouts` is what was asked of the workload, as text."""
 
     network: str
     threads: int
@@ -86,6 +111,12 @@ class Use:
     problem: str
     count: int
     flops: float
+
+    @classmethod
+    def of(cls, problem: Problem, layouts: str = "") -> Use:
+        """The use that a source of problems states."""
+        network, label, count = problem.network, problem.label, problem.count
+        return cls(network, problem.threads, layouts, label, problem.key, count, problem.flops)
 
     def is_sound(self) -> bool:
         """Whether the values are such as a tuner writes."""
@@ -118,8 +149,16 @@ class Finished:
 class Limits(NamedTuple):
     """What a choice among stored rows must keep to.
 
-    sources: hashes that are current.  workspace: bytes, None for any.  accuracies: classes, None for all.
-    prefix: of the candidate's name: its solver, or part of its parameters.
+    Attributes
+    ----------
+    sources : frozenset of str
+        Hashes that are current; rows of others are stale.
+    workspace : int or None
+        Bytes; None for any.
+    accuracies : tuple of str or None
+        Classes; None for all.
+    prefix : str
+        Of the candidate's name: its solver, or part of its parameters.
     """
 
     sources: frozenset[str]
@@ -142,21 +181,19 @@ class Limits(NamedTuple):
         )
 
 
-def limits_of(
-    sources: Collection[str],
-    workspace_limit: int | None = None,
-    accuracies: Iterable[str] | None = None,
-    prefix: str = "",
-) -> Limits:
-    """The limits that keyword arguments of a look-up state."""
-    if type(sources) is not frozenset:
-        sources = frozenset(sources)
-    if accuracies is not None and type(accuracies) is not tuple:
-        accuracies = tuple(accuracies)
-    return _limits(sources, workspace_limit, accuracies, prefix)
+def carried(older: Iterable[Row], newer: Sequence[Row]) -> list[Row]:
+    """Rows of an older tuning of a problem whose candidates a newer one lacks, in terms of the newer one's speed.
 
-
-_limits = functools.lru_cache(maxsize=256)(Limits)  # every call asks with one of few
+    The machine's speed differs between tunings: the times are multiplied by the median ratio of those that both have.
+    """
+    known = {(row.candidate, row.sources): row for row in newer}
+    before = {(row.candidate, row.sources): row for row in older}
+    both = known.keys() & before.keys()
+    ratios = [
+        known[name].median / before[name].median for name in both if known[name].is_timed and before[name].is_timed
+    ]
+    factor = statistics.median(ratios) if ratios else 1.0
+    return [row.scaled(factor) for name, row in before.items() if name not in known]
 
 
 def to_values(row: Row) -> tuple[Any, ...]:
@@ -167,10 +204,10 @@ def to_values(row: Row) -> tuple[Any, ...]:
 
 def from_values(values: Sequence[Any]) -> Row | None:
     """The row that `to_values` gave; None if its checksum says that it has changed."""
-    *fields, told = values
-    if told != checksum(*fields):
+    *fields, stored_checksum = values
+    if stored_checksum != checksum(*fields):
         return None
-    return Row(*(math.nan if value is None else value for value in fields))
+    return Row._make(math.nan if value is None else value for value in fields)
 
 
 def checksum(*values: Any) -> int:

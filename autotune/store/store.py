@@ -8,13 +8,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from autotune.machine.device import Device
 from autotune.machine.roofline import KeptRoofs, sound_roofs
 from autotune.paths import VARIABLE
-from autotune.store import claims, database
+from autotune.store import database
+from autotune.store.claims import Claims
 from autotune.store.connection import Connection, writes
 from autotune.store.rows import (
     PROVISIONAL,
@@ -26,7 +27,6 @@ from autotune.store.rows import (
     Row,
     Use,
     from_values,
-    limits_of,
     to_values,
 )
 from autotune.workload import Problem
@@ -52,47 +52,38 @@ class Store(Connection):
     """The rows of one file. Safe for threads and processes; a child after fork opens its own connection."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
-        self._claims = claims.new_owner()
         super().__init__(path, read_only=read_only)
+        self._claims = Claims(self.path)
 
     __init__.__doc__ = Connection.__init__.__doc__
 
     # -- what inference asks
 
-    def best(
-        self,
-        device: str,
-        problem: str,
-        *,
-        sources: Collection[str],
-        regime: str = WARM,
-        workspace_limit: int | None = None,
-        accuracies: Iterable[str] | None = None,
-        prefix: str = "",
-    ) -> Row | None:
+    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None:
         """The best row that keeps the limits, or None.
 
-        Arguments:
-            device: `Device.key`.  problem: its key.  sources: hashes that are current; rows of others are stale.
-            regime: one of `REGIMES`.  workspace_limit: bytes.  accuracies: classes to choose from, None for all.
-            prefix: of the candidate's name.
+        Parameters
+        ----------
+        device, problem : str
+            `Device.key` and the problem's key.
         """
-        return self.find(device, problem, regime, limits_of(sources, workspace_limit, accuracies, prefix))
-
-    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
-        """As `best`, of limits made once."""
 
         def search(connection: sqlite3.Connection) -> Row | None:
-            found = connection.execute(RANKED, (device, problem, regime))
-            admitted = (row for row in map(self._sound, found) if row is not None and limits.admits(row))
+            values = connection.execute(RANKED, (device, problem, regime))
+            admitted = (row for row in map(self._sound, values) if row is not None and limits.admits(row))
             return next(admitted, None)
 
         return self._do(search, None)
 
     def version(self) -> tuple[Any, ...]:
         """Another one where the answers may be others."""
-        seen = self._do(lambda c: c.execute("PRAGMA data_version").fetchone(), None)
-        return self._identity, seen, writes()
+        changes = self._fetch("PRAGMA data_version")  # before the identity, as it opens the file that lies there now
+        return self._identity, changes, writes()
+
+    def _fetch(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """What a query finds; nothing if there is no file to read."""
+        nothing: list[tuple[Any, ...]] = []
+        return self._do(lambda c: c.execute(query, values).fetchall(), nothing)
 
     def _sound(self, values: Sequence[Any]) -> Row | None:
         row = from_values(values)
@@ -104,7 +95,7 @@ class Store(Connection):
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
         """Every sound row: the timed ones best first (ties by the model's estimate), then the rejected ones."""
-        values = self._do(lambda c: c.execute(SELECT, (device, problem, regime)).fetchall(), [])
+        values = self._fetch(SELECT, (device, problem, regime))
         sound = (row for row in map(self._sound, values) if row is not None and row.is_sound())
         return sorted(sound, key=lambda row: row.rank)
 
@@ -116,13 +107,11 @@ class Store(Connection):
                     WHERE device = ? AND regime = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
                     GROUP BY problem ORDER BY problem"""
         values = (*sources, device, regime, like)
-        found = self._do(lambda c: c.execute(query, values).fetchall(), [])
-        return [(problem, candidate) for problem, candidate, _ in found]
+        return [(problem, candidate) for problem, candidate, _ in self._fetch(query, values)]
 
     def put(self, rows: Iterable[Row]) -> None:
         """Write rows, all or none, over those of the same device, problem, regime, candidate and sources."""
-        values = _values(rows)
-        self._write(lambda c: c.executemany(INSERT, values))
+        self.write(rows=rows)
 
     def finish(
         self,
@@ -144,21 +133,20 @@ class Store(Connection):
         """Whether the problem was tuned with one of the efforts, from these sources."""
         query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND regime = ? AND sources = ?"
         values = (device, problem, regime, _together(sources))
-        return any(effort in efforts for (effort,) in self._do(lambda c: c.execute(query, values).fetchall(), []))
+        return any(effort in efforts for (effort,) in self._fetch(query, values))
 
     def claim(self, device: str, problem: str, regime: str = WARM) -> bool:
         """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
-        key = (device, problem, regime)
-        return bool(self._write(lambda c: claims.claim(c, key, self._claims)))
+        return self._claims.claim(device, problem, regime)
 
     def release(self, device: str, problem: str, regime: str = WARM) -> None:
         """Give up a claim of this store."""
-        self._write(lambda c: claims.release(c, (device, problem, regime), self._claims))
+        self._claims.release(device, problem, regime)
 
     def seeds(self, problem: str, regime: str = WARM) -> list[str]:
         """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
         best: dict[str, int] = {}
-        for (device,) in self._do(lambda c: c.execute("SELECT device FROM devices").fetchall(), []):
+        for (device,) in self._fetch("SELECT device FROM devices"):
             timed = (row.candidate for row in self.rows(device, problem, regime) if row.is_timed)
             for place, name in enumerate(dict.fromkeys(timed)):
                 best[name] = min(place, best.get(name, place))
@@ -166,16 +154,14 @@ class Store(Connection):
 
     def note(self, problems: Sequence[Problem], *, threads: int = 1, layouts: str = "") -> None:
         """Remember which networks ask for which problems."""
-        uses = [Use(p.network, threads, layouts, p.label, p.key, p.count, p.flops) for p in problems]
-        values = [(*astuple(use), position) for position, use in enumerate(uses)]
-        self._write(lambda c: c.executemany(USE, values))
+        self.write(uses=[Use.of(replace(problem, threads=threads), layouts) for problem in problems])
 
     def problems(self, device: str) -> list[Use]:
         """The noted problems that the device has rows of, network by network, in their networks' order."""
         query = """SELECT network, threads, layouts, label, problem, count, flops FROM uses
                    WHERE EXISTS (SELECT 1 FROM trials WHERE device = ? AND trials.problem = uses.problem)
                    ORDER BY network, threads, layouts, position"""
-        uses = [Use(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), [])]
+        uses = [Use(*values) for values in self._fetch(query, (device,))]
         return [use for use in uses if use.is_sound()]
 
     # -- problems that inference met untuned
@@ -198,7 +184,7 @@ class Store(Connection):
     def missed(self, device: str) -> list[tuple[str, int]]:
         """Problems and how often they were met untuned, the most frequent first."""
         query = "SELECT problem, count FROM missed WHERE device = ? ORDER BY count DESC, seen DESC, problem"
-        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+        return [(problem, count) for problem, count in self._fetch(query, (device,))]
 
     def clear_missed(self, device: str, problems: Iterable[str]) -> None:
         """Forget missed problems: they have been tuned."""
@@ -209,11 +195,7 @@ class Store(Connection):
 
     def register(self, device: Device) -> None:
         """Remember what a device is."""
-        self._write(lambda c: c.execute(REGISTER, (device.key, json.dumps(device.to_dict()))))
-
-    def set_roofs(self, device: str, roofs: KeptRoofs) -> None:
-        """Remember the measured roofs of a registered device: see `KeptRoofs`."""
-        self._write(lambda c: c.execute(ROOFS, (json.dumps(roofs), device)))
+        self.write([(device, {})])
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """The registered devices by key, each with its fields, "roofs", and counts: problems finished and provisional,
@@ -225,11 +207,10 @@ class Store(Connection):
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND {IS_TIMED}),
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'rejected')
                    FROM devices ORDER BY device"""
-        found = self._do(lambda c: c.execute(query).fetchall(), [])
         counts = ("finished", "provisional", "timed", "rejected")
         return {
             key: {**_object(text), "roofs": sound_roofs(_object(roofs)), **dict(zip(counts, numbers, strict=True))}
-            for key, text, roofs, *numbers in found
+            for key, text, roofs, *numbers in self._fetch(query)
         }
 
     # -- all at once, for wisdom
@@ -237,22 +218,22 @@ class Store(Connection):
     def tuned(self, device: str) -> list[tuple[str, str]]:
         """Every (problem, regime) that the device has rows of."""
         query = "SELECT DISTINCT problem, regime FROM trials WHERE device = ?"
-        return self._do(lambda c: c.execute(query, (device,)).fetchall(), [])
+        return [(problem, regime) for problem, regime in self._fetch(query, (device,))]
 
     def finished(self, device: str) -> list[Finished]:
         """What was tuned on the device, with which efforts."""
         query = "SELECT * FROM finished WHERE device = ?"
-        found = (Finished(*values) for values in self._do(lambda c: c.execute(query, (device,)).fetchall(), []))
-        return [each for each in found if each.is_sound()]
+        records = (Finished(*values) for values in self._fetch(query, (device,)))
+        return [record for record in records if record.is_sound()]
 
     def write(
         self,
-        devices: Iterable[tuple[Device, KeptRoofs]],
-        rows: Iterable[Row],
-        finished: Iterable[Finished],
-        uses: Iterable[Use],
+        devices: Iterable[tuple[Device, KeptRoofs]] = (),
+        rows: Iterable[Row] = (),
+        finished: Iterable[Finished] = (),
+        uses: Iterable[Use] = (),
     ) -> None:
-        """Write devices with their roofs, and what belongs to them, all or nothing."""
+        """Write devices with their roofs, and what belongs to them, all or nothing; no roofs leave those stored."""
         known = [(device.key, json.dumps(device.to_dict()), json.dumps(roofs)) for device, roofs in devices]
         values = _values(rows)
 
@@ -285,7 +266,7 @@ class Store(Connection):
                               AND current.sources IN ({_marks(sources)})))""",
                     (device, *sources, *sources),
                 ).rowcount
-            for table in ("finished", "claims", "missed", "devices"):
+            for table in ("finished", "missed", "devices"):
                 connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
             return connection.execute("DELETE FROM trials WHERE device = ?", (device,)).rowcount
 
@@ -319,10 +300,10 @@ def _together(sources: Collection[str]) -> str:
 def _object(text: Any) -> dict[str, Any]:
     """The JSON object that the text holds; empty if it is damaged."""
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 _shared: dict[tuple[str | None, bool], Store] = {}
@@ -332,8 +313,7 @@ _forked: list[dict[tuple[str | None, bool], Store]] = []
 def shared(*, read_only: bool = True) -> Store:
     """The store of this process that inference asks; it follows CPUCONV_CACHE_DIR.
 
-    Arguments:
-        read_only: whether to share the one that never writes, or (strategy "profile") the one that may.
+    `read_only=False` is the one that strategy "profile" writes.
     """
     wanted = os.environ.get(VARIABLE), read_only
     store = _shared.get(wanted)

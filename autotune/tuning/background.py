@@ -7,7 +7,6 @@ that share a store only one works at a time; the others wait for their turn.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from autotune.interpreter import python
+from autotune.interpreter import python_main
 from autotune.machine.device import fingerprint
 from autotune.store.store import Store
 from autotune.tuning.effort import EFFORTS
@@ -28,11 +27,6 @@ from autotune.workload import MISSED, Workload, discover
 NICENESS = 19
 PERIOD = 2.0  # seconds between looks at what was missed
 
-BOOT = """import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from autotune.tuning.background import main
-main(*sys.argv[2:])"""
-
 
 class Background:
     """The process; `stop()` ends it, and so does leaving it as a context manager."""
@@ -40,17 +34,22 @@ class Background:
     def __init__(self, spec: str, store: Path, effort: str) -> None:
         """Start the process.
 
-        Arguments:
-            spec: "module:attribute" of the workload.  effort: a key of `EFFORTS`.
+        Parameters
+        ----------
+        spec : str
+            "module:attribute" of the workload.
+        effort : str
+            A key of `EFFORTS`.
 
-        Raises:
-            ValueError: an unknown effort.
+        Raises
+        ------
+        ValueError
+            Unknown effort.
         """
         if effort not in EFFORTS:
             raise ValueError(f"Argument 'effort' must be one of {', '.join(EFFORTS)}, not {effort!r}.")
-        command = python("-c", BOOT, json.dumps(sys.path), spec, str(store), effort)
         self._process = subprocess.Popen(
-            command,
+            python_main(__name__, spec, str(store), effort),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -98,7 +97,7 @@ def tune_missed(workload: Workload, store: Store, effort: str, spec: str | None)
         return False
     key, _ = missed[0]
     with contextlib.suppress(Exception):  # whatever is wrong with it, the rest goes on
-        problems = [replace(each, network=MISSED) for each in workload.load(key)]
+        problems = [replace(problem, network=MISSED) for problem in workload.load(key)]
         warmup(workload, problems, store, effort, spec=spec, workers=1)
     store.clear_missed(device, [key])
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -81,18 +80,3 @@ class Findings:
             if row.is_timed or row.reason:
                 rows.append(row)
         return rows
-
-
-def carried(rows: Sequence[Row], stored: Sequence[Row]) -> list[Row]:
-    """Stored times of candidates not timed this time, put in terms of today's speed by those timed both times."""
-    old = {row.candidate: row for row in stored}
-    both = [row.median / old[row.candidate].median for row in rows if row.is_timed and row.candidate in old]
-    if not both:
-        return []
-    factor = statistics.median(both)
-    absent = old.keys() - {row.candidate for row in rows}
-    return [
-        row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
-        for name, row in old.items()
-        if name in absent
-    ]

@@ -6,17 +6,16 @@ import collections
 import contextlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.machine.device import fingerprint
 from autotune.store.store import Store
 from autotune.tuning.warmup import warmup
 from autotune.tuning.worker import describe
-from autotune.wisdom import document as wisdom
 from autotune.wisdom import exchange
-from autotune.wisdom.document import Wisdom
+from autotune.wisdom.document import Wisdom, parse, render
 from autotune.workload import Problem, Workload, discover
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def tasks_of(workload: Workload, problems: Iterable[Problem]) -> dict[Task, floa
         family = workload.with_threads(problem.key, 1), problem.regime
         families.setdefault(family, {}).setdefault(problem.task, problem)
         weights[family] = weights.get(family, 0.0) + problem.count * problem.flops
-    ranked = sorted(families, key=lambda each: (-weights[each], each))
+    ranked = sorted(families, key=lambda family: (-weights[family], family))
     return {tuple(families[family].values()): weights[family] for family in ranked}
 
 
@@ -55,35 +54,57 @@ def shard(workload: Workload, problems: Sequence[Problem], index: int, count: in
     return [problem for problem in problems if part[problem.task] == index]
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How every task is tuned: `warmup`'s arguments of the same names."""
+
+    spec: str
+    effort: str
+    layouts: str = ""
+    shape_limit: float | None = None
+
+
 @dataclass
 class Harvest:
-    """What a cluster has found: its wisdom, and the reasons of what failed, by device and problem."""
+    """What a cluster has found.
 
-    found: Wisdom = field(default_factory=Wisdom)
-    tuned: dict[str, list[str]] = field(default_factory=dict)  # by device, the problems
+    Attributes
+    ----------
+    wisdom : Wisdom
+        Of all devices.
+    tuned : dict
+        Tasks of problems, by device.
+    failed : dict
+        Reasons, by device and problem.
+    """
+
+    wisdom: Wisdom = field(default_factory=Wisdom)
+    tuned: dict[str, list[str]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def tune_on_cluster(
     address: str,
     workload: Workload,
-    spec: str,
     problems: Sequence[Problem],
-    effort: str,
-    *,
-    layouts: str = "",
-    shape_limit: float | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    settings: Settings,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Harvest:
     """Tune every problem once on each kind of device that a dask cluster has; its workers have this package.
 
     A worker gets one task at a time. A task whose worker dies goes to another of the same device.
 
-    Arguments:
-        address: of the scheduler.  spec: by which workers find the workload.  tell: called with a line for each task.
+    Parameters
+    ----------
+    address : str
+        Of the scheduler.
+    report : callable
+        Called with a line for each task.
 
-    Raises:
-        OSError: the scheduler cannot be reached, or has no workers.
+    Raises
+    ------
+    OSError
+        The scheduler cannot be reached, or has no workers.
     """
     from distributed import Client
 
@@ -91,21 +112,19 @@ def tune_on_cluster(
         devices = client.run(_device_key)
         if not devices:
             raise OSError(f"{address} has no workers")
-        return _Harvester(
-            client, devices, tasks_of(workload, problems), (spec, effort, layouts, shape_limit), tell
-        ).run()
+        return _Harvester(client, devices, tasks_of(workload, problems), settings, report).run()
 
 
 def _device_key() -> str:
     return fingerprint().key
 
 
-def tune_here(task: Task, spec: str, effort: str, layouts: str, shape_limit: float | None) -> str:
+def tune_here(task: Task, settings: Settings) -> str:
     """Tune a task in this process into a store of its own; returns the wisdom as JSON."""
-    _, workload = discover(spec)
+    _, workload = discover(settings.spec)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
-        warmup(workload, task, store, effort, spec=spec, layouts=layouts, shape_limit=shape_limit)
-        return wisdom.render(exchange.from_store(store))
+        warmup(workload, task, store, **asdict(settings))
+        return render(exchange.from_store(store))
 
 
 class _Harvester:
@@ -116,10 +135,10 @@ class _Harvester:
         client: Client,
         devices: dict[str, str],
         tasks: Iterable[Task],
-        settings: tuple[Any, ...],
-        tell: Callable[[str], None],
+        settings: Settings,
+        report: Callable[[str], None],
     ) -> None:
-        self._client, self._devices, self._settings, self._tell = client, devices, settings, tell
+        self._client, self._devices, self._settings, self._report = client, devices, settings, report
         self._waiting = {device: collections.deque(tasks) for device in devices.values()}
         self._tries: collections.Counter[tuple[str, Task]] = collections.Counter()
         self._running: dict[Future, tuple[str, Task]] = {}
@@ -144,7 +163,7 @@ class _Harvester:
         for device, tasks in self._waiting.items():
             for task in tasks:
                 self._fail(device, task, "no worker of this device is left")
-        self._harvest.found = exchange.merge(self._parts)
+        self._harvest.wisdom = exchange.merge(self._parts)
         return self._harvest
 
     def _start(self, worker: str) -> None:
@@ -152,7 +171,7 @@ class _Harvester:
         if waiting:
             task = waiting.popleft()
             future = self._client.submit(
-                tune_here, task, *self._settings, workers=[worker], allow_other_workers=False, pure=False
+                tune_here, task, self._settings, workers=[worker], allow_other_workers=False, pure=False
             )
             self._running[future] = worker, task
 
@@ -160,12 +179,12 @@ class _Harvester:
         worker, task = self._running.pop(future)
         device = self._devices[worker]
         try:
-            self._parts.append(wisdom.parse(future.result().encode()))
+            self._parts.append(parse(future.result().encode()))
         except Exception as error:  # whatever went wrong there, the rest goes on
             self._fail(device, task, describe(error))
         else:
             self._harvest.tuned[device] += [problem.task for problem in task]
-            self._tell(f"{task[0].label}: tuned on {device} by {worker}")
+            self._report(f"{task[0].label}: tuned on {device} by {worker}")
 
     def _bury(self, living: Collection[str]) -> None:
         """Give the tasks of dead workers to others."""
@@ -183,4 +202,4 @@ class _Harvester:
     def _fail(self, device: str, task: Task, reason: str) -> None:
         for problem in task:
             self._harvest.failed[f"{device} {problem.task}"] = reason
-        self._tell(f"{task[0].label}: failed on {device}: {reason}")
+        self._report(f"{task[0].label}: failed on {device}: {reason}")

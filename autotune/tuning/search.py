@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.machine.device import fingerprint
-from autotune.store.rows import COLD, DECIDED, PROVISIONAL, WARM
+from autotune.store.rows import COLD, DECIDED, PROVISIONAL, WARM, carried
 from autotune.store.store import Row, Store
 from autotune.timing.compare import MIN_ROUNDS, SAME
 from autotune.timing.rounds import run_rounds
 from autotune.timing.sample import Entrant, Summary, calibrate, stay
 from autotune.tuning.candidates import Timed, promising, ruled_out, timed_rows
 from autotune.tuning.effort import EFFORTS, Effort
-from autotune.tuning.findings import Findings, carried
+from autotune.tuning.findings import Findings
 from autotune.tuning.worker import compile_here, describe
 from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
 
@@ -260,7 +260,7 @@ class Search:
         stored = timed_rows(self.workload, self.key, store, self.regime)
         if not (provisional and any(row.state == DECIDED for row in stored)):
             state = PROVISIONAL if provisional else DECIDED
-            kept = rows + carried(rows, stored)
+            kept = rows + carried(stored, rows)
             store.put([row._replace(state=state) if row.is_timed else row for row in kept])
         timed = [row for row in rows if row.is_timed]
         return min(timed, key=lambda row: (row.score, row.estimate), default=None)

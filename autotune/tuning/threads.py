@@ -53,9 +53,9 @@ def compare(
     fraction = serial_fraction(times) if 1 in times else None
 
     def scaled(row: Row, n: int) -> Row:
-        factor = times[n] / best[n].score
-        row = row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
-        winner = fraction is not None and row.candidate == best[n].candidate
-        return row._replace(threads_fraction=fraction) if winner else row
+        row = row.scaled(times[n] / best[n].score)
+        if fraction is None or row.candidate != best[n].candidate:
+            return row
+        return row._replace(threads_fraction=fraction)
 
     store.put([scaled(row, n) for n in best for row in rows[n]])

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from autotune.interpreter import python
+from autotune.interpreter import python_main
 from autotune.workload import Verdict, Workload, check, discover
 
 Task = tuple[str, str]  # key of the problem, name of the candidate
@@ -32,12 +32,6 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "
 RECYCLE = 200  # tasks after which a worker is replaced: what Numba compiles is never freed
 POLL_SECONDS = 0.1
 
-# The parent's module path is handed over, as a program may have changed it.
-BOOT = """import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from autotune.tuning.worker import main
-main(sys.argv[2])"""
-
 
 class WorkerError(RuntimeError):
     """No worker can be started; the message holds what the last one said."""
@@ -47,7 +41,13 @@ class Pool:
     """Workers that try out candidates of the workload `spec`, one each per `workers`; use as a context manager."""
 
     def __init__(self, spec: str, *, workers: int, limit: float) -> None:
-        """limit: seconds that a candidate may take to compile, and again for its first run and its check."""
+        """Workers are started when first needed, or by `start`.
+
+        Parameters
+        ----------
+        limit : float
+            Seconds that a candidate may take to compile, and again for its first run and its check.
+        """
         self.limit = limit
         self._workers = [_Worker(spec) for _ in range(max(1, workers))]
 
@@ -61,28 +61,31 @@ class Pool:
             worker.kill()
 
     def start(self) -> None:
-        """Start the workers now, so that no problem waits for them.
-
-        Raises:
-            WorkerError: they do not start.
-        """
+        """Start the workers now, so that no problem waits for them; raises `WorkerError`."""
         for worker in self._workers:
             worker.ready()
 
     def run(
         self, tasks: Sequence[Task], *, deadline: float | None = None, done: Callable[[Task], None] = lambda task: None
     ) -> dict[Task, Verdict]:
-        """Compile and run each task once, in order, but for a worker each a problem: its data are made once.
+        """Compile and run each task once, in order; one worker takes those of a problem, as its data are made once.
 
-        Arguments:
-            deadline: of `time.monotonic()`, at which the rest is left out.
-            done: called in this thread as each ends.
+        Parameters
+        ----------
+        deadline : float or None
+            Of `time.monotonic()`, at which the rest is left out.
+        done : callable
+            Called in this thread as each task ends.
 
-        Returns:
-            What was found of each task that ended in time.
+        Returns
+        -------
+        dict
+            The verdict on each task that ended in time.
 
-        Raises:
-            WorkerError: the workers do not start.
+        Raises
+        ------
+        WorkerError
+            The workers do not start.
         """
         todo = _Queue(dict.fromkeys(tasks))
         expected = len(todo)
@@ -150,7 +153,7 @@ class _Worker:
     """One process, started when first needed and again after it died."""
 
     def __init__(self, spec: str) -> None:
-        self._command = python("-c", BOOT, json.dumps(sys.path), spec)
+        self._command = python_main(__name__, spec)
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[bytes] | None = None
         self._tasks = 0

@@ -147,7 +147,7 @@ DEVICE_RULES: dict[str, Rule] = {
 TOP = ("format", "version", "columns", "devices", "uses", "sha256")
 DEVICE = ("fields", "roofs", "rows", "finished")
 COLUMNS = {"rows": list(ROW_RULES), "finished": list(FINISHED_RULES), "uses": list(USE_RULES)}
-assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {each.name for each in fields(Device)}
+assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {column.name for column in fields(Device)}
 
 
 # -- reading
@@ -156,13 +156,17 @@ assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {each
 def read(path: Path) -> Wisdom:
     """The wisdom of a file.
 
-    Raises:
-        WisdomError: it is refused, with the reason.  OSError: it cannot be read.
+    Raises
+    ------
+    WisdomError
+        It is refused, with the reason.
+    OSError
+        It cannot be read.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise WisdomError(f"{path} is refused: it is no regular file")
-    if found.st_size > MOST_BYTES:
+    if status.st_size > MOST_BYTES:
         raise WisdomError(f"{path} is refused: it is larger than {MOST_BYTES >> 20} MiB")
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
@@ -177,64 +181,66 @@ def parse(content: bytes) -> Wisdom:
     if len(content) > MOST_BYTES:
         raise WisdomError(f"it is larger than {MOST_BYTES >> 20} MiB")
     try:
-        told = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        document = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise WisdomError(f"it is no JSON as wisdom is ({error})") from None
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise WisdomError("it is not of the format " + FORMAT)
-    if type(told.get("version")) is not int or told["version"] != VERSION:
-        raise WisdomError(f"its version must be {VERSION}, not {told.get('version')!r:.20}")
-    _keys(told, TOP, "the file")
-    if told["sha256"] != digest(told):
+    if type(document.get("version")) is not int or document["version"] != VERSION:
+        raise WisdomError(f"its version must be {VERSION}, not {document.get('version')!r:.20}")
+    _keys(document, TOP, "the file")
+    if document["sha256"] != digest(document):
         raise WisdomError("it is damaged: its sha256 is another")
-    if told["columns"] != COLUMNS:
+    if document["columns"] != COLUMNS:
         raise WisdomError(f"columns must be those of version {VERSION}")
-    return _wisdom(told)
+    return _wisdom(document)
 
 
-def _wisdom(told: dict[str, Any]) -> Wisdom:
+def _wisdom(document: dict[str, Any]) -> Wisdom:
     wisdom = Wisdom()
     left = MOST_ROWS
-    for at, each in enumerate(_list(told["devices"], "devices", 4096)):
+    for at, entry in enumerate(_list(document["devices"], "devices", 4096)):
         where = f"devices[{at}]"
-        _keys(each, DEVICE, where)
-        device = _device(each["fields"], f"{where}.fields")
+        _keys(entry, DEVICE, where)
+        device = device_of(entry["fields"], f"{where}.fields")
         if device.key in wisdom.devices:
             raise WisdomError(f"{where} must differ from the devices before it")
         wisdom.devices[device.key] = device
-        wisdom.roofs[device.key] = _roofs(each["roofs"], f"{where}.roofs")
-        for record in _table(each["rows"], ROW_RULES, f"{where}.rows", left):
-            row = Row(device.key, **{name: math.nan if value is None else value for name, value in record.items()})
-            row = row._replace(**{name: float(getattr(row, name)) for name in REALS})
+        wisdom.roofs[device.key] = _roofs(entry["roofs"], f"{where}.roofs")
+        for record in _table(entry["rows"], ROW_RULES, f"{where}.rows", left):
+            record |= {name: math.nan if record[name] is None else float(record[name]) for name in REALS}
+            row = Row._make(device.key if name == "device" else record[name] for name in Row._fields)
             if not row.is_sound():
                 raise WisdomError(
                     f"{where}.rows: {row.candidate!r:.60} must have a median and a score, as it is {row.state}"
                 )
             wisdom.add([row])
             left -= 1
-        finished = _table(each["finished"], FINISHED_RULES, f"{where}.finished", MOST_ROWS)
+        finished = _table(entry["finished"], FINISHED_RULES, f"{where}.finished", MOST_ROWS)
         wisdom.finished += [Finished(device.key, **record) for record in finished]
-    wisdom.uses = [Use(**record) for record in _table(told["uses"], USE_RULES, "uses", MOST_ROWS)]
+    wisdom.uses = [Use(**record) for record in _table(document["uses"], USE_RULES, "uses", MOST_ROWS)]
     return wisdom
 
 
-def _device(told: Any, where: str) -> Device:
-    _keys(told, tuple(DEVICE_RULES), where)
+def device_of(fields: Any, where: str) -> Device:
+    """The device of its fields as they are read; raises WisdomError that says `where`."""
+    _keys(fields, tuple(DEVICE_RULES), where)
     for name, (must_be, is_that) in DEVICE_RULES.items():
-        if not is_that(told[name]):
-            raise WisdomError(f"{where}.{name} must be {must_be}, not {told[name]!r:.60}")
-    return Device(**{**told, "caches": tuple(told["caches"].items())})
+        if not is_that(fields[name]):
+            raise WisdomError(f"{where}.{name} must be {must_be}, not {fields[name]!r:.60}")
+    return Device(**{**fields, "caches": tuple(fields["caches"].items())})
 
 
-def _roofs(told: Any, where: str) -> KeptRoofs:
-    sound = isinstance(told, dict) and len(told) <= MOST_ROOFS and sound_roofs(told) == told
-    if not sound or not all(len(each) <= MOST_ROOFS and all(map(_text(1)[1], each)) for each in told.values()):
+def _roofs(roofs: Any, where: str) -> KeptRoofs:
+    sound = isinstance(roofs, dict) and len(roofs) <= MOST_ROOFS and sound_roofs(roofs) == roofs
+    is_name = _text(1)[1]
+    if not sound or not all(len(figures) <= MOST_ROOFS and all(map(is_name, figures)) for figures in roofs.values()):
         raise WisdomError(f"{where} must be numbers by name, by the number of threads")
-    return told
+    return roofs
 
 
-def _table(told: Any, rules: dict[str, Rule], where: str, most: int) -> Iterator[dict[str, Any]]:
-    for at, values in enumerate(_list(told, where, most)):
+def _table(records: Any, rules: dict[str, Rule], where: str, most: int) -> Iterator[dict[str, Any]]:
+    for at, values in enumerate(_list(records, where, most)):
         if not isinstance(values, list) or len(values) != len(rules):
             raise WisdomError(f"{where}[{at}] must be a list of {len(rules)} values")
         for value, (name, (must_be, is_that)) in zip(values, rules.items(), strict=True):
@@ -243,22 +249,22 @@ def _table(told: Any, rules: dict[str, Rule], where: str, most: int) -> Iterator
         yield dict(zip(rules, values, strict=True))
 
 
-def _list(told: Any, where: str, most: int) -> list[Any]:
-    if not isinstance(told, list) or len(told) > most:
+def _list(value: Any, where: str, most: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
         raise WisdomError(f"{where} must be a list, of {most} at most")
-    return told
+    return value
 
 
-def _keys(told: Any, names: Sequence[str], where: str) -> None:
-    if not isinstance(told, dict) or set(told) != set(names):
+def _keys(value: Any, names: Sequence[str], where: str) -> None:
+    if not isinstance(value, dict) or set(value) != set(names):
         raise WisdomError(f"{where} must be an object with {', '.join(names)}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    names = dict(pairs)
+    if len(names) < len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return names
 
 
 def _no_constant(name: str) -> float:
@@ -277,15 +283,15 @@ def render(wisdom: Wisdom) -> str:
     def table(records: Iterable[Any], rules: dict[str, Rule]) -> list[list[Any]]:
         return [[plain(getattr(record, name)) for name in rules] for record in records]
 
-    told: dict[str, Any] = {"format": FORMAT, "version": VERSION, "columns": COLUMNS, "devices": []}
+    document: dict[str, Any] = {"format": FORMAT, "version": VERSION, "columns": COLUMNS, "devices": []}
     for key, device in sorted(wisdom.devices.items()):
         rows = sorted((row for row in wisdom if row.device == key), key=lambda row: (row.problem, row.regime, row.rank))
         finished = sorted(
-            (each for each in wisdom.finished if each.device == key),
-            key=lambda each: (each.problem, each.regime, each.effort),
+            (record for record in wisdom.finished if record.device == key),
+            key=lambda record: (record.problem, record.regime, record.effort),
         )
         fields = {name: value for name, value in device.to_dict().items() if name != "key"}
-        told["devices"].append(
+        document["devices"].append(
             {
                 "fields": fields,
                 "roofs": wisdom.roofs.get(key, {}),
@@ -293,24 +299,24 @@ def render(wisdom: Wisdom) -> str:
                 "finished": table(finished, FINISHED_RULES),
             }
         )
-    told["uses"] = table(wisdom.uses, USE_RULES)
-    told["sha256"] = digest(told)
-    return _lines(told)
+    document["uses"] = table(wisdom.uses, USE_RULES)
+    document["sha256"] = digest(document)
+    return _lines(document)
 
 
-def digest(told: dict[str, Any]) -> str:
+def digest(document: dict[str, Any]) -> str:
     """Of all but itself, however it is spaced and ordered; against damage, not against malice."""
-    rest = {name: value for name, value in told.items() if name != "sha256"}
+    rest = {name: value for name, value in document.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _lines(told: Any, indent: str = "") -> str:
+def _lines(value: Any, indent: str = "") -> str:
     """JSON in which a list or object of plain values takes one line."""
     inner = indent + " "
-    items = told.values() if isinstance(told, dict) else told
-    if not isinstance(told, (dict, list)) or not any(isinstance(item, (dict, list)) for item in items):
-        return json.dumps(told, ensure_ascii=False)
-    if isinstance(told, dict):
-        parts = [f"{inner}{json.dumps(name)}: {_lines(value, inner)}" for name, value in told.items()]
+    items = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list)) or not any(isinstance(item, (dict, list)) for item in items):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        parts = [f"{inner}{json.dumps(name)}: {_lines(item, inner)}" for name, item in value.items()]
         return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
-    return "[\n" + ",\n".join(inner + _lines(value, inner) for value in told) + f"\n{indent}]"
+    return "[\n" + ",\n".join(inner + _lines(item, inner) for item in items) + f"\n{indent}]"

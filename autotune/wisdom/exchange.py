@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.machine.device import Device
 from autotune.machine.roofline import newest_roofs
 from autotune.store import database
-from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, Use
+from autotune.store.rows import DECIDED, PROVISIONAL, Finished, Row, Use, carried
 from autotune.store.store import Store
-from autotune.wisdom.document import DEVICE_RULES, Wisdom, WisdomError, parse, read, render
+from autotune.wisdom.document import DEVICE_RULES, Wisdom, WisdomError, device_of, parse, read, render
 
 
 def load(path: Path) -> Wisdom:
     """What a file holds, a store or wisdom.
 
-    Raises:
-        WisdomError: it is neither, or refused.  OSError: it cannot be read.
+    Raises
+    ------
+    WisdomError
+        It is neither, or refused.
+    OSError
+        It cannot be read.
     """
     with path.open("rb") as file:
         is_store = file.read(len(database.MAGIC)) == database.MAGIC
@@ -37,11 +39,16 @@ def load(path: Path) -> Wisdom:
 def from_store(store: Store, devices: Collection[str] | None = None) -> Wisdom:
     """What a store holds of these devices, None for all."""
     wisdom = Wisdom()
-    for key, told in store.devices().items():
-        device = _device(told)
-        if device is None or device.key != key or (devices is not None and key not in devices):
-            continue  # a device that is not what its key says is damaged
-        wisdom.devices[key], wisdom.roofs[key] = device, told["roofs"]
+    for key, stored in store.devices().items():
+        if devices is not None and key not in devices:
+            continue
+        try:
+            device = device_of({name: stored.get(name) for name in DEVICE_RULES}, key)
+        except WisdomError:
+            continue
+        if device.key != key:  # it is damaged
+            continue
+        wisdom.devices[key], wisdom.roofs[key] = device, stored["roofs"]
         for problem, regime in store.tuned(key):
             wisdom.add(store.rows(key, problem, regime))
         wisdom.finished += store.finished(key)
@@ -71,9 +78,9 @@ def merge(parts: Iterable[Wisdom]) -> Wisdom:
             merged.roofs[key] = newest_roofs(merged.roofs.get(key, {}), roofs)
         for problem, rows in part.rows.items():
             merged.rows[problem] = combined(rows, merged.rows.get(problem, []))
-        for each in part.finished:
-            key = each.device, each.problem, each.regime, each.effort
-            finished[key] = max(each, finished.get(key, each), key=lambda each: each.created)
+        for done in part.finished:
+            asked = done.device, done.problem, done.regime, done.effort
+            finished[asked] = max(done, finished.get(asked, done), key=lambda record: record.created)
         uses.update({(u.network, u.threads, u.layouts, u.label, u.problem): u for u in part.uses})
     merged.finished, merged.uses = list(finished.values()), list(uses.values())
     return merged
@@ -88,20 +95,7 @@ def combined(some: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     if not some or not others:
         return [*some, *others]
     older, newer = sorted((some, others), key=_standing)
-    known = {(row.candidate, row.sources): row for row in newer}
-    before = {(row.candidate, row.sources): row for row in older}
-    ratios = [
-        known[name].median / before[name].median
-        for name in known.keys() & before.keys()
-        if known[name].is_timed and before[name].is_timed
-    ]
-    factor = statistics.median(ratios) if ratios else 1.0
-    kept = [
-        row._replace(median=row.median * factor, spread=row.spread * factor, score=row.score * factor)
-        for name, row in before.items()
-        if name not in known
-    ]
-    return sorted([*newer, *kept], key=lambda row: row.rank)
+    return sorted([*newer, *carried(older, newer)], key=lambda row: row.rank)
 
 
 def _standing(rows: Sequence[Row]) -> tuple[bool, float]:
@@ -150,21 +144,14 @@ class Difference(NamedTuple):
 
 def diff(first: Wisdom, second: Wisdom) -> list[Difference]:
     """Where the best candidates of two differ, or only one knows the problem."""
-    found = []
+    differences = []
     for key in sorted(first.rows.keys() | second.rows.keys()):
         a, b = (_best(wisdom.rows.get(key, [])) for wisdom in (first, second))
         if (a and a.candidate) != (b and b.candidate):
             names = (a and a.candidate, b and b.candidate)
-            found.append(Difference(*key, *names, a and a.median, b and b.median))
-    return found
+            differences.append(Difference(*key, *names, a and a.median, b and b.median))
+    return differences
 
 
 def _best(rows: Iterable[Row]) -> Row | None:
     return min((row for row in rows if row.is_timed), key=lambda row: row.rank, default=None)
-
-
-def _device(told: dict[str, Any]) -> Device | None:
-    fields = {name: told.get(name) for name in DEVICE_RULES}
-    if not all(is_that(fields[name]) for name, (_, is_that) in DEVICE_RULES.items()):
-        return None
-    return Device(**{**fields, "caches": tuple(fields["caches"].items())})

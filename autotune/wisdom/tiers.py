@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from autotune.store import database, store
 from autotune.store.connection import writes
-from autotune.store.rows import PROVISIONAL, REGIMES, WARM, Limits, Row, limits_of
+from autotune.store.rows import PROVISIONAL, REGIMES, WARM, Limits, Row
 from autotune.wisdom.document import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
@@ -50,7 +50,7 @@ class Tier(Protocol):
     """What a tier can be asked; `Store` says how it answers."""
 
     def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]: ...
-    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None: ...
+    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None: ...
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners: ...
     def version(self) -> tuple[Any, ...]: ...
 
@@ -68,18 +68,20 @@ class Book:
         """The problem's rows, as `Store.rows`."""
         return self._read().rows.get((device, problem, regime), [])
 
-    def find(self, device: str, problem: str, regime: str, limits: Limits) -> Row | None:
-        """As `Store.find`."""
+    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None:
+        """As `Store.best`."""
         return next((row for row in self.rows(device, problem, regime) if limits.admits(row)), None)
 
     def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners:
         """As `Store.winners`."""
-        current, pattern = limits_of(sources), re.compile(".*".join(map(re.escape, like.split("%"))))
-        asked = [key for of, key, how in self._read().rows if (of, how) == (device, regime) and pattern.fullmatch(key)]
-        timed = ((key, [row for row in self.rows(device, key, regime) if current.admits_any(row)]) for key in asked)
-        return [
-            (key, min(rows, key=lambda row: not current.admits(row)).candidate) for key, rows in sorted(timed) if rows
-        ]
+        limits, pattern = Limits(frozenset(sources)), re.compile(".*".join(map(re.escape, like.split("%"))))
+        winners = []
+        for key, rows in self._read().rows.items():
+            if (key[0], key[2]) == (device, regime) and pattern.fullmatch(key[1]):
+                timed = [row for row in rows if limits.admits_any(row)]
+                if timed:
+                    winners.append((key[1], min(timed, key=lambda row: not limits.admits(row)).candidate))
+        return sorted(winners)
 
     def version(self) -> tuple[Any, ...]:
         """As `Store.version`; reads the file if it is another than before."""
@@ -107,23 +109,20 @@ class Book:
 
 def _state(path: Path) -> tuple[Any, ...]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass
 class _Look:
-    """The tiers as they were when last looked at, and the answers that have held since.
-
-    until: of `time.monotonic()`, when to look again.  writes: of this process by then.
-    """
+    """The tiers as they were when last looked at, and the answers that have held since."""
 
     tiers: list[tuple[str, Tier]]
     state: list[tuple[Tier, tuple[Any, ...]]]
-    until: float
-    writes: int
+    until: float  # of `time.monotonic()`, when to look again
+    writes: int  # of this process by then
     answers: dict[tuple[str, Limits], Found | None] = field(default_factory=dict)
     winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
 
@@ -134,94 +133,73 @@ class Tiers:
     def __init__(self, tables: Path | None = None, kept: store.Store | None = None) -> None:
         """Look into these tiers.
 
-        Arguments:
-            tables: the folder of shipped tables, one `<device>.json` each (`autotune export --device-table`).
-            kept: the store to ask; None: the one that inference shares.
+        Parameters
+        ----------
+        tables : Path or None
+            The folder of shipped tables, one `<device>.json` each (`autotune export --device-table`).
+        kept : Store or None
+            The store to ask; None: the one that inference shares.
         """
         self._tables = tables
         self._kept = kept
         self._books: dict[Path, Book] = {}
         self._looks: dict[tuple[str, bool], _Look] = {}
 
-    def lookup(
-        self,
-        device: str,
-        problem: str,
-        *,
-        sources: Collection[str],
-        workspace_limit: int | None = None,
-        accuracies: Iterable[str] | None = None,
-        prefix: str = "",
-        read_only: bool = True,
-    ) -> Found | None:
+    def lookup(self, device: str, problem: str, limits: Limits, *, read_only: bool = True) -> Found | None:
         """The best row of the first tier that has one within the limits, of the first regime that any tier knows.
 
-        Arguments are those of `Store.best`; `read_only=False` asks the store that this process writes.
+        `read_only=False` asks the store that this process writes.
         """
-        look = self._look(device, read_only)
-        request = problem, limits_of(sources, workspace_limit, accuracies, prefix)
+        look, request = self._look(device, read_only), (problem, limits)
         try:
             return look.answers[request]
         except KeyError:
             _make_room(look.answers)
-            found = look.answers[request] = _search(look.tiers, device, *request)
-            return found
+            answer = look.answers[request] = _search(look.tiers, device, *request)
+            return answer
 
-    def older(
-        self,
-        device: str,
-        problem: str,
-        *,
-        sources: Collection[str],
-        workspace_limit: int | None = None,
-        accuracies: Iterable[str] | None = None,
-        prefix: str = "",
-    ) -> list[Found]:
+    def older(self, device: str, problem: str, limits: Limits) -> list[Found]:
         """Rows of other sources that nothing current has replaced, best first: the problem was not tuned since, and
         those that are still current from that tuning are slower than these, or there are none.
 
-        Whoever asks should look twice at their candidates, whose times may be others now. Arguments are those of
-        `lookup`.
+        Whoever asks should look twice at their candidates, whose times may be others now.
         """
-        limits = limits_of(sources, workspace_limit, accuracies, prefix)
-        best = self.lookup(
-            device, problem, sources=sources, workspace_limit=workspace_limit, accuracies=accuracies, prefix=prefix
-        )
+        best = self.lookup(device, problem, limits)
         for regime in REGIMES:
             for name, tier in self._look(device).tiers:
                 if best is None or (best.row.regime, best.tier) == (regime, name):
-                    found = _older(tier.rows(device, problem, regime), limits, best and best.row)
-                    if found:
-                        return [Found(row, name, current=False) for row in found]
+                    rows = _older(tier.rows(device, problem, regime), limits, best and best.row)
+                    if rows:
+                        return [Found(row, name, current=False) for row in rows]
         return []
 
     def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
         """Every candidate's row, from the first tier that has a current one; else one that nothing has replaced."""
-        found: dict[str, Found] = {}
+        current: dict[str, Found] = {}
         older: dict[str, Found] = {}
         for name, tier in self._look(device).tiers:
             rows = tier.rows(device, problem, regime)
             for row in rows:
                 if row.sources in sources:
-                    found.setdefault(row.candidate, Found(row, name))
-            for row in _older(rows, limits_of(sources)):
+                    current.setdefault(row.candidate, Found(row, name))
+            for row in _older(rows, Limits(frozenset(sources))):
                 older.setdefault(row.candidate, Found(row, name, current=False))
-        return older | found
+        return older | current
 
     def all_rows(self, device: str, problem: str, sources: Collection[str]) -> list[Found]:
         """`rows` of every regime, in the order in which a look-up asks them."""
-        return [each for regime in REGIMES for each in self.rows(device, problem, sources, regime).values()]
+        return [found for regime in REGIMES for found in self.rows(device, problem, sources, regime).values()]
 
     def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
         """As `Store.winners`, of each problem from the first tier that knows it."""
         look, request = self._look(device), (like, frozenset(sources), regime)
         if request not in look.winners:
-            found: dict[str, str] = {}
+            winners: dict[str, str] = {}
             for _, tier in look.tiers:
                 for problem, candidate in tier.winners(device, like, sources=sources, regime=regime):
-                    found.setdefault(problem, candidate)
+                    winners.setdefault(problem, candidate)
             _make_room(look.winners)
-            look.winners[request] = sorted(found.items())
+            look.winners[request] = sorted(winners.items())
         return look.winners[request]
 
     def forget(self) -> None:
@@ -273,7 +251,7 @@ def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list
 def _search(tiers: Iterable[tuple[str, Tier]], device: str, problem: str, limits: Limits) -> Found | None:
     for regime in REGIMES:
         for name, tier in tiers:
-            row = tier.find(device, problem, regime, limits)
+            row = tier.best(device, problem, limits, regime)
             if row is not None:
                 return Found(row, name)
     return None

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from autotune.files import write_whole
 from autotune.tuning.effort import EFFORTS
 from bench import compare, shapes, tables
-from bench.files import write_whole
 from bench.settings import PLAIN, Settings
 
 

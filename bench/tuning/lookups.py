@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from autotune.machine.device import fingerprint
 from autotune.paths import VARIABLE
+from autotune.store.rows import Limits
 from autotune.store.store import Row, Store
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
@@ -62,7 +63,7 @@ def large(session: Session) -> Iterator[Figure]:
 
     def first() -> object:
         with Store(path, read_only=True) as store:
-            return store.best(device, _row(device, count // 2).problem, sources=("sources",))
+            return store.best(device, _row(device, count // 2).problem, Limits(frozenset({"sources"})))
 
     assert first() is not None
     seconds = min(_seconds(first, 1) for _ in range(OPENINGS))

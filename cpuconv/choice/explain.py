@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.report.explain import Explanation, account
+from autotune.report.explain import Explanation, Facts, account
 from autotune.workload import Rejected
 from cpuconv.choice import tuned
 from cpuconv.choice.model import Limits, applicable, as_tuner_candidate, ranking, why_excluded
@@ -14,15 +14,14 @@ def explain(problem: ConvProblem, limits: Limits, algorithm: str, decided_by: st
     """Account of the choice `algorithm` for `problem`; measured figures and roofs come from the store."""
     every = ranking(problem)
     excluded = {str(ranked.candidate): why_excluded(problem, ranked, limits) for ranked in every}
-    return account(
+    facts = Facts(
         problem.key,
         problem.flops,
         tuned.rows(problem),
         [as_tuner_candidate(problem, ranked) for ranked in every],
         [Rejected(name, reason) for name, reason in applicable(problem) if reason is not None],
-        algorithm=algorithm,
-        decided_by=decided_by,
         work=lambda name: work_of(problem, name),
         roofs=tuned.roofs(problem.threads),
-        limits={name: reason for name, reason in excluded.items() if reason is not None},
+        left_out={name: reason for name, reason in excluded.items() if reason is not None},
     )
+    return account(facts, algorithm, decided_by)

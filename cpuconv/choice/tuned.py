@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from autotune.machine.device import fingerprint
 from autotune.machine.roofline import Roofs, roofs_for
+from autotune.store import rows as stored
 from autotune.store.store import shared
 from autotune.wisdom.tiers import Found
 from autotune.workload import ADMITS
@@ -22,33 +21,22 @@ def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: b
     Rows timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
     `profile` writes.
     """
-    asked = _asked(limits, prefix)
-    return session.current.tiers.lookup(fingerprint().key, problem.key, read_only=read_only, **asked)
+    asked = _stored_limits(limits, prefix)
+    return session.current.tiers.lookup(fingerprint().key, problem.key, asked, read_only=read_only)
 
 
 def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
     """The candidate of `best`, if the problem's solvers have it, or None."""
     fastest = best(problem, limits, prefix, read_only=read_only)
-    if fastest is None:
+    if fastest is None or (candidate := named(problem, fastest.row.candidate)) is None:
         return None
-    candidate = named(problem, fastest.row.candidate)
-    return None if candidate is None else Choice(candidate, fastest.tier)
+    return Choice(candidate, fastest.tier)
 
 
 def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
     """Candidates of rows measured with older kernels, within the limits and not measured since, the fastest first."""
-    rows = session.current.tiers.older(fingerprint().key, problem.key, **_asked(limits, prefix))
+    rows = session.current.tiers.older(fingerprint().key, problem.key, _stored_limits(limits, prefix))
     return [known.row.candidate for known in rows]
-
-
-def _asked(limits: Limits, prefix: str) -> dict[str, Any]:
-    """What a row must meet, as keywords of `Tiers`."""
-    return {
-        "sources": current_sources(),
-        "workspace_limit": limits.workspace,
-        "accuracies": ADMITS[limits.accuracy],
-        "prefix": prefix,
-    }
 
 
 def named(problem: ConvProblem, name: str) -> Candidate | None:
@@ -77,3 +65,7 @@ def winners(like: str, regime: str) -> list[tuple[str, str]]:
 def roofs(threads: int) -> Roofs | None:
     """This device's measured roofs for so many threads, or None."""
     return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
+
+
+def _stored_limits(limits: Limits, prefix: str) -> stored.Limits:
+    return stored.Limits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix)

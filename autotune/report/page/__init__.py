@@ -61,12 +61,12 @@ def _facts(device: Mapping[str, Any]) -> list[tuple[str, str]]:
     caches = ", ".join(f"{level} {size(count)}" for level, count in device.get("caches", {}).items())
     names = (title for title in ("NumPy", "Numba", "LLVM") if title.lower() in device)
     versions = ", ".join(f"{title} {device[title.lower()]}" for title in names)
-    found = [("compiled for", device.get("cpu_name", "")), ("caches", caches), ("versions", versions)]
+    facts = [("compiled for", device.get("cpu_name", "")), ("caches", caches), ("versions", versions)]
     for threads, figures in device.get("roofs", {}).items():
         if isinstance(figures, dict) and isinstance(when := figures.get("measured"), float):
             day = time.strftime("%Y-%m-%d", time.localtime(when))
-            found.append((f"roofs of {count_of(int(threads), 'thread')}", f"measured {day}"))
-    return [(title, str(value)) for title, value in found if value]
+            facts.append((f"roofs of {count_of(int(threads), 'thread')}", f"measured {day}"))
+    return [(title, str(value)) for title, value in facts if value]
 
 
 def _network(parent: Element, title: str, lines: Sequence[Line], name: str) -> None:
@@ -79,18 +79,17 @@ def _network(parent: Element, title: str, lines: Sequence[Line], name: str) -> N
         figure.append(drawing)
         _legend(SubElement(figure, "figcaption"), lines)
     _table(part, title, lines, name)
-    found = remedies(lines)
-    if found:
+    if helps := remedies(lines):
         _text(part, "h3", "What helps")
         list_ = SubElement(part, "dl", {"class": "remedies"})
-        for bound_by, remedy in found.items():
+        for bound_by, remedy in helps.items():
             _text(list_, "dt", f"bound by {bound_by}")
             _text(list_, "dd", remedy)
 
 
 def _legend(parent: Element, lines: Sequence[Line]) -> None:
-    found = {line.verdict.kind for line in lines if line.verdict is not None}
-    for kind in (kind for kind in KINDS if kind in found):
+    kinds = {line.verdict.kind for line in lines if line.verdict is not None}
+    for kind in (kind for kind in KINDS if kind in kinds):
         entry = SubElement(parent, "span")
         drawing = SubElement(entry, "svg", {"viewBox": "-6 -6 12 12", "aria-hidden": "true"})
         marker(drawing, kind, 0, 0, 5)

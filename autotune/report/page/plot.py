@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
-from autotune.machine.roofline import BANDWIDTH, COMPUTE, OVERHEAD, Roofs
+from autotune.machine.roofline import BANDWIDTH, COMPUTE, OVERHEAD, Roofs, Verdict, Work
 from autotune.report.lines import Line
 from autotune.text import number
 
@@ -58,23 +58,23 @@ def plot(lines: Sequence[Line], name: str) -> Element | None:
     roofs = next((line.roofs for line in lines if line.verdict is not None), None)
     if roofs is None:
         return None
-    shown = [(place, line) for place, line in enumerate(lines) if line.verdict is not None]
+    shown = [(place, line, line.work, line.verdict) for place, line in enumerate(lines) if line.work and line.verdict]
     ridges = [roofs.fma_gflops / level.gbs for level in roofs.levels if math.isfinite(level.gbs)]
-    speeds = [line.executed_gflops for _, line in shown]
-    x = Axis([*(line.work.intensity for _, line in shown), *ridges], LEFT, WIDTH - RIGHT, ROOM)
+    speeds = [line.executed_gflops for _, line, _, _ in shown]
+    x = Axis([*(work.intensity for _, _, work, _ in shown), *ridges], LEFT, WIDTH - RIGHT, ROOM)
     y = Axis([*speeds, roofs.fma_gflops], HEIGHT - BOTTOM, TOP)
     drawing = Element("svg", {"class": "plot", "viewBox": f"0 0 {WIDTH:g} {HEIGHT:g}", "role": "group"})
     drawing.set("aria-label", "Roofline plot")
     _axes(drawing, x, y)
     _roofs(drawing, x, y, roofs)
-    total = sum(line.use.count * line.row.median for _, line in shown)
+    total = sum(line.seconds for _, line, _, _ in shown)
     # The largest first, so that none is hidden.
-    for place, line in sorted(shown, key=lambda item: -item[1].use.count * item[1].row.median):
-        area = LEAST_AREA + MOST_AREA * line.use.count * line.row.median / total
+    for place, line, work, verdict in sorted(shown, key=lambda point: -point[1].seconds):
+        area = LEAST_AREA + MOST_AREA * line.seconds / total
         link = SubElement(drawing, "a", href=f"#{name}r{place}")
-        SubElement(link, "title").text = _words(line)
-        spot = x.at(line.work.intensity), y.at(line.executed_gflops)
-        marker(link, line.verdict.kind, *spot, math.sqrt(area / math.pi))
+        SubElement(link, "title").text = _words(line, work, verdict)
+        spot = x.at(work.intensity), y.at(line.executed_gflops)
+        marker(link, verdict.kind, *spot, math.sqrt(area / math.pi))
     return drawing
 
 
@@ -84,11 +84,11 @@ def marker(parent: Element, kind: str, x: float, y: float, radius: float) -> Non
     SubElement(parent, "path", {"class": f"marker {kind}", "d": KINDS[kind], "transform": transform})
 
 
-def _words(line: Line) -> str:
-    verdict, own = line.verdict, number(line.gflops, ".1f")
-    executed = f"{line.executed_gflops:.1f} GFLOP/s executed, {line.work.intensity:.3g} FLOP/byte"
+def _words(line: Line, work: Work, verdict: Verdict) -> str:
+    own = number(line.gflops, ".1f")
+    executed = f"{line.executed_gflops:.1f} GFLOP/s executed, {work.intensity:.3g} FLOP/byte"
     reached = f"{verdict.share:.0%} of the {verdict.roof} roof, bound by {verdict}"
-    return f"{line.title}: {own} GFLOP/s ({executed}); {reached}; {line.row.candidate}"
+    return f"{line.title}: {own} GFLOP/s ({executed}); {reached}; {line.algorithm}"
 
 
 def _axes(drawing: Element, x: Axis, y: Axis) -> None:
