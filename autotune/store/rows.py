@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, get_type_hints
 from autotune.workload import REGIMES, Problem
 
 WARM, COLD = REGIMES
+State = Literal["ok", "provisional", "rejected"]
 DECIDED: Final = "ok"
 PROVISIONAL: Final = "provisional"
 REJECTED: Final = "rejected"
@@ -51,7 +52,7 @@ class Row(NamedTuple):
     problem: str
     candidate: str
     sources: str
-    state: Literal["ok", "provisional", "rejected"]
+    state: State
     reason: str = ""
     median: float = math.nan
     spread: float = math.nan

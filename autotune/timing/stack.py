@@ -23,4 +23,5 @@ def with_random_stack_offset(run: Callable[[], T]) -> T:
 
 def _deeper(run: Callable[[], T], depth: int) -> T:
     """`run` so many calls further down; through C, as calls from Python to Python take nothing of its stack."""
-    return run() if not depth else next(map(_deeper, (run,), (depth - 1,)))
+    deeper: Callable[[Callable[[], T], int], T] = _deeper
+    return run() if not depth else next(map(deeper, (run,), (depth - 1,)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.machine.device import fingerprint
-from autotune.store.rows import COLD, DECIDED, PROVISIONAL, WARM, carried
+from autotune.store.rows import COLD, DECIDED, PROVISIONAL, WARM, State, carried
 from autotune.store.store import Row, Store
 from autotune.timing.compare import MIN_ROUNDS, SAME
 from autotune.timing.rounds import run_rounds
@@ -259,7 +259,7 @@ class Search:
         rows = self.findings.rows(blank, self.candidates, self.workload.sources_of, self.scores())
         stored = timed_rows(self.workload, self.key, store, self.regime)
         if not (provisional and any(row.state == DECIDED for row in stored)):
-            state = PROVISIONAL if provisional else DECIDED
+            state: State = PROVISIONAL if provisional else DECIDED
             kept = rows + carried(stored, rows)
             store.put([row._replace(state=state) if row.is_timed else row for row in kept])
         timed = [row for row in rows if row.is_timed]

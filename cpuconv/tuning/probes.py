@@ -124,7 +124,8 @@ def _program(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: in
 def _least_seconds(program: Program, seconds: float) -> float:
     """The shortest of a few runs, or of as many as `seconds` hold."""
     clock = time.perf_counter
-    begun, times = clock(), []
+    begun = clock()
+    times: list[float] = []
     while len(times) < _LEAST_SAMPLES or clock() - begun < seconds:
         start = clock()
         program.run()
