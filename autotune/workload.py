@@ -25,7 +25,7 @@ ADMITS: dict[str, tuple[str, ...]] = {
 }
 
 # How a problem is timed: its weights in cache as the run before left them, or in memory as a whole network leaves them.
-REGIMES = ("warm", "cold")
+WEIGHTS = ("warm", "cold")
 
 
 class SourceError(ValueError):
@@ -50,8 +50,8 @@ class Problem:
         Where it comes from.
     threads : int
         Threads that will run it.
-    regime : str
-        How it is timed, one of `REGIMES`.
+    weights : str
+        How it is timed, one of `WEIGHTS`.
     """
 
     key: str
@@ -60,12 +60,12 @@ class Problem:
     flops: float
     network: str
     threads: int = 1
-    regime: str = REGIMES[0]
+    weights: str = WEIGHTS[0]
 
     @property
     def task(self) -> str:
-        """Equal for what is tuned once: the key, and the regime where it is not the usual one."""
-        return self.key if self.regime == REGIMES[0] else f"{self.key} {self.regime}"
+        """Equal for what is tuned once: the key, and the weights where it is not the usual one."""
+        return self.key if self.weights == WEIGHTS[0] else f"{self.key} {self.weights}"
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Workload(Protocol):
     def compile(self, key: str, name: str) -> None:
         """Compile a candidate into the disk cache."""
 
-    def prepare(self, key: str, name: str, regime: str = "warm") -> Trial:
+    def prepare(self, key: str, name: str, weights: str = "warm") -> Trial:
         """Bind a candidate to random data; cold: every run finds its weights in memory, not in a cache."""
 
     def speed_probe(self, key: str) -> Callable[[], None]:

@@ -13,4 +13,4 @@ def problems(*sources: str, count: int = 1) -> list[Problem]:
 
 
 def rows(store: Store, problem: Problem) -> dict[str, Row]:
-    return {row.candidate: row for row in store.rows(fingerprint().key, problem.key, problem.regime)}
+    return {row.candidate: row for row in store.rows(fingerprint().key, problem.key, problem.weights)}

@@ -184,7 +184,7 @@ def test_explain_what_was_not_tuned(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["store"] == "other.sqlite"
 
 
-def test_layers_and_regimes_are_told(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_layers_and_weights_are_told(tmp_path: Path, capsys, monkeypatch) -> None:
     """Warm before cold; the pinned file before the store, whichever store is asked."""
 
     def told(*arguments: str) -> dict:
@@ -196,22 +196,22 @@ def test_layers_and_regimes_are_told(tmp_path: Path, capsys, monkeypatch) -> Non
         assert main(["table", "--format", "csv"]) == OK
         return next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
-    assert main(["warmup", "weights:1", "--threads", "1", "--regime", "cold"]) == OK
+    assert main(["warmup", "weights:1", "--threads", "1", "--weights", "cold"]) == OK
     capsys.readouterr()
     found = told("explain", "weights:1")
-    assert (found["algorithm"], found["decided_by"], found["lines"][0]["regime"]) == ("lean", "store", "cold")
+    assert (found["algorithm"], found["decided_by"], found["lines"][0]["weights"]) == ("lean", "store", "cold")
     shown = line()
-    assert (shown["algorithm"], shown["regime"], shown["tier"]) == ("lean", "cold", "store")
-    assert main(["warmup", "weights:1", "--threads", "1", "--regime", "warm", "--store", "other.sqlite"]) == OK
+    assert (shown["algorithm"], shown["weights"], shown["tier"]) == ("lean", "cold", "store")
+    assert main(["warmup", "weights:1", "--threads", "1", "--weights", "warm", "--store", "other.sqlite"]) == OK
     assert main(["export", "--store", "other.sqlite", "pinned.json"]) == OK
     monkeypatch.setenv("CPUCONV_WISDOM", str(tmp_path / "pinned.json"))
     capsys.readouterr()
     found = told("explain", "weights:1")
     assert (found["algorithm"], found["decided_by"]) == ("model", "pinned")
-    lines = [(each["candidate"], each["regime"], each["tier"]) for each in found["lines"] if each["state"] == "timed"]
+    lines = [(each["candidate"], each["weights"], each["tier"]) for each in found["lines"] if each["state"] == "timed"]
     assert lines[0] == ("model", "warm", "pinned") and set(lines) >= {("lean", "cold", "store")}
     shown = line()
-    assert (shown["algorithm"], shown["regime"], shown["tier"]) == ("model", "warm", "pinned")
+    assert (shown["algorithm"], shown["weights"], shown["tier"]) == ("model", "warm", "pinned")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_exit_codes(capsys, arguments: list[str], code: int, said: str) -> None:
         ["warmup", "good", "--layouts", "a,b,c"],
         ["warmup", "good", "--threads", "some"],
         ["warmup", "good", "--shape-limit", "0"],
-        ["warmup", "good", "--regime", "hot"],
+        ["warmup", "good", "--weights", "hot"],
         ["warmup", "good", "--batches", "1,0"],
         ["warmup", "good", "--input", "x=1xAx3"],
         ["table", "--format", "pdf"],
@@ -335,9 +335,9 @@ def test_what_another_warmup_is_at_is_no_failure(capsys: pytest.CaptureFixture[s
     assert "1 that another warmup is at" in err and "want of time" not in err
 
 
-def test_threads_and_regimes(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_threads_and_weights(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr(cli_warmup, "allowed_cores", lambda: 4)
-    assert main(["warmup", "shared:1", "--threads", "auto", "--regime", "both", "--json"]) == OK
+    assert main(["warmup", "shared:1", "--threads", "auto", "--weights", "both", "--json"]) == OK
     told = json.loads(capsys.readouterr().out)
     assert len(told["tuned"]) == 6 and sum(task.endswith(" cold") for task in told["tuned"]) == 3
     assert sorted({each["threads"] for each in told["problems"]}) == [1, 2, 4]

@@ -69,17 +69,17 @@ def test_limits_choose_again(path: Path) -> None:
     assert name(sources=frozenset({"new"})) is None
 
 
-def test_regimes_and_names_are_asked_for(path: Path) -> None:
+def test_weights_and_names_are_asked_for(path: Path) -> None:
     kept = Store(path)
     kept.put([row("direct(v=2)", 1e-3), row("winograd(rows=4,v=2)", 2e-3), row("winograd(rows=6,v=2)", 3e-3)])
-    kept.put([row("winograd(rows=6,v=2)", 1e-3, regime="cold"), row("direct(v=2)", 5e-3, regime="cold")])
+    kept.put([row("winograd(rows=6,v=2)", 1e-3, weights="cold"), row("direct(v=2)", 5e-3, weights="cold")])
 
-    def name(regime: str = "warm", **limits) -> str | None:
-        found = kept.best("d", "p", CURRENT._replace(**limits), regime)
+    def name(weights: str = "warm", **limits) -> str | None:
+        found = kept.best("d", "p", CURRENT._replace(**limits), weights)
         return found and found.candidate
 
     assert name() == "direct(v=2)"
-    assert name(regime="cold") == "winograd(rows=6,v=2)"
+    assert name(weights="cold") == "winograd(rows=6,v=2)"
     assert name(prefix="winograd(") == "winograd(rows=4,v=2)"
     assert name(prefix="winograd(rows=6,") == "winograd(rows=6,v=2)"
     assert name(prefix="fft(") is None
@@ -92,7 +92,7 @@ def test_every_field_of_the_key_makes_another_row(path: Path) -> None:
     kept.put([first, *others.values()])
     assert kept.best("d", "p", CURRENT).candidate == "a"
     for name, other in others.items():
-        found = kept.rows(other.device, other.problem, other.regime)
+        found = kept.rows(other.device, other.problem, other.weights)
         assert [each._replace(created=0.0) for each in found if getattr(each, name) == "other"] == [
             pytest.approx(other, nan_ok=True)
         ]

@@ -57,7 +57,7 @@ def test_the_first_tier_that_knows_decides(tmp_path: Path, monkeypatch: pytest.M
         return found and (found.tier, found.row.candidate)
 
     assert ask() == ("shipped", "shipped")
-    Store().put([row("stored", 5e-3, workspace=100), row("cold", 1e-3, regime=COLD, problem="r")])
+    Store().put([row("stored", 5e-3, workspace=100), row("cold", 1e-3, weights=COLD, problem="r")])
     assert ask() == ("store", "stored")
     assert ask(workspace=99) == ("shipped", "shipped")
     assert ask("r") == ("store", "cold")
@@ -100,7 +100,7 @@ def test_winners_of_all_tiers(path: Path, tmp_path: Path, monkeypatch: pytest.Mo
     )
     asked = Tiers(tmp_path)
     assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "d")]
-    Store().put([row("mine", 9e-3, problem="k3 y"), row("cold", 9e-3, problem="k3 w", regime=COLD)])
+    Store().put([row("mine", 9e-3, problem="k3 y"), row("cold", 9e-3, problem="k3 w", weights=COLD)])
     assert asked.winners(HERE.key, "k3%", SOURCES) == [("k3 x", "b"), ("k3 y", "mine")]
     assert asked.winners(HERE.key, "%x", SOURCES) == [("k3 x", "b"), ("k5 x", "c"), ("k9 x", "alone")]
     assert asked.winners(HERE.key, "k3%", SOURCES, COLD) == [("k3 w", "cold")]

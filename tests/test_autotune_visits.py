@@ -166,11 +166,11 @@ def test_an_interrupt_of_open_problems_loses_nothing(store: Store, monkeypatch: 
 def test_who_fails_when_timed_again_is_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     inner, times = fake.Fake.prepare, Counter()
 
-    def prepare(self: fake.Fake, key: str, name: str, regime: str = "warm") -> fake.FakeTrial:
+    def prepare(self: fake.Fake, key: str, name: str, weights: str = "warm") -> fake.FakeTrial:
         times[name] += 1
         if name == "best" and times[name] == 2:
             raise MemoryError("no more")
-        return inner(self, key, name, regime)
+        return inner(self, key, name, weights)
 
     monkeypatch.setattr(fake.Fake, "prepare", prepare)
     (problem,) = problems("close")
@@ -182,8 +182,8 @@ def test_who_fails_when_timed_again_is_out(store: Store, monkeypatch: pytest.Mon
 def test_a_lucky_place_in_memory_does_not_win(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     inner, prepared = fake.Fake.prepare, Counter()
 
-    def prepare(self: fake.Fake, key: str, name: str, regime: str = "warm") -> fake.FakeTrial:
-        trial = inner(self, key, name, regime)
+    def prepare(self: fake.Fake, key: str, name: str, weights: str = "warm") -> fake.FakeTrial:
+        trial = inner(self, key, name, weights)
         prepared[name] += 1
         if name == "rival" and prepared[name] == 1:
             trial.seconds *= 0.95

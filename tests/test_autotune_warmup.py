@@ -1,4 +1,4 @@
-"""Warmups: limits kept, regimes apart, threads compared, several at once, memory bounded."""
+"""Warmups: limits kept, kinds of weights apart, threads compared, several at once, memory bounded."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def test_a_race_does_not_replace_what_was_decided(store: Store, fake_clock: fake
     assert rows(store, problem) == before
 
 
-def test_regimes_are_tuned_and_stored_apart(store: Store, fake_clock: fake.Clock) -> None:
+def test_weights_are_tuned_and_stored_apart(store: Store, fake_clock: fake.Clock) -> None:
     (warm,) = problems("weights")
-    cold = replace(warm, regime="cold")
+    cold = replace(warm, weights="cold")
     outcome = warmup(workload, [warm, cold], store)
     assert {task: row.candidate for task, row in outcome.tuned.items()} == {warm.task: "model", cold.task: "lean"}
     assert warm.task == warm.key != cold.task
     assert rows(store, warm)["model"].median == pytest.approx(100e-6, rel=0.05)
     assert rows(store, cold)["model"].median == pytest.approx(300e-6, rel=0.05)
-    assert {row.regime for row in rows(store, cold).values()} == {"cold"}
+    assert {row.weights for row in rows(store, cold).values()} == {"cold"}
     assert sorted(warmup(workload, [warm, cold], store).resumed) == sorted([warm.task, cold.task])
 
 
@@ -216,10 +216,10 @@ def test_memory_is_bounded(store: Store, fake_clock: fake.Clock) -> None:
 def test_what_another_process_is_at_is_left_to_it(store: Store, fake_clock: fake.Clock) -> None:
     first, second = problems("good:2", "good:1")
     with Store(store.path) as other:
-        assert other.claim(DEVICE, first.key, first.regime)
+        assert other.claim(DEVICE, first.key, first.weights)
         outcome = warmup(workload, [first, second], store)
         assert (list(outcome.tuned), outcome.left, outcome.elsewhere) == ([second.task], [first.task], [first.task])
-        other.release(DEVICE, first.key, first.regime)
+        other.release(DEVICE, first.key, first.weights)
     assert list(warmup(workload, [first, second], store).tuned) == [first.task]
 
 
@@ -241,7 +241,7 @@ def test_what_another_process_finished_meanwhile_is_not_tuned_again(store: Store
 
 def test_seeds_are_tried_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = problems("many")
-    monkeypatch.setattr(Store, "seeds", lambda self, problem, regime="warm": ["way33", "way21"])
+    monkeypatch.setattr(Store, "seeds", lambda self, problem, weights="warm": ["way33", "way21"])
     chosen = [candidate.name for candidate in choose(workload, problem.key, store, "quick")]
     assert chosen[:3] == ["way0", "way33", "way21"]
 

@@ -37,7 +37,7 @@ def kept(tmp_path: Path) -> Store:
     made.write([(HERE, {"1": {"float32_gflops": 122.5, "measured": 1e9}})])
     made.note([Problem("p", "first", 2, 1e9, "net"), Problem("q", "second", 1, 2e9, "net")], threads=1, layouts="auto")
     made.put([row("direct(v=2)", 1e-3, spread=1e-5, count=7, error=1e-7, error_limit=2e-5, workspace=64, bound=5e-4)])
-    made.put([row("winograd(rows=4)", 2e-3, accuracy="exact", threads_fraction=0.25), row("x", 3e-3, regime=COLD)])
+    made.put([row("winograd(rows=4)", 2e-3, accuracy="exact", threads_fraction=0.25), row("x", 3e-3, weights=COLD)])
     made.put(
         [row("y", math.nan, state="rejected", reason="wrong: 1 over 2"), row("z", 1e-4, sources="old", created=9e8)]
     )
@@ -102,9 +102,9 @@ def test_differences(kept: Store) -> None:
     first = exchange.from_store(kept)
     second = copy.deepcopy(first)
     assert exchange.diff(first, second) == []
-    second.rows[HERE.key, "p", COLD] = [row("faster", 1e-3, regime=COLD)]
+    second.rows[HERE.key, "p", COLD] = [row("faster", 1e-3, weights=COLD)]
     second.rows.pop((OTHER.key, "q", "warm"))
-    told = {(each.problem, each.regime): each for each in exchange.diff(first, second)}
+    told = {(each.problem, each.weights): each for each in exchange.diff(first, second)}
     assert told["p", COLD][3:] == ("x", "faster", 3e-3, 1e-3)
     assert told["q", "warm"][3:] == ("fft(n=8)", None, 1e-3, None)
 
@@ -163,7 +163,7 @@ HOSTILE = {
     "a huge workspace": (set_in(f"{ROW}/{COLUMN['workspace']}", 1 << 70), "workspace must be an integer"),
     "a fraction for a count": (set_in(f"{ROW}/{COLUMN['count']}", 1.5), "count must be an integer"),
     "an unknown class": (set_in(f"{ROW}/{COLUMN['accuracy']}", "sloppy"), "accuracy must be one of"),
-    "an unknown regime": (set_in(f"{ROW}/{COLUMN['regime']}", ["warm"]), "regime must be one of"),
+    "an unknown weights": (set_in(f"{ROW}/{COLUMN['weights']}", ["warm"]), "weights must be one of"),
     "terminal codes": (set_in(f"{ROW}/{COLUMN['candidate']}", "\x1b[2Jdirect"), "candidate must be a printable text"),
     "half a character": (set_in(f"{ROW}/{COLUMN['problem']}", "\ud800"), "problem must be a printable text"),
     "a long text": (set_in(f"{ROW}/{COLUMN['reason']}", "x" * 3000), "reason must be a printable text"),

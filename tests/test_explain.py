@@ -79,16 +79,16 @@ def test_what_is_printed_and_what_is_data():
     assert data["lines"][0]["candidate"] == "best" and data["serial_fraction"] == 0.125
 
 
-def test_a_candidate_has_a_line_of_each_regime():
-    warm, cold = row("best", 20.0), row("best", 25.0, regime="cold", threads_fraction=0.5)
-    explanation = told(rows=[warm, row("slow", 80.0), cold, row("slow", 22.0, regime="cold")])
-    timed = [(line.candidate, line.regime, line.chosen) for line in explanation.lines if line.state == "timed"]
+def test_a_candidate_has_a_line_of_each_weights():
+    warm, cold = row("best", 20.0), row("best", 25.0, weights="cold", threads_fraction=0.5)
+    explanation = told(rows=[warm, row("slow", 80.0), cold, row("slow", 22.0, weights="cold")])
+    timed = [(line.candidate, line.weights, line.chosen) for line in explanation.lines if line.state == "timed"]
     assert timed == [("best", "warm", True), ("slow", "warm", False), ("slow", "cold", False), ("best", "cold", False)]
     assert explanation.serial_fraction is None
     # Timed with cold weights alone, these decide; a rejected row with warm ones does not.
     explanation = told(rows=[row("best", reason="error 0.5"), cold])
     first = explanation.lines[0]
-    assert (first.candidate, first.regime, first.chosen, first.tier) == ("best", "cold", True, "store")
+    assert (first.candidate, first.weights, first.chosen, first.tier) == ("best", "cold", True, "store")
     assert explanation.serial_fraction == 0.5
     assert "cold" in str(explanation) and "store" in str(explanation)
 

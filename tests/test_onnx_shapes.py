@@ -67,10 +67,10 @@ def test_what_does_not_fit_is_refused(model: str, options: dict, said: str) -> N
 
 def test_models_are_timed_with_cold_weights_and_problems_with_warm_ones(model: str, tmp_path: Path) -> None:
     inputs = {"image": (1, 3, 8, 8)}
-    assert {each.regime for each in workload.load(model, Reading(inputs=inputs))} == {"cold"}
+    assert {each.weights for each in workload.load(model, Reading(inputs=inputs))} == {"cold"}
     lines = tmp_path / "lines.txt"
     lines.write_text("mb1ic3ih8oc4oh6kh3 threads=2\nmb1ic3ih8oc4oh8kh1")
     loaded = workload.load(str(lines))
-    assert [(each.regime, each.threads) for each in loaded] == [("warm", 2), ("warm", 1)]
+    assert [(each.weights, each.threads) for each in loaded] == [("warm", 2), ("warm", 1)]
     (single,) = workload.load("mb1ic3ih8oc4oh8kh1", Reading(inputs=inputs, batches=(4,)))
     assert single.key == loaded[1].key

@@ -94,7 +94,7 @@ def test_neighbours_are_of_a_kind(our_store: Store, changes: dict) -> None:
 
 def test_cold_rows_serve_where_there_is_no_warm_one(our_store: Store, here: Session) -> None:
     first, second = (str(each.candidate) for each in model.ranking(PROBLEM)[:2])
-    our_store.put([timed(PROBLEM, first, 2e-4, regime="cold")])
+    our_store.put([timed(PROBLEM, first, 2e-4, weights="cold")])
     assert chosen()[0] == first
     our_store.put([timed(PROBLEM, second, 3e-4)])
     here.forget_choices()

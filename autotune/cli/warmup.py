@@ -38,7 +38,7 @@ from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.tuning.worker import describe
 from autotune.wisdom import exchange
-from autotune.workload import MISSED, REGIMES, Problem, SourceError, Workload, discover
+from autotune.workload import MISSED, WEIGHTS, Problem, SourceError, Workload, discover
 
 
 def run(options: argparse.Namespace) -> int:
@@ -124,17 +124,17 @@ def _missed(workload: Workload, missed: Sequence[tuple[str, int]]) -> list[Probl
 
 
 def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.Namespace) -> list[Problem]:
-    """The problems in the regimes and for the threads asked for."""
+    """The problems in the kinds of weights and for the threads asked for."""
     if options.threads == AUTO:
         problems = [
             replace(problem, key=workload.with_threads(problem.key, count), threads=count)
             for problem in problems
             for count in thread_counts(allowed_cores())
         ]
-    if options.regime is None:
+    if options.weights is None:
         return list(problems)
-    regimes = REGIMES if options.regime == "both" else (options.regime,)
-    return [replace(problem, regime=regime) for regime in regimes for problem in problems]
+    asked = WEIGHTS if options.weights == "both" else (options.weights,)
+    return [replace(problem, weights=weights) for weights in asked for problem in problems]
 
 
 def _tell_outcome(
@@ -185,8 +185,8 @@ def add_options(made: argparse.ArgumentParser) -> None:
     made.add_argument("--budget", metavar="SECONDS", type=positive(float), help="limit on everything, roofs included")
     made.add_argument("--shape-limit", metavar="SECONDS", type=positive(float), help="limit on one problem")
     made.add_argument(
-        "--regime",
-        choices=(*REGIMES, "both"),
+        "--weights",
+        choices=(*WEIGHTS, "both"),
         help="time with weights in cache (warm) or in memory (cold; default: cold for models, warm for problems)",
     )
     made.add_argument(

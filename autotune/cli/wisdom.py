@@ -87,7 +87,7 @@ def _diff(options: argparse.Namespace) -> int:
         return "" if seconds is None else f"{seconds * 1e6:.1f}"
 
     table = [
-        (d.device, d.problem, d.regime, d.first, micro(d.first_seconds), d.second, micro(d.second_seconds))
+        (d.device, d.problem, d.weights, d.first, micro(d.first_seconds), d.second, micro(d.second_seconds))
         for d in differences
     ]
     headers = ("device", "problem", "weights", "first", "µs", "second", "µs")

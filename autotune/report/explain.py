@@ -14,7 +14,7 @@ from autotune.store.rows import COLD, PROVISIONAL, Limits
 from autotune.store.store import Store
 from autotune.text import joined, number, size
 from autotune.wisdom.tiers import OLDER, Found, Tiers
-from autotune.workload import ADMITS, REGIMES, Candidate, Rejected, Workload
+from autotune.workload import ADMITS, WEIGHTS, Candidate, Rejected, Workload
 
 HEADERS = (
     "", "candidate", "weights", "from", "µs", "±", "model µs", "GFLOP/s", "of roof", "bound by", "error", "workspace",
@@ -38,7 +38,7 @@ class Line:
     ----------
     state : {"timed", "untimed", "rejected", "inapplicable"}
         Rejected: it failed when it was tried.
-    regime : {"warm", "cold"}
+    weights : {"warm", "cold"}
         How it was timed.
     tier : {"pinned", "store", "shipped"}
         Of wisdom that knows it.
@@ -59,7 +59,7 @@ class Line:
     candidate: str
     state: str
     chosen: bool = False
-    regime: str | None = None
+    weights: str | None = None
     tier: str | None = None
     remark: str | None = None
     measured: float | None = None
@@ -110,7 +110,7 @@ class Explanation:
             (
                 "*" if line.chosen else "",
                 line.candidate,
-                line.regime or "",
+                line.weights or "",
                 joined(line.tier, line.remark),
                 number(line.measured, ".1f", 1e6),
                 number(line.spread, ".1f", 1e6),
@@ -225,8 +225,8 @@ def explain_stored(
 def _order(line: Line) -> tuple[Any, ...]:
     seconds = line.measured if line.measured is not None else math.inf
     estimate = line.estimate if line.estimate is not None else math.inf
-    regime = REGIMES.index(line.regime) if line.regime in REGIMES else len(REGIMES)
-    return not line.chosen, line.left_out is not None, regime, seconds, estimate, line.candidate
+    weights = WEIGHTS.index(line.weights) if line.weights in WEIGHTS else len(WEIGHTS)
+    return not line.chosen, line.left_out is not None, weights, seconds, estimate, line.candidate
 
 
 def _stored(found: Found, flops: float) -> Line:
@@ -234,7 +234,7 @@ def _stored(found: Found, flops: float) -> Line:
     line = Line(
         row.candidate,
         "rejected",
-        regime=row.regime,
+        weights=row.weights,
         tier=found.tier,
         remark=found.remark,
         error=_known(row.error),
@@ -265,7 +265,7 @@ def _offered(candidate: Candidate, found: Found | None, flops: float, best: floa
 def _verdict(line: Line, work: Work | None, roofs: Roofs | None) -> Verdict | None:
     if line.measured is None or work is None or roofs is None:
         return None
-    return classify(work, roofs, line.measured, cold=line.regime == COLD)
+    return classify(work, roofs, line.measured, cold=line.weights == COLD)
 
 
 def _known(value: float) -> float | None:

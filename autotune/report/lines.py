@@ -70,7 +70,7 @@ class Line:
         """What the run is bound by; None without a row, its work or the roofs."""
         if self.row is None or self.work is None or self.roofs is None:
             return None
-        return classify(self.work, self.roofs, self.row.median, cold=self.row.regime == COLD)
+        return classify(self.work, self.roofs, self.row.median, cold=self.row.weights == COLD)
 
     @property
     def executed_gflops(self) -> float:
@@ -105,7 +105,7 @@ class Line:
             "shape": use.problem,
             "count": use.count,
             "algorithm": self.algorithm,
-            "regime": row.regime if row else None,
+            "weights": row.weights if row else None,
             "tier": self.tier,
             "remark": self.remark,
             **{name: None if value is None or math.isnan(value) else value for name, value in figures.items()},
@@ -153,7 +153,7 @@ COLUMNS = (
     Column("of roof", "roof_share", _decimals(".0%")),
     Column("bound by", "bound_by"),
     Column("serial", "serial_fraction", _decimals(".0%")),
-    Column("weights", "regime"),
+    Column("weights", "weights"),
     Column("from", "tier", aside="remark"),
     Column("error", "error", _decimals(".1e")),
     Column("workspace", "workspace_bytes", size),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Claims:
-    """The claims that one store holds, by (device, problem, regime)."""
+    """The claims that one store holds, by (device, problem, weights)."""
 
     def __init__(self, store: Path) -> None:
         self._folder = store.with_name(f"{store.name}.claims")

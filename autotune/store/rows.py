@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_type_hints
 
-from autotune.workload import REGIMES, Problem
+from autotune.workload import WEIGHTS, Problem
 
-WARM, COLD = REGIMES
+WARM, COLD = WEIGHTS
 State = Literal["ok", "provisional", "rejected"]
 DECIDED: Final = "ok"
 PROVISIONAL: Final = "provisional"
@@ -42,8 +42,8 @@ class Row(NamedTuple):
         Seconds, the model's.
     created : float
         Seconds since 1970, set when written.
-    regime : str
-        One of `REGIMES`.
+    weights : str
+        One of `WEIGHTS`.
     threads_fraction : float
         Amdahl's serial fraction; NaN where unknown.
     """
@@ -65,7 +65,7 @@ class Row(NamedTuple):
     bound: float = 0.0
     estimate: float = math.nan
     created: float = 0.0
-    regime: str = WARM
+    weights: str = WARM
     threads_fraction: float = math.nan
 
     @property
@@ -96,7 +96,7 @@ class Row(NamedTuple):
         return self._replace(median=self.median * factor, spread=self.spread * factor, score=self.score * factor)
 
 
-KEY = ("device", "problem", "regime", "candidate", "sources")
+KEY = ("device", "problem", "weights", "candidate", "sources")
 REALS = frozenset(name for name, kind in get_type_hints(Row).items() if kind is float)
 _IS_REAL = tuple(name in REALS for name in Row._fields)
 
@@ -136,7 +136,7 @@ class Finished:
 
     device: str
     problem: str
-    regime: str
+    weights: str
     effort: str
     sources: str
     threads: int

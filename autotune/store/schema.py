@@ -8,11 +8,11 @@ _TABLES = {
     "trials": """CREATE TABLE trials (
         device TEXT, problem TEXT, candidate TEXT, sources TEXT, state TEXT, reason TEXT,
         median REAL, spread REAL, count INTEGER, score REAL, error REAL, error_limit REAL,
-        workspace INTEGER, accuracy TEXT, bound REAL, estimate REAL, created REAL, regime TEXT, threads_fraction REAL,
-        checksum INTEGER, PRIMARY KEY (device, problem, regime, candidate, sources)) WITHOUT ROWID""",
+        workspace INTEGER, accuracy TEXT, bound REAL, estimate REAL, created REAL, weights TEXT, threads_fraction REAL,
+        checksum INTEGER, PRIMARY KEY (device, problem, weights, candidate, sources)) WITHOUT ROWID""",
     "finished": """CREATE TABLE finished (
-        device TEXT, problem TEXT, regime TEXT, effort TEXT, sources TEXT, threads INTEGER, created REAL,
-        PRIMARY KEY (device, problem, regime, effort)) WITHOUT ROWID""",
+        device TEXT, problem TEXT, weights TEXT, effort TEXT, sources TEXT, threads INTEGER, created REAL,
+        PRIMARY KEY (device, problem, weights, effort)) WITHOUT ROWID""",
     "uses": """CREATE TABLE uses (
         network TEXT, threads INTEGER, layouts TEXT, label TEXT, problem TEXT, count INTEGER, flops REAL,
         position INTEGER, PRIMARY KEY (network, threads, layouts, label, problem)) WITHOUT ROWID""",

@@ -1,4 +1,4 @@
-"""What was found: one row for each (device, problem, regime, candidate), in SQLite under the user's cache folder."""
+"""What was found: one row for each (device, problem, weights, candidate), in SQLite under the user's cache folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from autotune.store.claims import Claims
 from autotune.store.connection import Connection, writes
 from autotune.store.rows import (
     PROVISIONAL,
-    REGIMES,
     TIMED,
     WARM,
+    WEIGHTS,
     Finished,
     Limits,
     Row,
@@ -31,14 +31,14 @@ from autotune.store.rows import (
 )
 from autotune.workload import Problem
 
-__all__ = ["REGIMES", "Row", "Store", "Use", "shared"]
+__all__ = ["WEIGHTS", "Row", "Store", "Use", "shared"]
 
 MISSED = 4096  # missed problems kept for a device
 LATE = 1e9  # seconds, longer than any that is stored
 SEEDS = 8  # candidates that other devices suggest
 
 COLUMNS = f"{', '.join(Row._fields)}, checksum"
-SELECT = f"SELECT {COLUMNS} FROM trials WHERE device = ? AND problem = ? AND regime = ?"
+SELECT = f"SELECT {COLUMNS} FROM trials WHERE device = ? AND problem = ? AND weights = ?"
 IS_TIMED = f"state IN {TIMED}"
 RANKED = f"{SELECT} AND {IS_TIMED} ORDER BY score, estimate, candidate"
 FINISH = "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -59,7 +59,7 @@ class Store(Connection):
 
     # -- what inference asks
 
-    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None:
+    def best(self, device: str, problem: str, limits: Limits, weights: str = WARM) -> Row | None:
         """The best row that keeps the limits, or None.
 
         Parameters
@@ -69,7 +69,7 @@ class Store(Connection):
         """
 
         def search(connection: sqlite3.Connection) -> Row | None:
-            values = connection.execute(RANKED, (device, problem, regime))
+            values = connection.execute(RANKED, (device, problem, weights))
             admitted = (row for row in map(self._sound, values) if row is not None and limits.admits(row))
             return next(admitted, None)
 
@@ -93,24 +93,26 @@ class Store(Connection):
 
     # -- what the tuner asks
 
-    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
+    def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]:
         """Every sound row: the timed ones best first (ties by the model's estimate), then the rejected ones."""
-        values = self._fetch(SELECT, (device, problem, regime))
+        values = self._fetch(SELECT, (device, problem, weights))
         sound = (row for row in map(self._sound, values) if row is not None and row.is_sound())
         return sorted(sound, key=lambda row: row.rank)
 
-    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> list[tuple[str, str]]:
+    def winners(
+        self, device: str, like: str, *, sources: Collection[str], weights: str = WARM
+    ) -> list[tuple[str, str]]:
         """(problem, best candidate) of each tuned problem whose key matches a pattern of SQL's LIKE; where nothing is
         current, the best that was."""
         query = f"""SELECT problem, candidate,
                     min(score + CASE WHEN sources IN ({_marks(sources)}) THEN 0 ELSE {LATE} END) FROM trials
-                    WHERE device = ? AND regime = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
+                    WHERE device = ? AND weights = ? AND problem LIKE ? AND {IS_TIMED} AND score > 0
                     GROUP BY problem ORDER BY problem"""
-        values = (*sources, device, regime, like)
+        values = (*sources, device, weights, like)
         return [(problem, candidate) for problem, candidate, _ in self._fetch(query, values)]
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Write rows, all or none, over those of the same device, problem, regime, candidate and sources."""
+        """Write rows, all or none, over those of the same device, problem, weights, candidate and sources."""
         self.write(rows=rows)
 
     def finish(
@@ -121,33 +123,33 @@ class Store(Connection):
         effort: str,
         sources: Collection[str],
         threads: int = 1,
-        regime: str = WARM,
+        weights: str = WARM,
     ) -> None:
         """Note that a problem was tuned with an effort, from these sources."""
-        values = (device, problem, regime, effort, _together(sources), threads, time.time())
+        values = (device, problem, weights, effort, _together(sources), threads, time.time())
         self._write(lambda c: c.execute(FINISH, values))
 
     def is_finished(
-        self, device: str, problem: str, *, efforts: Collection[str], sources: Collection[str], regime: str = WARM
+        self, device: str, problem: str, *, efforts: Collection[str], sources: Collection[str], weights: str = WARM
     ) -> bool:
         """Whether the problem was tuned with one of the efforts, from these sources."""
-        query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND regime = ? AND sources = ?"
-        values = (device, problem, regime, _together(sources))
+        query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND weights = ? AND sources = ?"
+        values = (device, problem, weights, _together(sources))
         return any(effort in efforts for (effort,) in self._fetch(query, values))
 
-    def claim(self, device: str, problem: str, regime: str = WARM) -> bool:
+    def claim(self, device: str, problem: str, weights: str = WARM) -> bool:
         """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
-        return self._claims.claim(device, problem, regime)
+        return self._claims.claim(device, problem, weights)
 
-    def release(self, device: str, problem: str, regime: str = WARM) -> None:
+    def release(self, device: str, problem: str, weights: str = WARM) -> None:
         """Give up a claim of this store."""
-        self._claims.release(device, problem, regime)
+        self._claims.release(device, problem, weights)
 
-    def seeds(self, problem: str, regime: str = WARM) -> list[str]:
+    def seeds(self, problem: str, weights: str = WARM) -> list[str]:
         """Names of candidates that were best for the problem on other devices or from other sources, the best first."""
         best: dict[str, int] = {}
         for (device,) in self._fetch("SELECT device FROM devices"):
-            timed = (row.candidate for row in self.rows(device, problem, regime) if row.is_timed)
+            timed = (row.candidate for row in self.rows(device, problem, weights) if row.is_timed)
             for place, name in enumerate(dict.fromkeys(timed)):
                 best[name] = min(place, best.get(name, place))
         return sorted(best, key=best.__getitem__)[:SEEDS]
@@ -202,7 +204,7 @@ class Store(Connection):
         rows timed and rejected."""
         query = f"""SELECT device, fields, roofs,
                    (SELECT count(*) FROM finished WHERE finished.device = devices.device),
-                   (SELECT count(DISTINCT problem || ' ' || regime) FROM trials
+                   (SELECT count(DISTINCT problem || ' ' || weights) FROM trials
                     WHERE trials.device = devices.device AND state = '{PROVISIONAL}'),
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND {IS_TIMED}),
                    (SELECT count(*) FROM trials WHERE trials.device = devices.device AND state = 'rejected')
@@ -216,9 +218,9 @@ class Store(Connection):
     # -- all at once, for wisdom
 
     def tuned(self, device: str) -> list[tuple[str, str]]:
-        """Every (problem, regime) that the device has rows of."""
-        query = "SELECT DISTINCT problem, regime FROM trials WHERE device = ?"
-        return [(problem, regime) for problem, regime in self._fetch(query, (device,))]
+        """Every (problem, weights) that the device has rows of."""
+        query = "SELECT DISTINCT problem, weights FROM trials WHERE device = ?"
+        return [(problem, weights) for problem, weights in self._fetch(query, (device,))]
 
     def finished(self, device: str) -> list[Finished]:
         """What was tuned on the device, with which efforts."""
@@ -262,7 +264,7 @@ class Store(Connection):
                         AND (state = 'rejected' OR created <
                              (SELECT max(created) FROM trials AS current
                               WHERE current.device = trials.device AND current.problem = trials.problem
-                              AND current.regime = trials.regime AND current.{IS_TIMED}
+                              AND current.weights = trials.weights AND current.{IS_TIMED}
                               AND current.sources IN ({_marks(sources)})))""",
                     (device, *sources, *sources),
                 ).rowcount

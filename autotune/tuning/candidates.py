@@ -13,21 +13,21 @@ from autotune.tuning.effort import EFFORTS
 from autotune.workload import ADMITS, Candidate, Workload
 
 
-def choose(workload: Workload, key: str, store: Store, effort: str, regime: str = WARM) -> list[Candidate]:
+def choose(workload: Workload, key: str, store: Store, effort: str, weights: str = WARM) -> list[Candidate]:
     """The candidates worth compiling: the most promising of those that no stored time rules out; a provisional one
     rules out nothing."""
     candidates, _ = workload.candidates(key, effort)
-    decided = [row for row in timed_rows(workload, key, store, regime) if row.state == DECIDED]
+    decided = [row for row in timed_rows(workload, key, store, weights) if row.state == DECIDED]
     known = [Timed(row.accuracy, row.workspace, row.median) for row in decided]
-    seeds = {name: place for place, name in enumerate(store.seeds(key, regime))}
+    seeds = {name: place for place, name in enumerate(store.seeds(key, weights))}
     # The model's choice stays first, as ties go to it.
     ordered = candidates[:1] + sorted(candidates[1:], key=lambda candidate: seeds.get(candidate.name, len(seeds)))
     return promising([candidate for candidate in ordered if ruled_out(candidate, known) is None], effort)
 
 
-def timed_rows(workload: Workload, key: str, store: Store, regime: str = WARM) -> list[Row]:
+def timed_rows(workload: Workload, key: str, store: Store, weights: str = WARM) -> list[Row]:
     """The stored times of candidates that are as they were then, best first."""
-    rows = store.rows(fingerprint().key, key, regime=regime)
+    rows = store.rows(fingerprint().key, key, weights=weights)
     return [row for row in rows if row.is_timed and row.sources in workload.sources]
 
 

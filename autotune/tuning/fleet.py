@@ -29,18 +29,18 @@ Task = tuple[Problem, ...]  # problems that one machine tunes together: they dif
 
 
 def tasks_of(workload: Workload, problems: Iterable[Problem]) -> dict[Task, float]:
-    """Each problem once, those that differ only in their threads together, with their weights, the weightiest first.
+    """Each problem once, those that differ only in their threads together, with their costs, the costliest first.
 
-    The weight is count × flops, which is the same on every machine.
+    The cost is count × flops, which is the same on every machine.
     """
     families: dict[tuple[str, str], dict[str, Problem]] = {}
-    weights: dict[tuple[str, str], float] = {}
+    costs: dict[tuple[str, str], float] = {}
     for problem in problems:
-        family = workload.with_threads(problem.key, 1), problem.regime
+        family = workload.with_threads(problem.key, 1), problem.weights
         families.setdefault(family, {}).setdefault(problem.task, problem)
-        weights[family] = weights.get(family, 0.0) + problem.count * problem.flops
-    ranked = sorted(families, key=lambda family: (-weights[family], family))
-    return {tuple(families[family].values()): weights[family] for family in ranked}
+        costs[family] = costs.get(family, 0.0) + problem.count * problem.flops
+    ranked = sorted(families, key=lambda family: (-costs[family], family))
+    return {tuple(families[family].values()): costs[family] for family in ranked}
 
 
 def shard(workload: Workload, problems: Sequence[Problem], index: int, count: int) -> list[Problem]:

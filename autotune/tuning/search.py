@@ -109,13 +109,13 @@ class Search:
         tried: Tried,
         *,
         effort: Effort,
-        regime: str = WARM,
+        weights: str = WARM,
         watch: Watch = lambda seconds: None,
     ) -> None:
         """candidates: the model's choice first, which ties go to.  tried: what came of those that were compiled; others
         are left alone."""
         self.workload, self.key, self.candidates = workload, key, candidates
-        self.effort, self.regime, self.watch = effort, regime, watch
+        self.effort, self.weights, self.watch = effort, weights, watch
         self.findings = Findings(dict(tried))
         self.rounds = self.findings.rounds
         self.visits = 0
@@ -195,13 +195,13 @@ class Search:
         """The candidate bound to data of its own; None if it fails or is wrong, with the reason noted."""
         findings, begun = self.findings, time.monotonic()
         try:
-            trial = self.workload.prepare(self.key, name, self.regime)
+            trial = self.workload.prepare(self.key, name, self.weights)
             if math.isnan(findings.verdicts[name].limit):  # no worker has run it
                 findings.verdicts[name] = check(trial)
                 if findings.verdicts[name].reason:
                     return None
             if (known := self._calibrated.get(name)) is None:
-                known = calibrate(trial.run, trial.move, SUMMARY[self.regime])
+                known = calibrate(trial.run, trial.move, SUMMARY[self.weights])
                 self._calibrated[name] = replace(known, run=stay, move=stay)  # holds no data
             return replace(known, run=trial.run, move=trial.move)
         except Exception as failure:
@@ -255,9 +255,9 @@ class Search:
 
         provisional: whether more is to come; what was decided before then stays as it is.
         """
-        blank = Row(fingerprint().key, self.key, "", "", "rejected", regime=self.regime)
+        blank = Row(fingerprint().key, self.key, "", "", "rejected", weights=self.weights)
         rows = self.findings.rows(blank, self.candidates, self.workload.sources_of, self.scores())
-        stored = timed_rows(self.workload, self.key, store, self.regime)
+        stored = timed_rows(self.workload, self.key, store, self.weights)
         if not (provisional and any(row.state == DECIDED for row in stored)):
             state: State = PROVISIONAL if provisional else DECIDED
             kept = rows + carried(stored, rows)

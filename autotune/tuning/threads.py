@@ -28,7 +28,7 @@ def serial_fraction(times: Mapping[int, float]) -> float:
 
 
 def compare(
-    workload: Workload, keys: Mapping[int, str], store: Store, regime: str, *, seconds: float = SECONDS
+    workload: Workload, keys: Mapping[int, str], store: Store, weights: str, *, seconds: float = SECONDS
 ) -> None:
     """Race the winners of one problem for several numbers of threads.
 
@@ -38,13 +38,13 @@ def compare(
     Arguments:
         keys: of the problem by number of threads.
     """
-    rows = {n: timed_rows(workload, key, store, regime) for n, key in keys.items()}
+    rows = {n: timed_rows(workload, key, store, weights) for n, key in keys.items()}
     admitted = {n: [row for row in found if row.accuracy in ADMITS[ACCURACY]] for n, found in rows.items()}
     best = {n: found[0] for n, found in admitted.items() if found}
     if len(best) < 2:
         return
-    trials = {n: workload.prepare(keys[n], row.candidate, regime) for n, row in best.items()}
-    entrants = {str(n): calibrate(trial.run, trial.move, SUMMARY[regime]) for n, trial in trials.items()}
+    trials = {n: workload.prepare(keys[n], row.candidate, weights) for n, row in best.items()}
+    entrants = {str(n): calibrate(trial.run, trial.move, SUMMARY[weights]) for n, trial in trials.items()}
     rounds, key = Rounds(), keys[max(best)]
     run_rounds(rounds, entrants, rng=random.Random(key), probe=workload.speed_probe(key), seconds=seconds)
     fastest = rounds.fastest([*entrants])

@@ -103,16 +103,16 @@ def warmup(
 def _is_finished(workload: Workload, problem: Problem, store: Store, effort: str) -> bool:
     efforts = list(EFFORTS)[list(EFFORTS).index(effort) :]
     return store.is_finished(
-        fingerprint().key, problem.key, efforts=efforts, sources=workload.sources, regime=problem.regime
+        fingerprint().key, problem.key, efforts=efforts, sources=workload.sources, weights=problem.weights
     )
 
 
-Family = tuple[str, str]  # key for one thread, regime
+Family = tuple[str, str]  # key for one thread, weights
 
 
 def _family(workload: Workload, problem: Problem) -> Family:
     """What a problem has in common with those that differ from it in their threads."""
-    return workload.with_threads(problem.key, 1), problem.regime
+    return workload.with_threads(problem.key, 1), problem.weights
 
 
 def _by_value(
@@ -194,7 +194,7 @@ class _Warmup:
             chosen: dict[str, list[Candidate]] = {}
             for each in todo:
                 if self.left() > 0.0:
-                    chosen[each.task] = choose(self.workload, each.key, self.store, self.effort, each.regime)
+                    chosen[each.task] = choose(self.workload, each.key, self.store, self.effort, each.weights)
             tasks = [(each.key, candidate.name) for each in todo for candidate in chosen.get(each.task, ())]
             tried = self.try_out(tasks, limit)
             ready: list[_Timing] = []
@@ -210,7 +210,7 @@ class _Warmup:
     @contextlib.contextmanager
     def claimed(self, problem: Problem) -> Iterator[bool]:
         """Whether no other process tunes the problem while the context lasts."""
-        claim = fingerprint().key, problem.key, problem.regime
+        claim = fingerprint().key, problem.key, problem.weights
         mine = self.store.claim(*claim)
         try:
             yield mine
@@ -249,7 +249,7 @@ class _Warmup:
         effort = EFFORTS[self.effort]
         effort = replace(effort, seconds=min(effort.seconds, self.share()))
         search = Search(
-            self.workload, problem.key, candidates, tried, effort=effort, regime=problem.regime, watch=watch
+            self.workload, problem.key, candidates, tried, effort=effort, weights=problem.weights, watch=watch
         )
         return _Timing(problem, search, is_whole=len(tried) == len(candidates))
 
@@ -302,7 +302,7 @@ class _Warmup:
                 effort=self.effort,
                 sources=self.workload.sources,
                 threads=problem.threads,
-                regime=problem.regime,
+                weights=problem.weights,
             )
         self.outcome.left.remove(problem.task)
         self.note(problem, best)
@@ -321,7 +321,7 @@ class _Warmup:
         """Compare the counts of threads of a problem once all of them are tuned."""
         family = self.families[_family(self.workload, problem)]
         if len(family) > 1 and self.left() > 0.0 and not {each.task for each in family} & {*self.outcome.left}:
-            compare(self.workload, {each.threads: each.key for each in family}, self.store, problem.regime)
+            compare(self.workload, {each.threads: each.key for each in family}, self.store, problem.weights)
 
     def left(self) -> float:
         """Seconds of the budget."""

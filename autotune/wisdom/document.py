@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune.machine.device import Device
 from autotune.machine.roofline import KeptRoofs, sound_roofs
-from autotune.store.rows import REALS, REGIMES, TIMED, Finished, Row, Use
+from autotune.store.rows import REALS, TIMED, WEIGHTS, Finished, Row, Use
 from autotune.workload import ADMITS
 
 FORMAT = "autotune-wisdom"
@@ -28,7 +28,7 @@ MOST_ROOFS = 256
 MOST_SECONDS = 1e6
 MOST_NUMBER = 1 << 53  # what JSON readers agree on
 
-Problem = tuple[str, str, str]  # device, problem, regime
+Problem = tuple[str, str, str]  # device, problem, weights
 
 
 class WisdomError(ValueError):
@@ -48,7 +48,7 @@ class Wisdom:
     def add(self, rows: Iterable[Row]) -> None:
         """File rows under their problems."""
         for row in rows:
-            self.rows.setdefault((row.device, row.problem, row.regime), []).append(row)
+            self.rows.setdefault((row.device, row.problem, row.weights), []).append(row)
 
     def count(self) -> int:
         """Rows in all."""
@@ -104,12 +104,12 @@ ROW_RULES: dict[str, Rule] = {
     "bound": _real(MOST_SECONDS),
     "estimate": _real(MOST_SECONDS),
     "created": _real(1e12, unknown=False),
-    "regime": _one_of(REGIMES),
+    "weights": _one_of(WEIGHTS),
     "threads_fraction": _real(1.0),
 }
 FINISHED_RULES: dict[str, Rule] = {
     "problem": _text(1),
-    "regime": _one_of(REGIMES),
+    "weights": _one_of(WEIGHTS),
     "effort": _text(1),
     "sources": _text(1),
     "threads": _count(),
@@ -285,10 +285,12 @@ def render(wisdom: Wisdom) -> str:
 
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION, "columns": COLUMNS, "devices": []}
     for key, device in sorted(wisdom.devices.items()):
-        rows = sorted((row for row in wisdom if row.device == key), key=lambda row: (row.problem, row.regime, row.rank))
+        rows = sorted(
+            (row for row in wisdom if row.device == key), key=lambda row: (row.problem, row.weights, row.rank)
+        )
         finished = sorted(
             (record for record in wisdom.finished if record.device == key),
-            key=lambda record: (record.problem, record.regime, record.effort),
+            key=lambda record: (record.problem, record.weights, record.effort),
         )
         fields = {name: value for name, value in device.to_dict().items() if name != "key"}
         document["devices"].append(

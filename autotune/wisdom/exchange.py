@@ -49,8 +49,8 @@ def from_store(store: Store, devices: Collection[str] | None = None) -> Wisdom:
         if device.key != key:  # it is damaged
             continue
         wisdom.devices[key], wisdom.roofs[key] = device, stored["roofs"]
-        for problem, regime in store.tuned(key):
-            wisdom.add(store.rows(key, problem, regime))
+        for problem, weights in store.tuned(key):
+            wisdom.add(store.rows(key, problem, weights))
         wisdom.finished += store.finished(key)
     wisdom.uses = list(dict.fromkeys(use for key in wisdom.devices for use in store.problems(key)))
     return wisdom
@@ -79,7 +79,7 @@ def merge(parts: Iterable[Wisdom]) -> Wisdom:
         for problem, rows in part.rows.items():
             merged.rows[problem] = combined(rows, merged.rows.get(problem, []))
         for done in part.finished:
-            asked = done.device, done.problem, done.regime, done.effort
+            asked = done.device, done.problem, done.weights, done.effort
             finished[asked] = max(done, finished.get(asked, done), key=lambda record: record.created)
         uses.update({(u.network, u.threads, u.layouts, u.label, u.problem): u for u in part.uses})
     merged.finished, merged.uses = list(finished.values()), list(uses.values())
@@ -135,7 +135,7 @@ class Difference(NamedTuple):
 
     device: str
     problem: str
-    regime: str
+    weights: str
     first: str | None
     second: str | None
     first_seconds: float | None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from autotune.store import database, store
 from autotune.store.connection import writes
-from autotune.store.rows import PROVISIONAL, REGIMES, WARM, Limits, Row
+from autotune.store.rows import PROVISIONAL, WARM, WEIGHTS, Limits, Row
 from autotune.wisdom.document import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
@@ -49,9 +49,9 @@ Winners = list[tuple[str, str]]  # problem, candidate
 class Tier(Protocol):
     """What a tier can be asked; `Store` says how it answers."""
 
-    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]: ...
-    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None: ...
-    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners: ...
+    def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]: ...
+    def best(self, device: str, problem: str, limits: Limits, weights: str = WARM) -> Row | None: ...
+    def winners(self, device: str, like: str, *, sources: Collection[str], weights: str = WARM) -> Winners: ...
     def version(self) -> tuple[Any, ...]: ...
 
 
@@ -64,20 +64,20 @@ class Book:
         self._state: tuple[Any, ...] = ()
         self._lock = threading.Lock()
 
-    def rows(self, device: str, problem: str, regime: str = WARM) -> list[Row]:
+    def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]:
         """The problem's rows, as `Store.rows`."""
-        return self._read().rows.get((device, problem, regime), [])
+        return self._read().rows.get((device, problem, weights), [])
 
-    def best(self, device: str, problem: str, limits: Limits, regime: str = WARM) -> Row | None:
+    def best(self, device: str, problem: str, limits: Limits, weights: str = WARM) -> Row | None:
         """As `Store.best`."""
-        return next((row for row in self.rows(device, problem, regime) if limits.admits(row)), None)
+        return next((row for row in self.rows(device, problem, weights) if limits.admits(row)), None)
 
-    def winners(self, device: str, like: str, *, sources: Collection[str], regime: str = WARM) -> Winners:
+    def winners(self, device: str, like: str, *, sources: Collection[str], weights: str = WARM) -> Winners:
         """As `Store.winners`."""
         limits, pattern = Limits(frozenset(sources)), re.compile(".*".join(map(re.escape, like.split("%"))))
         winners = []
         for key, rows in self._read().rows.items():
-            if (key[0], key[2]) == (device, regime) and pattern.fullmatch(key[1]):
+            if (key[0], key[2]) == (device, weights) and pattern.fullmatch(key[1]):
                 timed = [row for row in rows if limits.admits_any(row)]
                 if timed:
                     winners.append((key[1], min(timed, key=lambda row: not limits.admits(row)).candidate))
@@ -146,7 +146,7 @@ class Tiers:
         self._looks: dict[tuple[str, bool], _Look] = {}
 
     def lookup(self, device: str, problem: str, limits: Limits, *, read_only: bool = True) -> Found | None:
-        """The best row of the first tier that has one within the limits, of the first regime that any tier knows.
+        """The best row of the first tier that has one within the limits, of the first weights that any tier knows.
 
         `read_only=False` asks the store that this process writes.
         """
@@ -165,20 +165,20 @@ class Tiers:
         Whoever asks should look twice at their candidates, whose times may be others now.
         """
         best = self.lookup(device, problem, limits)
-        for regime in REGIMES:
+        for weights in WEIGHTS:
             for name, tier in self._look(device).tiers:
-                if best is None or (best.row.regime, best.tier) == (regime, name):
-                    rows = _older(tier.rows(device, problem, regime), limits, best and best.row)
+                if best is None or (best.row.weights, best.tier) == (weights, name):
+                    rows = _older(tier.rows(device, problem, weights), limits, best and best.row)
                     if rows:
                         return [Found(row, name, current=False) for row in rows]
         return []
 
-    def rows(self, device: str, problem: str, sources: Collection[str], regime: str = WARM) -> dict[str, Found]:
+    def rows(self, device: str, problem: str, sources: Collection[str], weights: str = WARM) -> dict[str, Found]:
         """Every candidate's row, from the first tier that has a current one; else one that nothing has replaced."""
         current: dict[str, Found] = {}
         older: dict[str, Found] = {}
         for name, tier in self._look(device).tiers:
-            rows = tier.rows(device, problem, regime)
+            rows = tier.rows(device, problem, weights)
             for row in rows:
                 if row.sources in sources:
                     current.setdefault(row.candidate, Found(row, name))
@@ -187,16 +187,16 @@ class Tiers:
         return older | current
 
     def all_rows(self, device: str, problem: str, sources: Collection[str]) -> list[Found]:
-        """`rows` of every regime, in the order in which a look-up asks them."""
-        return [found for regime in REGIMES for found in self.rows(device, problem, sources, regime).values()]
+        """`rows` of every weights, in the order in which a look-up asks them."""
+        return [found for weights in WEIGHTS for found in self.rows(device, problem, sources, weights).values()]
 
-    def winners(self, device: str, like: str, sources: Collection[str], regime: str = WARM) -> Winners:
+    def winners(self, device: str, like: str, sources: Collection[str], weights: str = WARM) -> Winners:
         """As `Store.winners`, of each problem from the first tier that knows it."""
-        look, request = self._look(device), (like, frozenset(sources), regime)
+        look, request = self._look(device), (like, frozenset(sources), weights)
         if request not in look.winners:
             winners: dict[str, str] = {}
             for _, tier in look.tiers:
-                for problem, candidate in tier.winners(device, like, sources=sources, regime=regime):
+                for problem, candidate in tier.winners(device, like, sources=sources, weights=weights):
                     winners.setdefault(problem, candidate)
             _make_room(look.winners)
             look.winners[request] = sorted(winners.items())
@@ -249,9 +249,9 @@ def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list
 
 
 def _search(tiers: Iterable[tuple[str, Tier]], device: str, problem: str, limits: Limits) -> Found | None:
-    for regime in REGIMES:
+    for weights in WEIGHTS:
         for name, tier in tiers:
-            row = tier.best(device, problem, limits, regime)
+            row = tier.best(device, problem, limits, weights)
             if row is not None:
                 return Found(row, name)
     return None

@@ -216,7 +216,7 @@ class Fake:
         clock.pass_by(0.05)
         misbehave(self._way(key, name).compile)
 
-    def prepare(self, key: str, name: str, regime: str = "warm") -> FakeTrial:
+    def prepare(self, key: str, name: str, weights: str = "warm") -> FakeTrial:
         self._write(f"prepare {key} {name}")
         way = self._way(key, name)
         if way.compile == "unready":
@@ -226,7 +226,7 @@ class Fake:
         misbehave(way.run)
         threads = int(key.partition("threads=")[2] or 1)
         seconds = way.seconds * (way.serial + (1 - way.serial) / threads)
-        return FakeTrial(way, seconds * (way.cold if regime == "cold" else 1.0))
+        return FakeTrial(way, seconds * (way.cold if weights == "cold" else 1.0))
 
     def speed_probe(self, key: str) -> Callable[[], None]:
         return _speed_probe

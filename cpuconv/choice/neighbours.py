@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autotune.workload import REGIMES
+from autotune.workload import WEIGHTS
 from cpuconv.choice import tuned
 from cpuconv.choice.model import Limits, Ranked, modelled_cost, why_excluded, within_limits
 from cpuconv.errors import CpuconvError
@@ -60,8 +60,8 @@ def nearest(problem: ConvProblem) -> str | None:
     """The winner of the nearest tuned problem of the same kernel, stride, dilation, layouts and threads."""
     here = _place_of(problem)
     neighbours = []
-    for regime in REGIMES:
-        for key, candidate in tuned.winners(_alike(problem), regime):
+    for weights in WEIGHTS:
+        for key, candidate in tuned.winners(_alike(problem), weights):
             place = _place(key)
             if place is not None and place.kind == here.kind and _is_known(candidate):
                 neighbours.append((_distance(here, place), key, candidate))

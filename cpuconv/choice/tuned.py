@@ -57,9 +57,9 @@ def rows(problem: ConvProblem) -> list[Found]:
     return session.current.tiers.all_rows(fingerprint().key, problem.key, current_sources())
 
 
-def winners(like: str, regime: str) -> list[tuple[str, str]]:
+def winners(like: str, weights: str) -> list[tuple[str, str]]:
     """(key, best candidate) of every problem that a tier knows and whose key matches `like`, an SQL pattern."""
-    return session.current.tiers.winners(fingerprint().key, like, current_sources(), regime)
+    return session.current.tiers.winners(fingerprint().key, like, current_sources(), weights)
 
 
 def roofs(threads: int) -> Roofs | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autotune.store.store import shared
 from autotune.tuning import search, threads
-from autotune.workload import REGIMES
+from autotune.workload import WEIGHTS
 from cpuconv import session
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
@@ -21,5 +21,5 @@ def profile(problem: ConvProblem) -> None:
 def compare_threads(options: Sequence[ConvProblem]) -> None:
     """Time the stored winners of one problem for several numbers of threads together, and store the results."""
     keys = {problem.threads: problem.key for problem in options}
-    threads.compare(workload, keys, shared(read_only=False), REGIMES[0])
+    threads.compare(workload, keys, shared(read_only=False), WEIGHTS[0])
     session.current.forget_choices()

@@ -34,13 +34,13 @@ class ConvTrial:
     With cold weights, each run takes others that are in no cache, as in a network whose layers evict one another's.
     """
 
-    def __init__(self, problem: ConvProblem, candidate: Candidate, regime: str = "warm") -> None:
+    def __init__(self, problem: ConvProblem, candidate: Candidate, weights: str = "warm") -> None:
         _, w, bias, self._residual = data(problem)
         self._problem, self._shared = problem, shared(problem)
         self._weight = candidate.packing(problem).pack(w, problem.threads)
         self._workspaces = Workspaces()
         self._plan = Plan(problem, Choice(candidate, "named"), _EVERYTHING, None, bias, self._workspaces)
-        self.limit, self._is_cold = ERROR_LIMITS[candidate.accuracy], regime == "cold"
+        self.limit, self._is_cold = ERROR_LIMITS[candidate.accuracy], weights == "cold"
         self._weights: Iterator[np.ndarray] = itertools.repeat(self._weight)
         if self._is_cold:
             self._weights = cold_weights(self._weight.nbytes)

@@ -66,14 +66,14 @@ class ConvWorkload:
             entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
         except SourceError as error:
             raise protocol.SourceError(str(error)) from error
-        regime = "cold" if sources.is_model(source) else "warm"
+        weights = "cold" if sources.is_model(source) else "warm"
         problems = []
         for entry in entries:
             problem = entry.problem
             if AUTO in wanted:
                 problem = select.resolve_layouts(problem, *wanted, Limits())
             stated = entry.label, entry.count, float(problem.flops), entry.network
-            problems.append(protocol.Problem(problem.key, *stated, problem.threads, regime))
+            problems.append(protocol.Problem(problem.key, *stated, problem.threads, weights))
         return problems
 
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
@@ -93,9 +93,9 @@ class ConvWorkload:
         for step in assemble(ConvProblem.parse(key), Candidate.parse(name)).steps:
             step.compile()
 
-    def prepare(self, key: str, name: str, regime: str = "warm") -> ConvTrial:
+    def prepare(self, key: str, name: str, weights: str = "warm") -> ConvTrial:
         """The candidate, ready to run on random data."""
-        return ConvTrial(ConvProblem.parse(key), Candidate.parse(name), regime)
+        return ConvTrial(ConvProblem.parse(key), Candidate.parse(name), weights)
 
     def speed_probe(self, key: str) -> Callable[[], None]:
         """FMAs and stores of known length on the problem's threads."""
