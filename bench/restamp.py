@@ -1,10 +1,11 @@
 """Stamp anew, once, what was stored while a stamp was a hash of the text of the kernels' sources, not of their syntax.
 
 Text and syntax of the same sources give different stamps, so that all rows would be stale at once. `STAMPS` has, for
-each solver, the stamp of the sources of commit d2ebd0d, and after it the hashes of their text in that commit, in
-15f3c01, and in da117ea to 77b46b1, which differ in docstrings alone. They were computed once by the algorithm of their
-time (`cpuconv/runtime/stamp.py` in those commits: it hashed names and texts of all modules that are imported). Rows of
-any other hash were measured with other kernels and are left as they are.
+each solver, the stamp of the sources after the modules moved into rooms, whose machine code is that of commit d2ebd0d
+(compared tile by tile), and after it the hashes of the text in that commit, in 15f3c01, and in da117ea to 77b46b1,
+which differ in docstrings alone. They were computed once by the algorithm of their time (`cpuconv/runtime/stamp.py` in those
+commits: it hashed names and texts of all modules that are imported). Rows of any other hash were measured with other
+kernels and are left as they are.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from autotune.wisdom import document
 from cpuconv.session import TABLES
 
 STAMPS = {
-    "depthwise": ("2ef1c32e2c664996", "bb39d7e46d2c05a3", "78793a5136c0586e", "4c3634d09c5fa871"),
-    "direct": ("ede4a28c6a32dbbe", "62ef7d9cddb07f65", "c55a3ea444d4f9ac", "a3908f6bbdd29698"),
-    "fft": ("ef7785a11ffd8762", "75f7075bb2028317", "69f113f60e988fff", "2fe2834be7fafe77"),
-    "first_layer": ("c9f63839e4b64862", "b3cd766a5b0c0784", "6eca44708081a037", "bc11655e67b13657"),
-    "grouped": ("7cc0b57207e3b7cd", "827bde0f4d9d168d", "3a33ccc48a027b71", "9cad90905631b7db"),
-    "im2col": ("9d95712cc3fb2490", "4be1d7b0e3dcc269", "10c25ba61893b0cf", "d9491ce35dc256a5"),
-    "planar": ("c9657561f940064c", "ecb6752b658016cc", "d29ac69bf995ee26", "b10c66a80b71d4f2"),
-    "pointwise": ("1aa593c017be0ee6", "8e3a35904f6b147a", "505afe828a370112", "4364ec664d6cff63"),
-    "winograd": ("7df31c1e08208b62", "3c1e5f218e331f4d", "c6457cb62cf65f42", "3a76a1daf1d79c92"),
-    "(all together)": ("646b56abc0a1771c", "8d0ef374637e1857", "0e1e703495ca0ce3", "aa334f2998fd13e3"),
+    "depthwise": ("717adb2c42e69233", "bb39d7e46d2c05a3", "78793a5136c0586e", "4c3634d09c5fa871"),
+    "direct": ("1f4297f59533a0da", "62ef7d9cddb07f65", "c55a3ea444d4f9ac", "a3908f6bbdd29698"),
+    "fft": ("e3654eff7fe86fa8", "75f7075bb2028317", "69f113f60e988fff", "2fe2834be7fafe77"),
+    "first_layer": ("5a41af7db374575b", "b3cd766a5b0c0784", "6eca44708081a037", "bc11655e67b13657"),
+    "grouped": ("17c9c23b906bd040", "827bde0f4d9d168d", "3a33ccc48a027b71", "9cad90905631b7db"),
+    "im2col": ("f3bed9998eb2ee93", "4be1d7b0e3dcc269", "10c25ba61893b0cf", "d9491ce35dc256a5"),
+    "planar": ("3dea4d925d2f7f98", "ecb6752b658016cc", "d29ac69bf995ee26", "b10c66a80b71d4f2"),
+    "pointwise": ("9a76d7aabbd644c1", "8e3a35904f6b147a", "505afe828a370112", "4364ec664d6cff63"),
+    "winograd": ("fcde09fccaf63173", "3c1e5f218e331f4d", "c6457cb62cf65f42", "3a76a1daf1d79c92"),
+    "(all together)": ("0db4e8cfe496be87", "8d0ef374637e1857", "0e1e703495ca0ce3", "aa334f2998fd13e3"),
 }
 ANEW = {old: new for new, *hashes in STAMPS.values() for old in hashes}
 

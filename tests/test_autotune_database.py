@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from stored import row
 
-from autotune.store import database
+from autotune.store import database, schema
 from autotune.store.database import StoreWarning
-from autotune.store.rows import Limits
+from autotune.store.rows import Limits, to_values
 from autotune.store.store import Store
 
 CURRENT = Limits(frozenset({"s"}))
@@ -49,7 +49,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     return made
 
 
-OTHER_VERSIONS = {"older": -1, "newer": 1}
+OTHER_VERSIONS = {"older": -2, "newer": 1}
 
 
 def spoil(path: Path, kind: str) -> None:
@@ -246,3 +246,25 @@ def test_a_store_that_another_process_just_creates_is_no_foreign_one(tmp_path: P
 
         assert not database._has_tables(Interrupted())
         assert database._has_tables(reader)
+
+
+def test_a_store_of_the_version_before_keeps_its_rows(path: Path) -> None:
+    stored = row("a", 1e-3, created=5.0, weights="cold")
+    path.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for statement in schema.FORMER.values():
+            connection.execute(statement)
+        values = to_values(stored)
+        connection.execute(f"INSERT INTO trials VALUES ({', '.join('?' * len(values))})", values)
+        connection.execute("INSERT INTO finished VALUES ('d', 'p', 'cold', 'quick', 's', 1, 5.0)")
+        connection.execute(f"PRAGMA application_id={database.APPLICATION}")
+        connection.execute(f"PRAGMA user_version={schema.FORMER_VERSION}")
+        connection.commit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept = Store(path)
+        assert [each.candidate for each in kept.rows("d", "p", "cold")] == ["a"]
+    assert [each.problem for each in kept.finished("d")] == ["p"]
+    with Store(path.with_name("fresh.sqlite")) as fresh:
+        query = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+        assert change(kept.path, query) == change(fresh.path, query)

@@ -247,3 +247,15 @@ def test_ten_thousand_mutations_of_a_store(kept: Store, tmp_path: Path) -> None:
     tally = fuzz_store(kept.path, 10_000, seed=30, folder=tmp_path)
     assert (tally.attempts, tally.wrong, tally.executed) == (10_000, [], [])
     assert tally.taken > 5000 and tally.written > 30 and tally.longest < 5.0
+
+
+def test_files_of_the_former_column_names_are_read(store: Store, tmp_path: Path, monkeypatch) -> None:
+    store.register(HERE)
+    store.put([row("a", 1e-3, weights=COLD)])
+    with monkeypatch.context() as patch:
+        patch.setattr(wisdom, "COLUMNS", wisdom.FORMER_COLUMNS)
+        path = tmp_path / "former.json"
+        path.write_text(wisdom.render(exchange.from_store(store)))
+    assert '"regime"' in path.read_text()
+    (known,) = wisdom.read(path)
+    assert (known.candidate, known.weights) == ("a", COLD)

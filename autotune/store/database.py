@@ -1,7 +1,8 @@
 """The store's SQLite file: opened, set aside when it cannot be used, replaced by memory when it cannot be written.
 
-A file that is damaged, another program's or a store of another version (older or newer) is renamed to name.corrupt-N
-by a writer, which begins a new store, and passed over by a reader; each with one warning.
+A store of the version before is upgraded by the first writer. A file that is damaged, another program's or a store of
+any other version is renamed to name.corrupt-N by a writer, which begins a new store, and passed over by a reader; each
+with one warning.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from autotune.store.schema import SCHEMA, STATEMENTS, VERSION
+from autotune.store.schema import FORMER_SCHEMA, FORMER_VERSION, SCHEMA, STATEMENTS, UPGRADE, VERSION
 
 APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
 MAGIC = b"SQLite format 3\0"
@@ -193,6 +194,7 @@ def _open(name: str) -> sqlite3.Connection | None:
 def _create(name: str) -> sqlite3.Connection:
     """A connection to a store that may be written; its tables are made if there are none."""
     with _opening(name) as connection:
+        _upgrade(connection)
         is_empty = not _has_tables(connection)
         # Not every file system can hold a write-ahead log; the default journal serves there.
         with contextlib.suppress(sqlite3.OperationalError):
@@ -231,6 +233,25 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
     if len(tables) != len(SCHEMA) or set(tables) != SCHEMA:
         raise Unusable("damaged or no store (its tables are not a store's)")
     return True
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Rename and drop what the version before had; nothing happens to any other file."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != FORMER_VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # again: another process may have been first
+        tables = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+        if version == FORMER_VERSION and set(tables) == FORMER_SCHEMA:
+            for statement in UPGRADE:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={VERSION}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

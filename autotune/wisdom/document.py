@@ -147,6 +147,9 @@ DEVICE_RULES: dict[str, Rule] = {
 TOP = ("format", "version", "columns", "devices", "uses", "sha256")
 DEVICE = ("fields", "roofs", "rows", "finished")
 COLUMNS = {"rows": list(ROW_RULES), "finished": list(FINISHED_RULES), "uses": list(USE_RULES)}
+FORMER_COLUMNS = {  # of files written before 2026-11-24
+    table: ["regime" if name == "weights" else name for name in names] for table, names in COLUMNS.items()
+}
 assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {column.name for column in fields(Device)}
 
 
@@ -191,7 +194,7 @@ def parse(content: bytes) -> Wisdom:
     _keys(document, TOP, "the file")
     if document["sha256"] != digest(document):
         raise WisdomError("it is damaged: its sha256 is another")
-    if document["columns"] != COLUMNS:
+    if document["columns"] not in (COLUMNS, FORMER_COLUMNS):
         raise WisdomError(f"columns must be those of version {VERSION}")
     return _wisdom(document)
 
