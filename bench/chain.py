@@ -2,9 +2,9 @@
 
 The tuner times each convolution by itself, with cold weights; in a network each runs once, after all the others. Here
 the plans of an ONNX file's convolutions, all with weights of their own, are called one after another, each on what the
-one before has just written. The sum of the layers' samples should foretell that within 10%. Samples are taken as the tuner
-takes them, in turn with passes over the chain, as the machine's speed may have changed since; the sum of the tuner's
-own stands beside. The tuner works in a store of its own that is thrown away.
+one before has just written. The sum of the layers' samples should foretell that within 10%. Samples are taken as the
+tuner takes them, in turn with passes over the chain, as the machine's speed may have changed since; the sum of the
+tuner's own stands beside. The tuner works in a store of its own that is thrown away.
 """
 
 from __future__ import annotations
