@@ -2,8 +2,9 @@
 
 The tuner times each convolution by itself, with cold weights; in a network each runs once, after all the others. Here
 the plans of an ONNX file's convolutions, all with weights of their own, are called one after another, each on what the
-one before has just written. The sum of the tuner's times should foretell that within 10%. The tuner works in a store of
-its own that is thrown away.
+one before has just written. The sum of the layers' samples should foretell that within 10%. Samples are taken as the
+tuner takes them, in turn with passes over the chain, as the machine's speed may have changed since; the sum of the
+tuner's own stands beside. The tuner works in a store of its own that is thrown away.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/chain.py` works too
@@ -27,8 +28,10 @@ import layouts
 from autotune.machine.device import fingerprint
 from autotune.store.rows import COLD
 from autotune.store.store import Store
+from autotune.timing.sample import calibrate
 from autotune.tuning.candidates import timed_rows
 from autotune.tuning.effort import EFFORTS
+from autotune.tuning.search import SUMMARY
 from autotune.tuning.warmup import warmup
 from autotune.workload import ADMITS, Problem, Reading
 from cpuconv.choice.model import Choice, Limits
@@ -42,33 +45,36 @@ from cpuconv.tuning.workload import workload
 SPEC = "cpuconv.tuning.workload:workload"
 MODEL = "backend/test/data/light/light_resnet50.onnx"  # in the package onnx
 WITHIN = 0.10  # of the chain's time, that the tuner's may be off
-PASSES = 40  # over the chain: a second or two
-FIRST = 3  # passes that do not count: caches, pages and kernels settle
+ROUNDS = 20  # of a pass over the chain and a sample of each layer: some five seconds
+FIRST = 2  # rounds that do not count: caches, pages and kernels settle
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution: how often the network has it, what runs it, and its seconds, by the tuner and in the chain."""
+    """One convolution: how often the network has it, what runs it, and its seconds: by the tuner, in samples taken as
+    the tuner does, and in the chain."""
 
     label: str
     count: int
     algorithm: str
     tuned: float
+    sampled: float = math.nan
     chained: float = math.nan
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of all, by the tuner and in the chain, and of each layer."""
+    """Seconds of all, as of a layer, and of each layer."""
 
     tuned: float
+    sampled: float
     chained: float
     layers: Sequence[Layer]
 
     @property
     def ratio(self) -> float:
-        """What the tuner foretells, over what the chain takes."""
-        return self.tuned / self.chained
+        """What samples foretell, over what the chain takes."""
+        return self.sampled / self.chained
 
     @property
     def is_met(self) -> bool:
@@ -76,20 +82,22 @@ class Result:
         return abs(self.ratio - 1.0) <= WITHIN
 
 
-def judge(layers: Sequence[Layer], passes: Sequence[Sequence[float]]) -> Result:
-    """The result of passes over the chain, each of the seconds of every call: a layer's calls follow one another.
+def judge(layers: Sequence[Layer], passes: Sequence[Sequence[float]], samples: Sequence[Sequence[float]]) -> Result:
+    """The result of passes over the chain, the seconds of every call (a layer's follow one another), and of as many
+    samples of every layer.
 
     The chain takes the sum of the calls' medians: what other programs do to a few calls of each pass does not move it.
     """
     ends = np.cumsum([layer.count for layer in layers])
     calls = np.median(np.asarray(passes), axis=0)
     shares = [float(part.sum()) for part in np.split(calls, ends[:-1])]
+    sampled = np.median(np.asarray(samples), axis=0)
     timed = [
-        Layer(layer.label, layer.count, layer.algorithm, layer.tuned, share / layer.count)
-        for layer, share in zip(layers, shares, strict=True)
+        replace(layer, sampled=float(sample), chained=share / layer.count)
+        for layer, sample, share in zip(layers, sampled, shares, strict=True)
     ]
-    tuned = sum(layer.count * layer.tuned for layer in layers)
-    return Result(tuned, float(calls.sum()), timed)
+    tuned, sampled = (sum(each.count * getattr(each, name) for each in timed) for name in ("tuned", "sampled"))
+    return Result(tuned, sampled, float(calls.sum()), timed)
 
 
 class Chain:
@@ -146,9 +154,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = tuple(options.layouts.split(","))
     problems = workload.load(str(options.model or model()), Reading(layouts=names, threads=options.threads))
     layers = tune(problems, options.effort)
-    keys = [(ConvProblem.parse(problem.key), layer) for problem, layer in zip(problems, layers, strict=True)]
-    chain = Chain((problem, layer.algorithm) for problem, layer in keys for _ in range(layer.count))
-    result = judge(layers, [chain.run() for _ in range(FIRST + options.passes)][FIRST:])
+    chosen = [(problem.key, layer.algorithm, layer.count) for problem, layer in zip(problems, layers, strict=True)]
+    chain = Chain((ConvProblem.parse(key), name) for key, name, count in chosen for _ in range(count))
+    trials = [workload.prepare(key, name, COLD) for key, name, _ in chosen]
+    entrants = [calibrate(trial.run, trial.move, SUMMARY[COLD]) for trial in trials]
+    rounds = [(chain.run(), [each.sample() for each in entrants]) for _ in range(FIRST + options.rounds)]
+    passes, samples = zip(*rounds[FIRST:], strict=True)
+    result = judge(layers, passes, samples)
     if options.json:
         told = asdict(result) | {"ratio": result.ratio, "met": result.is_met, "device": fingerprint().key}
         print(json.dumps(told | {"threads": options.threads, "weight_bytes": chain.weight_bytes}, indent=1))
@@ -156,18 +168,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table(result))
         megabytes = chain.weight_bytes / (1 << 20)
         print(f"\n{len(layers)} layers, {megabytes:.0f} MB of packed weights, threads: {options.threads}")
-        print(f"tuner {result.tuned * 1e3:.2f} ms, chain {result.chained * 1e3:.2f} ms, ratio {result.ratio:.3f}")
+        sampled, chained, tuned = (seconds * 1e3 for seconds in (result.sampled, result.chained, result.tuned))
+        print(f"samples {sampled:.2f} ms, chain {chained:.2f} ms, ratio {result.ratio:.3f}; tuner {tuned:.2f} ms")
     return int(not result.is_met)
 
 
 def table(result: Result) -> str:
     """A line a layer."""
     rows = [
-        (each.label, each.count, each.tuned * 1e6, each.chained * 1e6, each.tuned / each.chained, each.algorithm)
+        (each.label, each.count, *(s * 1e6 for s in (each.tuned, each.sampled, each.chained)), each.algorithm)
         for each in result.layers
     ]
-    headers = ("layer", "count", "tuner µs", "chain µs", "ratio", "algorithm")
-    return tabulate(rows, headers, floatfmt=("", "", ".0f", ".0f", ".2f", ""))
+    headers = ("layer", "count", "tuner µs", "sample µs", "chain µs", "algorithm")
+    return tabulate(rows, headers, floatfmt=("", "", ".0f", ".0f", ".0f", ""))
 
 
 def model() -> Path:
@@ -184,7 +197,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=int, default=1, help="of the convolutions (1)")
     p.add_argument("--layouts", default="auto,auto", help="in and out (auto,auto)")
     p.add_argument("--effort", choices=EFFORTS, default="quick", help="of the tuner (quick)")
-    p.add_argument("--passes", type=int, default=PASSES, help=f"over the chain ({PASSES})")
+    p.add_argument("--rounds", type=int, default=ROUNDS, help=f"of a pass and a sample of each layer ({ROUNDS})")
     p.add_argument("--json", action="store_true", help="print JSON")
     return p
 

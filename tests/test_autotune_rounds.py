@@ -126,7 +126,7 @@ def test_those_are_counted_of_the_rounds_that_both_ran_in() -> None:
     rounds = Rounds(alone + together)
     assert len(rounds.of("a", "b")) == 5
     assert rounds.compare("b", "a").centre == pytest.approx(1.5)
-    assert rounds.visits("a", "b") == 1
+    assert [ratio.centre for ratio in rounds.by_visit("b", "a")] == pytest.approx([1.5])
     assert rounds.compare("a", "c").low == 0.0  # they never met
 
 

@@ -162,8 +162,8 @@ def test_the_budget_is_kept_and_the_rest_left(store: Store, fake_clock: fake.Clo
     assert len(outcome.tuned) + len(outcome.left) == 29
     assert asked[-1].key in outcome.tuned
     again = warmup(workload, asked, store, budget=5.0)
-    cut_short = outcome.tuned.keys() - set(again.resumed)  # the one that the end of the budget met
-    assert set(again.resumed) <= outcome.tuned.keys() and len(cut_short) <= 1
+    cut_short = outcome.tuned.keys() - set(again.resumed)  # those that the end of compiling met, one a batch
+    assert set(again.resumed) <= outcome.tuned.keys() and len(cut_short) <= 2
     assert again.tuned
 
 

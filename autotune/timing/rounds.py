@@ -57,9 +57,11 @@ class Rounds:
             self._known[name, to] = compare([each.seconds[name] / each.seconds[to] for each in self.of(name, to)])
         return self._known[name, to]
 
-    def visits(self, name: str, to: str) -> int:
-        """How many visits have rounds in which both ran."""
-        return len({each.visit for each in self.all if name in each.seconds and to in each.seconds})
+    def by_visit(self, name: str, to: str) -> list[Ratio]:
+        """The time of one over the other's in each visit in which both ran."""
+        shared = [each for each in self.all if name in each.seconds and to in each.seconds]
+        visits = {each.visit: Rounds([other for other in shared if other.visit == each.visit]) for each in shared}
+        return [rounds.compare(name, to) for rounds in visits.values()]
 
     def fastest(self, names: Sequence[str]) -> str:
         """The fastest of some that ran together."""

@@ -225,9 +225,11 @@ class Search:
     def is_proven(self, name: str) -> bool:
         """Whether it is or may rank before the model's choice; by the first visit alone while there is no other."""
         model = self.served[0]
-        ratio, visits = self.rounds.compare(model, name), self.rounds.visits(model, name)
-        is_faster = ratio.centre >= GAIN and ratio.low > 1.0 and visits >= min(MIN_VISITS, self.visits)
-        return name == model or is_faster
+        ratio = self.rounds.compare(model, name)
+        if name == model or ratio.centre < GAIN or ratio.low <= 1.0:
+            return name == model
+        won = sum(visit.centre >= GAIN for visit in self.rounds.by_visit(model, name))
+        return won >= min(MIN_VISITS, self.visits)
 
     def can_gain(self, names: Sequence[str]) -> bool:
         """Whether one may be faster than the one of them that would be chosen now, by what is worth timing."""
