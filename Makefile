@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
 	print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light/light_resnet50.onnx')")
 
-.PHONY: warmup test test-cpus test-arm bench clean
+.PHONY: warmup test test-cpus test-arm bench docs clean
 
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
 	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
@@ -25,8 +25,11 @@ bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the ot
 	$(BIN)/autotune warmup bench/shapes/canonical.txt --layouts auto,auto
 	$(BIN)/python -m bench.compare
 
+docs: $(VENV)/.has-docs  ## the pages of docs/ with the reference of the public calls, as a site in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per extra: installed again when the dependencies change.

@@ -22,7 +22,6 @@ from bench.results import LineResult
 from bench.settings import ALL, GROUPS, Run, Settings, layout_names, words
 from cpuconv.choice.model import AUTO
 
-README = Path(__file__).resolve().parents[1] / "README.md"
 INTERRUPTED = 130
 STRATEGIES = ("cached", "heuristic", "profile")
 
@@ -67,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--details", action="store_true", help="print roofs, milliseconds, forms and errors")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     p.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
-    p.add_argument("--update-readme", action="store_true", help="replace the table in README.md")
     return p
 
 
@@ -102,11 +100,11 @@ def settings(args: argparse.Namespace, **more: object) -> Settings:
 
 def publish(results: list[LineResult], run: Run, args: argparse.Namespace) -> None:
     """Print the report and write the files asked for."""
-    print(report.lines_table(results, run, "simple"), report.summary_table(results, run, "simple"), sep="\n\n")
-    print("", *report.remarks(results, run), sep="\n")
+    data = report.to_dict(results, run)
+    print(report.lines_table(data, "simple"), report.families_table(data, "simple"), sep="\n\n")
+    print("", *report.remarks(data), sep="\n")
     if args.targets:
         print("", report.targets_table(results, run, "simple"), sep="\n")
-    data = report.to_dict(results, run)
     if args.details:
         print("", report.roofs_text(data), report.roofs_table(data, "simple"), sep="\n")
         print("", report.details_table(results, run, "simple"), sep="\n")
@@ -115,8 +113,6 @@ def publish(results: list[LineResult], run: Run, args: argparse.Namespace) -> No
         files[args.json] = json.dumps(data, indent=1) + "\n"
     if args.markdown:
         files[args.markdown] = report.markdown(results, run, with_targets=args.targets)
-    if args.update_readme:
-        files[README] = report.replaced(README, report.markdown(results, run, details=False))
     write_whole(files)
 
 

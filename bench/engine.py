@@ -43,11 +43,16 @@ class Prepared:
 class Engine:
     """A running engine process; every method waits for the answer.
 
-    Args:
-        key: a key of `bench.peers.PEERS`, or `module:Class`.
-        threads: threads that the engine may use.
-        options: keyword arguments of the peer's class.
-        timeout: seconds after which an answer is given up and the process ended.
+    Parameters
+    ----------
+    key : str
+        A key of `bench.peers.PEERS`, or `module:Class`.
+    threads : int
+        Threads that the engine may use.
+    options : Mapping[str, object] | None
+        Keyword arguments of the peer's class.
+    timeout : float
+        Seconds after which an answer is given up and the process ended.
     """
 
     def __init__(
@@ -60,8 +65,10 @@ class Engine:
     def start(self) -> None:
         """Start the process.
 
-        Raises:
-            EngineError: if the engine is missing, with the reason.
+        Raises
+        ------
+        EngineError
+            If the engine is missing, with the reason.
         """
         context = multiprocessing.get_context("spawn")  # nothing of the parent's libraries or threads comes along
         self._pipe, theirs = context.Pipe()
@@ -93,8 +100,10 @@ class Engine:
     def ask(self, *request: object) -> object:
         """Send a request and wait for its answer.
 
-        Raises:
-            EngineError: if the engine fails at it, dies, or takes longer than `timeout`.
+        Raises
+        ------
+        EngineError
+            If the engine fails at it, dies, or takes longer than `timeout`.
         """
         self._signal("SIGCONT")
         try:
@@ -107,7 +116,7 @@ class Engine:
 
     @property
     def pid(self) -> int:
-        """Of the engine's process."""
+        """The id of the engine's process."""
         return self._process.pid
 
     def revive(self) -> None:
@@ -136,7 +145,7 @@ class Engine:
         return answer
 
     def _pause(self) -> None:
-        """Stop the process: an idle engine's threads may spin, and would take time from the one being timed."""
+        """Stop the process: an idle engine's threads may spin, and would take time from the engine being timed."""
         self._signal("SIGSTOP")
 
     def _signal(self, name: str) -> None:

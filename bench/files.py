@@ -12,8 +12,10 @@ from pathlib import Path
 def write_whole(files: Mapping[Path, str]) -> None:
     """Write texts to files: all of them are complete on disk before the first one takes its name.
 
-    Raises:
-        OSError: a file cannot be written; none has been replaced unless the renaming itself failed.
+    Raises
+    ------
+    OSError
+        A file cannot be written; none has been replaced unless the renaming itself failed.
     """
     mask = os.umask(0)
     os.umask(mask)

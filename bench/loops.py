@@ -37,9 +37,16 @@ _DEPTHWISE_TILES = 3  # a kernel
 
 @dataclass
 class Loop:
-    """Something to repeat: `run(times)`. A repetition makes so many `flops` and moves so many `vectors` in `tiles`.
+    """A loop to time: `run(times)`.
 
-    `case` tells loops of one tile apart: where its operands lie. `seconds`: of one tile, the fastest so far.
+    Attributes
+    ----------
+    flops, vectors, tiles : float
+        Operations of a repetition, vectors that it moves, and tiles that it computes.
+    case : str
+        Tells loops of one tile apart: where its operands lie.
+    seconds : float
+        Of one tile, the fastest so far.
     """
 
     tile: str
@@ -52,7 +59,7 @@ class Loop:
     _times: int = 1
 
     def sample(self, least: float) -> None:
-        """Run for `least` seconds or more, the repetitions found by doubling, and keep the fastest."""
+        """Run for at least `least` seconds, the number of repetitions found by doubling, and keep the fastest."""
         while True:
             start = time.perf_counter()
             self.run(self._times)
@@ -64,14 +71,14 @@ class Loop:
 
 
 def time_all(loops: Sequence[Loop], rounds: int, least: float, progress: Callable[[range], Iterable[int]]) -> None:
-    """Sample every loop in turn, so many rounds: a change of the clock meets all of them."""
+    """Sample every loop in turn, `rounds` times, so that a change of the clock affects all of them."""
     for _ in progress(range(rounds)):
         for loop in loops:
             loop.sample(least)
 
 
 def peak_loop(isa: Isa) -> Loop:
-    """Chains of FMAs in registers: what the units give at most."""
+    """Chains of FMAs in registers: the most that the units reach."""
     tile = fma_tile(isa)
     seeds, sums = _data(tile.chains + 2, isa.lanes), _data(isa.lanes)
     words = {"turns": _TURNS, "seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": 0}
@@ -181,7 +188,7 @@ def _data(*shape: int) -> np.ndarray:
 
 
 def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -> Callable[[int], object]:
-    """run(times) of a micro-kernel on named words; an array's word is its address."""
+    """run(times) of a micro-kernel on named words; the word of an array is its address."""
     values = [words[name] for name in kernel.words]
     packed = tuple(each.ctypes.data if isinstance(each, np.ndarray) else each for each in values)
     repeat, code = _repeat(kernel), kernel.entry(tile)

@@ -40,7 +40,10 @@ PLAN_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Figure:
-    """A solver's first form on one line; times in µs, medians of runs in turn; the copy fills fresh memory, too."""
+    """A solver's first form on one line.
+
+    Times are in µs, medians over runs that take turns with the copy, which fills fresh memory, too.
+    """
 
     line: str
     solver: str
@@ -51,7 +54,7 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """How many times as long as the copy."""
+        """Time of packing over that of the copy."""
         return self.pack / self.copy
 
 
@@ -67,7 +70,9 @@ class Plans:
 
 @kernel("x y vectors times rest")
 def spread(tile, worker, before, part, parts, args):
-    """Each of the `vectors` vectors at x `times` times to y, one after another; then the first `rest` of them again."""
+    """Write each of the `vectors` vectors at x `times` times to y, one after another; then the first `rest` of them
+    again.
+    """
     size, times = 4 * tile.lanes, args.times
     for i in range(args.vectors * part // parts, args.vectors * (part + 1) // parts):
         for j in range(i * times, (i + 1) * times):

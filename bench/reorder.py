@@ -1,8 +1,8 @@
-"""How fast `cpuconv.reorder` is beside `np.copyto`, every pair of layouts: `python -m bench.reorder --help`.
+"""How fast `cpuconv.reorder` is beside `np.copyto`, for every pair of layouts: `python -m bench.reorder --help`.
 
-The yardstick is `np.copyto` of one contiguous array to another, both there already, with as many bytes as the larger of
-source and result has. Of its speed, the share that a reorder into memory that is there (`out=`) reaches, and one that
-makes its result; beside them, the speed of `out=` over that of NumPy's own conversion by strides.
+The yardstick is `np.copyto` between two contiguous arrays that exist already, of as many bytes as the larger of source
+and result has. Two shares of its speed are measured: that of a reorder into existing memory (`out=`), and that of one
+that makes its result. Beside them stands the speed of `out=` over that of NumPy's own conversion by strides.
 """
 
 from __future__ import annotations

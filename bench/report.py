@@ -13,34 +13,37 @@ from tabulate import tabulate
 from autotune.machine.device import fingerprint
 from bench import targets
 from bench.peers import OURS
-from bench.results import LineResult, Timing, mean_ratio
-from bench.settings import Run, machine_name
+from bench.results import LineResult, Ratio, Timing, mean_ratio
+from bench.settings import PLAIN, Run, machine_name
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 NOTHING = "–"
+Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
 MOST_SHARE = 1.03  # of a roof: measurements differ by so much; more is not possible
 
 
-def lines_table(results: Sequence[LineResult], run: Run, style: str = "pipe") -> str:
-    """A row per line: GFLOP/s of each engine, and ours against the best of the groups."""
-    groups = [(title, group) for title, group in run.groups.items() if len(group) > 1]
-    groups = groups or list(run.groups.items())
-    headers = ["layer", *run.names.values(), *(f"÷ {title}" for title, _ in groups)]
+def lines_table(data: Data, style: str = "pipe") -> str:
+    """A row per line: GFLOP/s of each engine (of the direct sum), the roof that binds ours, the ratios to groups."""
+    peers = {engine["name"] for engine in data["engines"].values()}
+    groups = [title for title in data["geomean"] if title not in peers] or list(data["geomean"])
+    headers = ["layer", *(engine["name"] for engine in data["engines"].values()), "bound by"]
     rows = []
-    for result in results:
-        speeds = [_speed(result.gflops(key)) for key in run.names]
-        rows.append([result.line.label, *speeds, *(str(result.ratio(group) or NOTHING) for _, group in groups)])
-    return _table(rows, headers, style)
+    for line in data["lines"]:
+        speeds = [_speed(line, key) for key in data["engines"]]
+        bound = next((f"{roof} {share:.0%}" for roof, share in line["shares"].items()), NOTHING)
+        rows.append([line["label"], *speeds, bound, *(_ratio(line["ratios"].get(title)) for title in groups)])
+    return _table(rows, [*headers, *(f"÷ {title}" for title in groups)], style)
 
 
-def summary_table(results: Sequence[LineResult], run: Run, style: str = "pipe") -> str:
+def families_table(data: Data, style: str = "pipe") -> str:
     """A row for all lines and for each family: geometric means of our ratios."""
-    families = list(dict.fromkeys(result.line.family for result in results))
-    parts = {"all": results} | {name: [r for r in results if r.line.family == name] for name in families}
+    everything = {"family": "all", "count": len(data["lines"]), "geomean": data["geomean"]}
+    titles = list(data["geomean"])
     rows = []
-    for title, part in parts.items():
-        rows.append([title, len(part), *(str(mean_ratio(part, group) or NOTHING) for group in run.groups.values())])
-    return _table(rows, ["lines", "count", *(f"÷ {title}" for title in run.groups)], style)
+    for family in (everything, *data["families"]):
+        ratios = (_ratio(family["geomean"].get(title)) for title in titles)
+        rows.append([family["family"], family["count"], *ratios])
+    return _table(rows, ["lines", "count", *(f"÷ {title}" for title in titles)], style)
 
 
 def details_table(results: Sequence[LineResult], run: Run, style: str = "pipe") -> str:
@@ -57,8 +60,8 @@ def details_table(results: Sequence[LineResult], run: Run, style: str = "pipe") 
     return _table(rows, headers, style)
 
 
-def roofs_table(data: Mapping[str, Any], style: str = "pipe") -> str:
-    """A row per line that ours ran, from what `to_dict` gives: algorithm, time, the roof that binds, every ratio."""
+def roofs_table(data: Data, style: str = "pipe") -> str:
+    """A row per line that ours ran: algorithm, layouts, time, the roof that binds, every ratio."""
     titles = list(data["geomean"])
     rows = []
     for line in data["lines"]:
@@ -72,7 +75,7 @@ def roofs_table(data: Mapping[str, Any], style: str = "pipe") -> str:
     return _table(rows, headers, style)
 
 
-def roofs_text(data: Mapping[str, Any]) -> str:
+def roofs_text(data: Data) -> str:
     """The roofs of each run, and the lines that pass one, in words; empty if none was measured."""
     texts = []
     for roofs in data["roofs"]:
@@ -94,39 +97,58 @@ def targets_table(results: Sequence[LineResult], run: Run, style: str = "pipe") 
     return _table(rows, ["target", "at least", "lowest", "", "short of it"], style)
 
 
-def remarks(results: Sequence[LineResult], run: Run) -> list[str]:
+def caption(data: Data) -> str:
+    """One paragraph: the machine, the engines, the method."""
+    engines = ", ".join(f"{engine['name']} {engine['version']}" for engine in data["engines"].values())
+    forms = "form that takes and gives NCHW" if set(data["layouts"]) == {PLAIN} else "form"
+    text = (
+        f"{data['cpu']}, {data['title']}, fp32; {engines}. Median of {data['rounds']} rounds of "
+        f"{data['seconds_per_sample']:g} s, each engine in its own process and best {forms}, asked in turn; strategy "
+        f"{data['strategy']}. A ratio is the peer's time over ours (above 1 ours is faster): the median of the rounds' "
+        "ratios, and in brackets the ratio of the fastest runs."
+    )
+    return text if data["runs"] == 1 else f"{text} Every figure is the median of {data['runs']} whole runs."
+
+
+def remarks(data: Data) -> list[str]:
     """Lines on which ours is slower than the best peer, each engine's worst error, and what was left out."""
-    slower = [(ratio, r) for r in results if (ratio := r.ratio(run.peers)) and ratio.median < 1.0]
-    slower.sort(key=lambda pair: pair[0].median)
+    beside = [(line["best_peer"]["ratio"], line) for line in data["lines"] if line["best_peer"]]
+    slower = sorted((pair for pair in beside if pair[0] < 1.0), key=lambda pair: pair[0])
     texts = []
     if slower:
-        words = (f"{r.line.label} {ratio} {run.names[r.rival(run.peers)]}" for ratio, r in slower)
-        texts.append(f"Below 1.0 ({len(slower)} of {len(results)}): " + "; ".join(words) + ".")
-    elif any(r.ratio(run.peers) for r in results):
+        words = (f"{line['label']} {ratio:.2f} {line['best_peer']['name']}" for ratio, line in slower)
+        texts.append(f"Below 1.0 ({len(slower)} of {len(data['lines'])}): " + "; ".join(words) + ".")
+    elif beside:
         texts.append("Below 1.0: none.")
-    errors = {name: [t.error for r in results if (t := r.of(key))] for key, name in run.names.items()}
-    worst = ", ".join(f"{name} {max(values):.0e}" for name, values in errors.items() if values)
+    worst = []
+    for key, engine in data["engines"].items():
+        errors = [line["engines"][key]["error"] for line in data["lines"] if key in line["engines"]]
+        worst += [f"{engine['name']} {max(errors):.0e}"] if errors else []
     if worst:
-        texts.append(f"Largest error against float64, relative to the largest output: {worst}.")
-    texts += [f"Left out: {r.line.label}: {note}." for r in results for note in r.notes]
+        texts.append(f"Largest error against float64, relative to the largest output: {', '.join(worst)}.")
+    texts += [f"Left out: {line['label']}: {note}." for line in data["lines"] for note in line["notes"]]
     return texts
 
 
-def markdown(results: Sequence[LineResult], run: Run, details: bool = True, with_targets: bool = False) -> str:
-    """The whole report; without details, what the README shows."""
-    parts = [run.caption, summary_table(results, run), lines_table(results, run), *remarks(results, run)]
+def summary(data: Data) -> str:
+    """What the README shows: the families, and what to know of them."""
+    return "\n\n".join((caption(data), families_table(data), *remarks(data))) + "\n"
+
+
+def markdown(results: Sequence[LineResult], run: Run, with_targets: bool = False) -> str:
+    """The whole report of what was measured."""
+    data = to_dict(results, run)
+    parts = [caption(data), families_table(data), lines_table(data), *remarks(data)]
     if with_targets:
         parts.append(targets_table(results, run))
-    if details:
-        data = to_dict(results, run)
-        parts += [roofs_text(data), roofs_table(data), details_table(results, run)]
+    parts += [roofs_text(data), roofs_table(data), details_table(results, run)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
     """Everything as plain data: times in seconds, a median per round; ratios by column title."""
     asked = run.settings
-    ratios = {title: mean_ratio(results, group) for title, group in run.groups.items()}
+    families = dict.fromkeys(result.line.family for result in results)
     roofs = dict.fromkeys(one.roofs for result in results for one in result.runs if one.roofs is not None)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -142,10 +164,20 @@ def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
         "batch": asked.batch,
         "engines": {key: {"name": name, "version": run.versions[key]} for key, name in run.names.items()},
         "roofs": [each.to_dict() for each in roofs],
-        "geomean": {title: vars(ratio) for title, ratio in ratios.items() if ratio},
+        "geomean": _geomeans(results, run),
+        "families": [_family_dict(name, [r for r in results if r.line.family == name], run) for name in families],
         "targets": [asdict(verdict) | {"met": verdict.met} for verdict in targets.check(results, run)],
         "lines": [_line_dict(result, run) for result in results],
     }
+
+
+def _geomeans(results: Sequence[LineResult], run: Run) -> dict[str, dict[str, float]]:
+    ratios = {title: mean_ratio(results, group) for title, group in run.groups.items()}
+    return {title: vars(ratio) for title, ratio in ratios.items() if ratio}
+
+
+def _family_dict(name: str, results: Sequence[LineResult], run: Run) -> dict[str, Any]:
+    return {"family": name, "count": len(results), "geomean": _geomeans(results, run)}
 
 
 def _line_dict(result: LineResult, run: Run) -> dict[str, Any]:
@@ -172,8 +204,10 @@ def _timing_dict(timing: Timing) -> dict[str, Any]:
 def replaced(path: Path, text: str) -> str:
     """A page with `text` in place of what stands between its two markers.
 
-    Raises:
-        ValueError: if the file does not hold each marker once, in order.
+    Raises
+    ------
+    ValueError
+        If the file does not hold each marker once, in order.
     """
     head, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -182,8 +216,15 @@ def replaced(path: Path, text: str) -> str:
     return f"{head}{BEGIN}\n{text.strip()}\n{END}{tail}"
 
 
-def _speed(gflops: float | None) -> str:
-    return NOTHING if gflops is None else f"{gflops:.0f}" if gflops >= 10 else f"{gflops:.1f}"
+def _speed(line: Data, engine: str) -> str:
+    if engine not in line["engines"]:
+        return NOTHING
+    gflops = line["flops"] / line["engines"][engine]["median"] / 1e9
+    return f"{gflops:.0f}" if gflops >= 10 else f"{gflops:.1f}"
+
+
+def _ratio(ratio: Mapping[str, float] | None) -> str:
+    return str(Ratio(**ratio)) if ratio else NOTHING
 
 
 def _table(rows: list, headers: list[str], style: str) -> str:

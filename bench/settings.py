@@ -1,4 +1,4 @@
-"""What a comparison is asked for, who takes part, and the groups of engines that ours is compared with."""
+"""What a comparison is asked for, which engines take part, and the groups of engines that cpuconv is compared with."""
 
 from __future__ import annotations
 
@@ -21,10 +21,30 @@ _NAMES = {"nchw": PLAIN, "nhwc": "NHWC"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How the figures come about.
+    """How a comparison measures.
 
-    `layouts` are those of cpuconv, `call` is what it is asked by; `groups` are keys of `GROUPS` (none: the usual ones);
-    `batch` replaces that of every line. Times are in seconds: `seconds` is spent at each asking.
+    Attributes
+    ----------
+    threads : int
+        Threads of each engine.
+    rounds : int
+        Times that each engine is asked on a line.
+    seconds : float
+        Seconds spent at each asking.
+    runs : int
+        Whole runs, with new processes.
+    layouts : tuple[str, ...]
+        Layouts of cpuconv.
+    strategy, call : str
+        How cpuconv chooses, and how it is called.
+    peers : tuple[str, ...]
+        Keys of the other engines.
+    groups : tuple[str, ...]
+        Keys of `GROUPS` that get a column; none: the usual ones.
+    batch : int | None
+        Replaces the batch of every line.
+    timeout : float
+        Seconds after which an engine is given up.
     """
 
     threads: int = 1
@@ -41,7 +61,7 @@ class Settings:
 
     @property
     def plain(self) -> bool:
-        """Whether input and output are NCHW: then peers, too, are taken in such forms only."""
+        """Whether input and output are NCHW. Then other engines' forms count only if they are NCHW, too."""
         return set(self.layouts) == {PLAIN}
 
     @property
@@ -51,7 +71,7 @@ class Settings:
 
     @property
     def title(self) -> str:
-        """ "2 threads, layouts auto, batch 8": what tells one table from another."""
+        """What tells one table from another, as in "2 threads, layouts auto, batch 8"."""
         parts = [f"{self.threads} thread{'s' * (self.threads > 1)}", f"layouts {','.join(self.layouts)}"]
         parts += [] if self.call == "plan" else [f"call {self.call}"]
         return ", ".join(parts if self.batch is None else [*parts, f"batch {self.batch}"])
@@ -59,7 +79,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Run:
-    """Who took part in a comparison: `names` and `versions` by engine key, ours first; and what it was asked for."""
+    """The engines of a comparison (`names` and `versions` by key, ours first) and its settings."""
 
     names: Mapping[str, str]
     versions: Mapping[str, str]
@@ -83,20 +103,6 @@ class Run:
                 found[title] = group
         return found | {self.names[key]: (key,) for key in self.peers}
 
-    @property
-    def caption(self) -> str:
-        """One paragraph: the machine, the engines, the method."""
-        asked = self.settings
-        engines = ", ".join(f"{name} {self.versions[key]}" for key, name in self.names.items())
-        forms = "form that takes and gives NCHW" if asked.plain else "form"
-        text = (
-            f"{machine_name()}, {asked.title}, fp32; {engines}. GFLOP/s of the direct sum at the median of "
-            f"{asked.rounds} rounds of {asked.seconds:g} s, each engine in its own process and best {forms}, asked in "
-            f"turn; strategy {asked.strategy}. Ratios: peer's time over ours, median of the rounds' ratios, in "
-            "brackets that of the fastest runs."
-        )
-        return text if asked.runs == 1 else f"{text} Every figure is the median of {asked.runs} whole runs."
-
 
 def machine_name() -> str:
     """The processor's name as the system tells it."""
@@ -106,8 +112,10 @@ def machine_name() -> str:
 def words(text: str, valid: object, option: str) -> tuple[str, ...]:
     """The comma-separated words of an option, in order.
 
-    Raises:
-        SystemExit: if one is not in `valid`.
+    Raises
+    ------
+    SystemExit
+        If one is not in `valid`.
     """
     found = tuple(word for word in text.split(",") if word)
     if unknown := sorted(set(found) - set(valid)):

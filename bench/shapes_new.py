@@ -2,9 +2,9 @@
 
     python -m bench.shapes_new [--json FILE]
 
-Every choice is of another problem; what solvers remember of tiles is empty when a list begins ("list"), or before every
-choice ("alone"). Another size of a known layer has its kernels on disk, and is measured in a process of its own, once,
-as it happens once.
+Every choice is of another problem. What solvers remember of tiles is cleared when a list begins ("list"), or before
+every choice ("alone"). Another size of a known layer finds its kernels on disk; it is measured once, in a process of
+its own, as it happens once in a program.
 """
 
 from __future__ import annotations

@@ -152,8 +152,10 @@ def busy_process() -> Iterator[subprocess.Popen]:
 def quota_group(quota: float, root: Path = cores.CGROUP) -> Iterator[Path]:
     """A new control group, of version 1 or 2, whose processes together get `quota` cores' worth of time.
 
-    Raises:
-        OSError: this process may not make one, or there are no control groups.
+    Raises
+    ------
+    OSError
+        This process may not make one, or there are no control groups.
     """
     first = root / "cpu"
     group = (first if first.is_dir() else root) / f"cpuconv-bench-{os.getpid()}"

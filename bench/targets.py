@@ -1,7 +1,7 @@
 """The speed that the project holds itself to, as data, and which of it a comparison reaches.
 
-Ratios are medians against the best of all peers of the run on each line. What a line belongs to is decided from its
-problem alone.
+Ratios are medians against the best of all peers of the run on each line. A target's lines are decided from the problem
+alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BINDING = "the binding roof"
 
 @dataclass(frozen=True)
 class Mean:
-    """Geometric means over all lines: against the best peer or, with `each`, against every peer alone."""
+    """A geometric mean over all lines: against the best peer or, with `each`, against every peer alone."""
 
     name: str
     ratio: Least
@@ -31,7 +31,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Lines:
-    """Every line that belongs reaches the ratio or, where given, that share of a roof."""
+    """Every line of the target reaches the ratio or, where given, that share of a roof."""
 
     name: str
     belongs: Belongs

@@ -1,6 +1,6 @@
-"""What the tuner reaches, beside what it is to reach: `python -m bench.tuner --help`.
+"""What the tuner reaches, beside its targets: `python -m bench.tuner --help`.
 
-Everything happens in stores of its own that are thrown away; compiled kernels come from the usual cache and stay there.
+Everything happens in temporary stores; compiled kernels come from the usual cache and stay there.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _all(names: Iterable[str]) -> str:
 
 
 def _some(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    """Reads names with commas between them, in the order of `known`."""
+    """Read names with commas between them, in the order of `known`."""
 
     def read(text: str) -> tuple[str, ...]:
         asked = text.split(",")

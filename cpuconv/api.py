@@ -173,12 +173,14 @@ def conv2d(
     out : numpy.ndarray, torch.Tensor or None
         C-contiguous float32 for the result.
 
-    The other parameters, and the errors raised, are those of `plan`. N = 0 gives an empty result.
-
     Returns
     -------
     numpy.ndarray or torch.Tensor
-        `out`; or a new array, a tensor if `x` is one.
+        `out`; or a new array, a tensor if `x` is one. N = 0 gives an empty result.
+
+    Notes
+    -----
+    The other parameters, and the errors raised, are those of `plan`.
     """
     if threads is None:
         threads = wanted_threads(None)

@@ -10,13 +10,19 @@ from .layout import Layout, get
 def to_nchw(x: np.ndarray, layout: str | Layout, channels: int | None = None) -> np.ndarray:
     """The logical NCHW array of a physical one; a view where the layout allows it.
 
-    Args:
-        x: Physical array in `layout`, of any dtype.
-        layout: The layout of `x`.
-        channels: Real channels, for a blocked layout with a filled-up last block; None keeps all that are stored.
+    Parameters
+    ----------
+    x : np.ndarray
+        Physical array in `layout`, of any dtype.
+    layout : str | Layout
+        The layout of `x`.
+    channels : int | None
+        Real channels, for a blocked layout with a filled-up last block; None keeps all that are stored.
 
-    Raises:
-        ValueError: The rank of `x` is not the layout's, or `channels` does not end in the last block.
+    Raises
+    ------
+    ValueError
+        The rank of `x` is not the layout's, or `channels` does not end in the last block.
     """
     layout = get(layout)
     if x.ndim != layout.rank:
@@ -37,8 +43,10 @@ def to_nchw(x: np.ndarray, layout: str | Layout, channels: int | None = None) ->
 def from_nchw(x: np.ndarray, layout: str | Layout) -> np.ndarray:
     """A logical NCHW array in `layout`, C-contiguous, zeros in the tail of the last channel block.
 
-    Raises:
-        ValueError: `x` is not of rank 4.
+    Raises
+    ------
+    ValueError
+        `x` is not of rank 4.
     """
     layout = get(layout)
     if x.ndim != 4:

@@ -22,10 +22,14 @@ class Strides(NamedTuple):
 class Layout:
     """A memory layout of a 4-D activation.
 
-    Attributes:
-        name: "NCHW", "NHWC", "NCHW4c", "NCHW8c" or "NCHW16c".
-        block: Channels that lie side by side as the innermost axis; 1 where channels are not blocked.
-        axes: One letter a physical axis, outermost first; "c" counts blocks of channels, "b" runs inside a block.
+    Attributes
+    ----------
+    name : str
+        "NCHW", "NHWC", "NCHW4c", "NCHW8c" or "NCHW16c".
+    block : int
+        Channels that lie side by side as the innermost axis; 1 where channels are not blocked.
+    axes : str
+        One letter a physical axis, outermost first; "c" counts blocks of channels, "b" runs inside a block.
     """
 
     name: str
@@ -70,8 +74,10 @@ ALIASES: dict[str, str] = {"NCHW44": "NCHW4c"}
 def get(name: str | Layout) -> Layout:
     """The layout of that name or alias.
 
-    Raises:
-        ValueError: No layout has that name; the message lists those that exist.
+    Raises
+    ------
+    ValueError
+        No layout has that name; the message lists those that exist.
     """
     if isinstance(name, Layout):
         return name
@@ -84,8 +90,10 @@ def get(name: str | Layout) -> Layout:
 def blocked(lanes: int) -> Layout:
     """The blocked layout of `lanes` channels a block.
 
-    Raises:
-        ValueError: No layout has such a block.
+    Raises
+    ------
+    ValueError
+        No layout has such a block.
     """
     for layout in _TABLE.values():
         if layout.block == lanes and lanes > 1:

@@ -40,11 +40,16 @@ class Edge:
 class Assignment:
     """The layouts chosen.
 
-    Attributes:
-        nodes: What each node reads and writes.
-        edges: What each edge is written in and read in, in the order given; a conversion where the two differ.
-        cost: The sum of all node and conversion costs.
-        exact: Whether no other assignment is cheaper; otherwise it is at least as cheap as any uniform one.
+    Attributes
+    ----------
+    nodes : dict[Hashable, Choice]
+        What each node reads and writes.
+    edges : list[Choice]
+        What each edge is written in and read in, in the order given; a conversion where the two differ.
+    cost : float
+        The sum of all node and conversion costs.
+    exact : bool
+        Whether no other assignment is cheaper; otherwise it is at least as cheap as any uniform one.
     """
 
     nodes: dict[Hashable, Choice]
@@ -56,16 +61,23 @@ class Assignment:
 def assign(nodes: Mapping[Hashable, Mapping[Choice, float]], edges: Sequence[Edge]) -> Assignment:
     """The layouts of a graph.
 
-    Args:
-        nodes: For each node the cost of each (layout read, layout written) that it can do. A tensor with several
-            readers that should be converted once for all of them is a node of its own.
-        edges: The tensors between nodes.
+    Parameters
+    ----------
+    nodes : Mapping[Hashable, Mapping[Choice, float]]
+        For each node the cost of each (layout read, layout written) that it can do. A tensor with several readers that
+        should be converted once for all of them is a node of its own.
+    edges : Sequence[Edge]
+        The tensors between nodes.
 
-    Returns:
+    Returns
+    -------
+    Assignment
         An assignment, optimal if its `exact` says so, and never dearer than the best one with a single layout.
 
-    Raises:
-        ValueError: A node has no choice, an edge ends at an unknown node, or no assignment is possible.
+    Raises
+    ------
+    ValueError
+        A node has no choice, an edge ends at an unknown node, or no assignment is possible.
     """
     for name, table in nodes.items():
         if not table:
@@ -105,16 +117,24 @@ def solve(
 ) -> tuple[list[int], float, bool]:
     """One option for each node, so that the sum of costs is small.
 
-    Args:
-        costs: For each node the cost of each of its options, at least one; inf forbids one.
-        links: (i, j, matrix): what option a of node i with option b of node j adds, ``matrix[a, b]``.
-        starts: Selections that the result must not be dearer than.
+    Parameters
+    ----------
+    costs : Sequence[np.ndarray]
+        For each node the cost of each of its options, at least one; inf forbids one.
+    links : Sequence[tuple[int, int, np.ndarray]]
+        (i, j, matrix): what option a of node i with option b of node j adds, ``matrix[a, b]``.
+    starts : Sequence[Sequence[int]]
+        Selections that the result must not be dearer than.
 
-    Returns:
+    Returns
+    -------
+    tuple[list[int], float, bool]
         The option of each node, the sum, and whether it is the minimum.
 
-    Raises:
-        ValueError: Every selection found costs inf.
+    Raises
+    ------
+    ValueError
+        Every selection found costs inf.
     """
     base, near = _adjacency(costs, links)
     reduced, exact = _reduce([cost.copy() for cost in base], [dict(around) for around in near])

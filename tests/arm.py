@@ -1,7 +1,7 @@
 """A root folder of emulated aarch64: QEMU, a Python of Debian's and the wheels that the tests need.
 
 Nothing of the machine is changed and no rights are needed: packages are resolved in a state of APT's own and unpacked,
-not installed. The folder is made once, and again when what it is made from changes.
+not installed. The folder is made once, and again when the list of what it is made from changes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def launcher(folder: Path, cpu: str) -> list[str]:
 
 
 def interpreter(folder: Path, cpu: str) -> Path:
-    """A script that runs the root's Python on an emulated `cpu`, for who can start a program by path alone."""
+    """A script that runs the root's Python on an emulated `cpu`, for callers that can only start a program by path."""
     path = folder / f"python-{cpu}"
     command = [*launcher(folder, cpu), str(_python(folder))]
     path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
@@ -69,7 +69,7 @@ def _python(folder: Path) -> Path:
 
 
 def _requirements() -> list[str]:
-    """What the package and its tests need, as it says itself."""
+    """The requirements of the package and its tests, read from its metadata."""
     needs = importlib.metadata.requires("cpuconv") or []
     return [
         re.sub(r"\s*;.*", "", need) for need in needs if "extra ==" not in need or re.search(r"""["']dev["']""", need)

@@ -51,7 +51,7 @@ def count_fma(lines: Iterable[str]) -> int:
 def vector_spills(lines: list[str]) -> list[str]:
     """Instructions of a loop that move vector registers to or from the stack.
 
-    rbp and x29 are the stack's where the loop neither changes nor indexes them: else they are ordinary registers.
+    rbp and x29 count as the stack's where the loop neither changes nor indexes them; else they are ordinary registers.
     """
     stack = {"rsp", "sp"}
     if not any(_WRITE_RBP.search(line) for line in lines):

@@ -48,10 +48,16 @@ def find() -> str | None:
 
 
 class Browser:
-    """One page of a browser of its own; `said` are the errors that it reported."""
+    """One page of a browser of its own.
+
+    Attributes
+    ----------
+    said : list[str]
+        Errors that the page reported.
+    """
 
     def __init__(self, program: str, folder: Path) -> None:
-        """folder: an empty one, for its profile."""
+        """Start `program` with its profile in `folder`, which must be empty."""
         (read, self._to), (self._from, write) = os.pipe(), os.pipe()
         flags = [*FLAGS, f"--user-data-dir={folder}", "about:blank"]
         self._log = open(folder / "log", "wb")  # noqa: SIM115 - closed with the browser

@@ -1,4 +1,4 @@
-"""A machine whose time is a number, for what is timed."""
+"""A machine with a simulated clock, for tests of timing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.timing.measure import Entrant, calibrate
 
 
 class Clock:
-    """Runs take what they say, times the machine's slowness; sleeping takes what was asked for, and no real time."""
+    """A run takes its own time, times the machine's slowness; sleeping takes what was asked for, and no real time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -35,5 +35,5 @@ class Clock:
 
 
 def enter(clock: Clock, noise: float = 0.0, **seconds: float) -> dict[str, Entrant]:
-    """Entrants of a race that take so many seconds."""
+    """Entrants of a race that take these seconds."""
     return {name: calibrate(clock.run(name, each, noise)) for name, each in seconds.items()}

@@ -1,4 +1,4 @@
-"""One kernel cache for all tests of a session and the processes they start, and Hypothesis without surprises."""
+"""One kernel cache for all tests of a session and the processes they start; settings of Hypothesis."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tables: Path) -> Session:
 
 @pytest.fixture(params=machines.MACHINES)
 def described(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    """Each of the described machines, on which choices are then made; nothing may be compiled or run."""
+    """Each of the described machines in turn; choices are made as on it, and nothing may be compiled or run."""
     with machines.on(machines.MACHINES[request.param]) as machine:
         yield machine
 
@@ -92,7 +92,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time that only runs and sleeping advance."""
+    """Time that advances only by runs and sleeping."""
     return Clock(monkeypatch)
 
 
@@ -104,7 +104,7 @@ def environ() -> dict[str, str]:
 
 @pytest.fixture
 def own_store(tmp_path: Path) -> Path:
-    """A cache folder with a store of its own, and the session's kernels."""
+    """A cache folder with a new store, and the session's kernels."""
     folder = tmp_path / "cache"
     folder.mkdir()
     (CACHE / "kernels").mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def default_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def small_work_is_shared() -> Iterator[None]:
-    """Threads share work of any size, so that small problems test them."""
+    """Threads share work of any size, so that small problems test sharing."""
     from cpuconv import recipe
 
     with pytest.MonkeyPatch.context() as patch:
@@ -165,7 +165,7 @@ def small_work_is_shared() -> Iterator[None]:
 
 @pytest.fixture
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Fail whoever times a candidate."""
+    """Fail a test that times a candidate."""
     from autotune.tuning import search
 
     def refuse(*_: object, **__: object) -> None:

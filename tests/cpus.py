@@ -1,9 +1,9 @@
-"""The tests on other CPUs than this one, all that this machine can execute or emulate.
+"""The tests on other CPUs than this one, as far as this machine can execute or emulate them.
 
     python tests/cpus.py [--slice]              code for other CPUs of x86, on this one
     python tests/cpus.py --arm [--slice]        an emulated ARM; its root folder is made when it is missing
 
-Ends with 0 if all pass, with 1 if some do not, and with 77 if ARM cannot be emulated here.
+Exit codes: 0 all pass, 1 some fail, 77 ARM cannot be emulated here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ARM_SECONDS = 1800  # a test may take: its kernels are compiled by an emulated c
 
 
 def _tests(*names: str) -> tuple[str, ...]:
-    """Files of tests, or tests of theirs."""
+    """Test files, or single tests of these."""
     return tuple("tests/test_{}.py{}{}".format(*name.partition("::")) for name in names)
 
 
@@ -83,7 +83,7 @@ def missing(needs: Iterable[str]) -> list[str]:
 
 
 def _run(name: str, emulated: bool, options: list[str]) -> bool:
-    """Run pytest on a CPU; whether it failed."""
+    """Run pytest on a CPU; gives whether it failed."""
     # Without features of its own choice Numba would add this machine's.
     environ = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "PYTHONPATH": str(TESTS.parent)}
     command = python("-m", "pytest", *options)

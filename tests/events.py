@@ -1,4 +1,4 @@
-"""Waiting for what happens, however busy the machine is: the time limit of the test is the only one."""
+"""Waiting for events, however busy the machine is: the only time limit is that of the test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Machines in words: their instruction sets, caches and rates, for tests of what is chosen on each.
+"""Described machines: their instruction sets, caches and rates, for tests of the choices made on each.
 
-Which candidate a model prefers depends on the machine. So whatever is said of choices is said of all of these, and not
-of the machine that the tests happen to run on.
+The candidate that a model prefers depends on the machine. So tests of choices run on all of these machines, and not on
+the one that the tests happen to run on.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Operands:
 
 
 def guarded(array: np.ndarray) -> np.ndarray:
-    """A copy between NaN: a kernel that uses what lies outside gives NaN."""
+    """A copy surrounded by NaN: a kernel that uses what lies outside gives NaN."""
     buffer = np.full(array.size + 2 * GUARD, np.nan, np.float32)
     buffer[GUARD : GUARD + array.size] = array.ravel()
     return buffer[GUARD : GUARD + array.size].reshape(array.shape)
@@ -162,7 +162,7 @@ def check(
 
 
 def home(solver: ModuleType) -> ConvProblem:
-    """A problem that the solver runs."""
+    """A problem that the solver can run."""
     problem = HOME.get(solver.NAME, HOME[""])
     assert solver.applicable(problem, current()) is None
     return problem

@@ -1,4 +1,4 @@
-"""Packed weights in NumPy, one function a form: what the packing kernel must give."""
+"""Packed weights in NumPy, one function for each form: the oracle of the packing kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def flushed(weight: np.ndarray) -> np.ndarray:
 
 
 def panels(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray, depth: int) -> np.ndarray:
-    """[group][panel][C/depth][R][S][depth of C][v·lanes of K], tail channels of K zero; the last panel of a group
-    overlaps the one before."""
+    """[group][panel][C/depth][R][S][depth of C][v·lanes of K], tail channels of K zero.
+
+    The last panel of a group overlaps the one before.
+    """
     lanes, groups = isa.lanes, problem.groups
     vectors, reduction = divide(problem.kg, lanes), problem.cg * problem.r * problem.s
     full = np.zeros((groups, vectors * lanes, problem.cg, problem.r, problem.s), np.float32)
@@ -55,8 +57,10 @@ def lanewise(problem: ConvProblem, isa: Isa, weight: np.ndarray) -> np.ndarray:
 
 
 def transformed(problem: ConvProblem, v: int, isa: Isa, planes: np.ndarray, pairs: int = 0) -> np.ndarray:
-    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero; the last `pairs`
-    pairs of planes as [group][pair][panel][channel][2][v][lanes of K]."""
+    """Weights (planes, K, C of a group) as [group][plane][panel][channel][v][lanes of K], tails zero.
+
+    The last `pairs` pairs of planes are [group][pair][panel][channel][2][v][lanes of K].
+    """
     lanes, count, groups = isa.lanes, len(planes), problem.groups
     vectors, channels = divide(problem.kg, lanes), problem.cg
     full = np.zeros((count, groups, vectors * lanes, channels), np.float32)

@@ -1,4 +1,4 @@
-"""Each activation as it is emitted, against float64 over the whole range of float32."""
+"""Each emitted activation against float64 over the whole range of float32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCKED = layouts.blocked(current().lanes).name
 
 
 def values() -> np.ndarray:
-    """Every magnitude of float32, dense where the functions bend, and what is no number."""
+    """Magnitudes over all of float32, dense where the functions bend, with infinities and NaN."""
     tiny, huge = np.finfo(np.float32).tiny, np.finfo(np.float32).max
     magnitudes = np.concatenate([np.geomspace(tiny, huge, 700), np.linspace(0, 20, 1001), np.linspace(80, 120, 81)])
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, huge, -huge, tiny, -tiny, 3.0, -3.0, 6.0]

@@ -1,4 +1,4 @@
-"""Stride, padding, dilation, groups: every accepted form, and what is said of the others."""
+"""Stride, padding, dilation, groups: every accepted form, and the errors of all others."""
 
 from __future__ import annotations
 

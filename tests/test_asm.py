@@ -1,4 +1,4 @@
-"""The machine code of the hot loops: every FMA that was emitted and no other, and sums that stay in registers."""
+"""The machine code of the hot loops: exactly the FMAs that were emitted, and sums that stay in registers."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,30 @@ def test_report_has_every_line_and_names_the_slow_ones():
     run = run_of(OURS, "torch")
     text = report.markdown(results, run)
     assert "| a:fast " in text and "2.00 (2.00)" in text and "| all " in text
-    assert "Below 1.0 (1 of 3): a:slow 0.50 (0.50) Torch." in text
+    assert "Below 1.0 (1 of 3): a:slow 0.50 Torch." in text
     assert "Left out: a:lost: Cpuconv failed: boom." in text
     data = json.loads(json.dumps(report.to_dict(results, run)))
     assert data["geomean"]["Torch"] == {"median": pytest.approx(1.0), "best": pytest.approx(1.0)}
     assert data["lines"][0]["engines"]["torch"]["round_medians"] == [2.0, 2.0]
     assert data["lines"][2]["ratios"] == {} and data["lines"][2]["best_peer"] is None
     assert data["lines"][1]["best_peer"] == {"name": "Torch", "ratio": 0.5}
+    assert text.startswith(report.summary(data).partition("Below")[0])
+
+
+def test_families_have_a_row_each():
+    depthwise = replace(SMALL, c=8, groups=8)
+    results = [
+        result_of("a:1", cpuconv=[[1.0]], torch=[[4.0]], mnn=[[1.0]]),
+        result_of("a:2", cpuconv=[[1.0]], torch=[[1.0]]),
+        result_of("a:3", depthwise, cpuconv=[[2.0]], torch=[[1.0]], mnn=[[8.0]]),
+    ]
+    data = json.loads(json.dumps(report.to_dict(results, run_of(OURS, "torch", "mnn", groups=("all-five",)))))
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in report.families_table(data).splitlines()]
+    assert rows[0] == ["lines", "count", "÷ best of all", "÷ Torch", "÷ Mnn"]
+    assert [row[:2] for row in rows[2:]] == [["all", "3"], ["first layer", "2"], ["depthwise", "1"]]
+    assert rows[3][2:] == ["1.00 (1.00)", "2.00 (2.00)", "1.00 (1.00)"]
+    assert rows[4][2:] == ["0.50 (0.50)", "0.50 (0.50)", "4.00 (4.00)"]
+    assert "a:1" not in report.summary(data) and "Below 1.0 (1 of 3): a:3 0.50 Torch." in report.summary(data)
 
 
 def test_report_tells_the_roof_that_binds():
@@ -46,6 +64,8 @@ def test_report_tells_the_roof_that_binds():
     assert "FMA 100 GFLOP/s, L2 50 GB/s, memory 10 GB/s" in text and "busy while they were measured: a:above" in text
     assert text in report.markdown(results, run_of(OURS, "torch"))
     assert json.loads(json.dumps(data))["roofs"] == [ROOFS.to_dict()]
+    lines = report.lines_table(data).splitlines()
+    assert "| FMA 50% " in lines[2] and "| FMA 200% " in lines[3]
 
 
 def test_what_is_between_the_markers_is_replaced(tmp_path):

@@ -1,4 +1,4 @@
-"""Device tables: which are made, that they are whole or not written, and the page that shows them."""
+"""Device tables: which are made, that only whole ones are written, and the pages that show them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(race, "Engine", start)
     monkeypatch.setattr(tables, "warm", lambda *_: None)
     (tmp_path / "lines.txt").write_text(SHAPES)
-    (tmp_path / "page.md").write_text(PAGE)
+    for page in ("page.md", "readme.md"):
+        (tmp_path / page).write_text(PAGE)
     (tmp_path / "tables").mkdir()
     return tmp_path
 
 
 def run(place: Path, *more: str) -> int:
     paths = ["--shapes", place / "lines.txt", "--folder", place / "tables", "--page", place / "page.md"]
+    paths += ["--readme", place / "readme.md"]
     return main([*map(str, paths), "--peers", "torch", "--rounds", "2", *more])
 
 
@@ -62,8 +64,12 @@ def test_all_tables_in_two_files_and_the_page(place, capsys):
     assert [f"## {title}" for title in titles] == [line for line in text.splitlines() if line.startswith("## ")]
     assert {table["runs"] for table in data["tables"]} == {3}
     assert page.startswith("Text.\n") and page.endswith("Notes.\n") and "old" not in page
-    assert page.count("`direct(") == 2 * len(titles) and "Below 1.05 against the best peer: net:a, net:b." in page
-    assert "has no note on: net:a, net:b." in " ".join(capsys.readouterr().err.split())
+    assert page.count("| all ") == len(titles) and "Below 1.05 against the best peer: net:a, net:b." in page
+    assert page.count("| net:a ") == page.count("| net:b ") == 1  # the lines of the first table
+    printed = capsys.readouterr()
+    assert "has no note on: net:a, net:b." in " ".join(printed.err.split())
+    readme = (place / "readme.md").read_text()
+    assert printed.out.strip() in readme and readme.count("| all ") == 1 and "net:a |" not in readme
 
 
 def test_a_line_with_a_note_is_not_asked_for_again(place):
@@ -76,15 +82,22 @@ def test_a_line_with_a_note_is_not_asked_for_again(place):
 
 def test_two_devices_share_the_page(place):
     results = [LineResult(LINE, [measurement(ROOFS, DIRECT, cpuconv=[[1.0]], torch=[[2.0]])])]
-    other = {"cpu": "Other CPU", "tables": [report.to_dict(results, run_of(OURS, "torch"))]}
+    table = report.to_dict(results, run_of(OURS, "torch")) | {"date": "2020-01-01T00:00:00+00:00"}
+    other = {"cpu": "Other CPU", "tables": [table]}
     (place / "tables" / "other-cpu.json").write_text(json.dumps(other))
     assert run(place, "--threads", "2") == 0
-    page = (place / "page.md").read_text()
-    assert "### Other CPU (other-cpu)" in page
+    page, readme = (place / "page.md").read_text(), (place / "readme.md").read_text()
+    assert "### Other CPU (other-cpu)" in page and "other-cpu" not in readme  # it was measured before
     assert f"### {report.machine_name()} ({tables.device_name(fingerprint())})" in page
     (place / "page.md").write_text(PAGE)
+    (place / "readme.md").write_text(PAGE)
     assert run(place, "--render") == 0
-    assert (place / "page.md").read_text() == page
+    assert (place / "page.md").read_text() == page and (place / "readme.md").read_text() == readme
+
+
+def test_the_pages_show_the_tables_that_are_kept():
+    for path, text in tables.pages(tables.kept(tables.FOLDER), tables.PAGE, tables.README).items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m bench.tables --render"
 
 
 def test_the_tables_asked_for():
@@ -110,7 +123,7 @@ def test_nothing_is_written_of_a_table_that_is_not_whole(place, monkeypatch, fai
 
     monkeypatch.setattr(FakeEngine, "time", time_or_fail)
     assert run(place, "--threads", "1") == code
-    assert written(place) == [] and (place / "page.md").read_text() == PAGE
+    assert written(place) == [] and (place / "page.md").read_text() == (place / "readme.md").read_text() == PAGE
 
 
 @pytest.mark.parametrize("ended, code", [(130, 130), (1, 1)])

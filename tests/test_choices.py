@@ -1,4 +1,4 @@
-"""What a plan takes for an algorithm and layouts, under which limits, and what it says of it."""
+"""The algorithm and layouts that a plan takes, under which limits, and how it reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine code in memory: a program's kernels live as long as it does, and those of the past are freed."""
+"""Machine code in memory: a program's kernels live as long as the program, and older ones are freed."""
 
 from __future__ import annotations
 

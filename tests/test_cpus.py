@@ -1,4 +1,4 @@
-"""The suite on other CPUs: how interpreters are started there, and what is said where a CPU cannot be had."""
+"""The suite on other CPUs: how interpreters are started there, and the message where a CPU cannot be emulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every part of a row is done once, whoever runs when, and nobody waits for a thread that has not begun."""
+"""Every part of a row is done once, whichever threads run when, and nobody waits for a thread that has not begun."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Threads that take turns at every word of memory that they share: compiled code's own source, run by Python, with the
-order of events up to the test, and futex(2) in memory."""
+"""Threads that take turns at every access to shared memory, in an order that the test controls.
+
+Python runs the source of the compiled code, with futex(2) simulated in memory.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,14 @@ class Stopped(BaseException):
 
 
 class Stage:
-    """Memory, and threads of which one runs at a time, drawn anew before each look at a word.
+    """Memory, and threads of which one runs at a time, drawn at random before each access to a word.
 
-    `on_kernel(worker, before, part, parts)` is what kernels do; `switch` is the chance that another thread goes on.
+    Parameters
+    ----------
+    on_kernel : Callable
+        on_kernel(worker, before, part, parts) is what kernels do.
+    switch : float
+        The chance that another thread goes on.
     """
 
     def __init__(self, patch: Any, rng: random.Random, switch: float, on_kernel: Callable[..., None]) -> None:
@@ -99,7 +106,7 @@ class Stage:
             self._ended.release()
 
     def _step(self) -> None:
-        """Another thread's turn, perhaps."""
+        """Let another thread go on, by chance."""
         me = threading.get_ident()
         if me in self._sleeping or self._stopped or self._rng.random() < self._switch:
             turn = self._turns[me]

@@ -15,11 +15,21 @@ from cpuconv.problem.problem import ConvProblem
 
 @dataclass
 class Form:
-    """One way in which an engine runs a problem, everything prepared.
+    """One way in which an engine runs a problem, with everything prepared.
 
-    `run` is one execution and is what is timed; `output` gives the last result as NCHW. `plain`: it reads NCHW and
-    leaves NCHW. `algorithm` is what runs, where the engine tells. `keep` is whatever must live as long as the form,
-    such as an array whose memory the engine only borrows.
+    Attributes
+    ----------
+    name : str
+    run : Callable[[], object]
+        One execution; it is what is timed.
+    output : Callable[[], np.ndarray]
+        The last result as NCHW.
+    plain : bool
+        Whether it reads NCHW and leaves NCHW.
+    algorithm, detail : str
+        What runs, where the engine tells.
+    keep : object
+        What must live as long as the form, such as an array whose memory the engine only borrows.
     """
 
     name: str

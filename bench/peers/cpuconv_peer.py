@@ -14,9 +14,16 @@ CALLS = ("plan", "conv2d")
 
 
 class CpuconvPeer:
-    """One form for each layout in `layouts` ('auto': what the plan likes best).
+    """One form for each layout.
 
-    `call` "plan" is a plan on an output of its own; "conv2d" is the one call with writable weights and a new output.
+    Parameters
+    ----------
+    layouts : Sequence[str]
+        Layouts of input and output; "auto": the plan chooses.
+    strategy : str
+        Of the plan or call.
+    call : str
+        "plan": a plan with an output of its own. "conv2d": the one call, with writable weights and a new output.
     """
 
     name = "cpuconv"

@@ -46,8 +46,10 @@ def load(path: str | Path = CANONICAL, pattern: str = "", batch: int | None = No
 
     `batch` replaces the batch of every line.
 
-    Raises:
-        ValueError: if a line has an activation or a residual, which the peers are not asked for.
+    Raises
+    ------
+    ValueError
+        If a line has an activation or a residual, which the peers are not asked for.
     """
     lines = []
     for problem, label, _, _ in sources.load(str(path)):

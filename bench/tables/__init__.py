@@ -1,8 +1,9 @@
 """The device tables: what this folder keeps of a machine, made by `python -m bench.tables`.
 
 A device has a `.json` with everything measured and a `.md` to read, named by vendor, microarchitecture and cores, as
-virtual machines of different CPUs may tell the same model. The page of the documentation shows the tables of
-every device here between its markers; the notes beside them are written by hand.
+virtual machines of different CPUs may report the same model. Two pages show them between their markers: the README the
+families of the device measured last, `docs/performance.md` those of every device, with lines. The notes beside them are
+written by hand.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from bench.settings import Settings
 from bench.shapes import Line
 
 FOLDER = Path(__file__).parent
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+ROOT = Path(__file__).resolve().parents[2]
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
 # What features tell of the microarchitecture where a virtual machine gives the numbers of an older CPU, newest first.
 TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
 NOTED_BELOW = 1.05  # a line of a smaller ratio to the best peer is to have a note
+NO_DEVICE = "No device has been measured yet."
 Data = dict[str, Any]
 
 
@@ -44,10 +47,12 @@ class Incomplete(Exception):
 
 
 def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
-    """Tune the lines in a process of their own, which shows its progress; what the store knows is passed over.
+    """Tune the lines in a process of their own, which shows its progress; lines that the store knows are skipped.
 
-    Raises:
-        Incomplete: if the tuner is interrupted or some line has no result.
+    Raises
+    ------
+    Incomplete
+        The tuner was interrupted, or a line has no result.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lines.txt"
@@ -62,8 +67,10 @@ def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
 def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[Data, str]:
     """One table as data and as Markdown.
 
-    Raises:
-        Incomplete: if it was interrupted or cpuconv has no figure on some line.
+    Raises
+    ------
+    Incomplete
+        It was interrupted, or cpuconv has no figure on a line.
     """
     race = Race(lines, asked, console)
     race.go()
@@ -75,8 +82,8 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
     return report.to_dict(race.results, race.run), report.markdown(race.results, race.run, with_targets=True)
 
 
-def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path) -> dict[Path, str]:
-    """The texts of a device's two files and of the page that shows them, by path."""
+def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path, readme: Path) -> dict[Path, str]:
+    """The texts of a device's two files and of the pages that show them, by path."""
     tables, texts = zip(*made, strict=True)
     name = device_name(fingerprint())
     data = {"cpu": tables[0]["cpu"], "tables": list(tables)}
@@ -86,8 +93,13 @@ def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path) -> dict[Pa
     return {
         base.with_name(f"{base.name}.json"): json.dumps(data, indent=1) + "\n",
         base.with_name(f"{base.name}.md"): "\n".join((f"# {heading(name, data)}\n", *parts)),
-        page: report.replaced(page, block(known)),
+        **pages(known, page, readme),
     }
+
+
+def pages(devices: Mapping[str, Data], page: Path, readme: Path) -> dict[Path, str]:
+    """The texts of the page and the README with the tables of some devices, by path."""
+    return {page: report.replaced(page, block(devices)), readme: report.replaced(readme, short(devices))}
 
 
 def kept(folder: Path) -> dict[str, Data]:
@@ -95,16 +107,24 @@ def kept(folder: Path) -> dict[str, Data]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
+def short(devices: Mapping[str, Data]) -> str:
+    """The README's part: the first table of the device measured last, by families."""
+    if not devices:
+        return NO_DEVICE
+    name, device = max(devices.items(), key=lambda item: item[1]["tables"][0]["date"])
+    return f"Measured on `{name}`: {report.summary(device['tables'][0])}"
+
+
 def block(devices: Mapping[str, Data]) -> str:
-    """What stands between the page's markers."""
+    """The page's part: every table of every device by families, and the lines of each device's first table."""
     parts = []
     for name, device in sorted(devices.items()):
         parts.append(f"### {heading(name, device)}")
-        for table in device["tables"]:
-            low = ", ".join(_low(table)) or "none"
-            parts += [f"#### {table['title']}", report.roofs_text(table), report.roofs_table(table)]
-            parts.append(f"Below {NOTED_BELOW} against the best peer: {low}.")
-    return "\n\n".join(part for part in parts if part) or "No device has been measured yet."
+        for number, table in enumerate(device["tables"]):
+            parts += [f"#### {table['title']}", report.caption(table), report.roofs_text(table)]
+            parts += [report.families_table(table), *([] if number else [report.lines_table(table)])]
+            parts += [*report.remarks(table), f"Below {NOTED_BELOW} against the best peer: {_lows(table)}."]
+    return "\n\n".join(part for part in parts if part) or NO_DEVICE
 
 
 def unexplained(devices: Mapping[str, Data], page: str) -> list[str]:
@@ -130,3 +150,7 @@ def device_name(device: Device) -> str:
 
 def _low(table: Data) -> list[str]:
     return [line["label"] for line in table["lines"] if line["best_peer"] and line["best_peer"]["ratio"] < NOTED_BELOW]
+
+
+def _lows(table: Data) -> str:
+    return ", ".join(_low(table)) or "none"

@@ -12,26 +12,30 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.timing.measure import EFFORTS
-from bench import compare, report, shapes, tables
+from bench import compare, shapes, tables
 from bench.files import write_whole
 from bench.settings import PLAIN, Settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make every table, then write all files; 0 when done, 1 if a table is not whole, 130 when interrupted.
+    """Make every table, then write all files at once.
 
-    Nothing is written but at the end.
+    Returns
+    -------
+    int
+        0 when done, 1 if a table is incomplete, 130 when interrupted; in the last two cases nothing is written.
     """
     args = parser().parse_args(argv)
     console = Console(stderr=True, highlight=False)
     try:
         if args.render:
-            write_whole({args.page: report.replaced(args.page, tables.block(tables.kept(args.folder)))})
+            write_whole(tables.pages(tables.kept(args.folder), args.page, args.readme))
         else:
-            write_whole(tables.files(_make(args, console), args.folder, args.page))
+            write_whole(tables.files(_make(args, console), args.folder, args.page, args.readme))
     except (KeyboardInterrupt, tables.Incomplete) as why:
         console.print(f"Nothing is written: {why or 'interrupted'}.")
         return compare.INTERRUPTED if getattr(why, "interrupted", True) else 1
+    print(tables.short(tables.kept(args.folder)))
     if low := tables.unexplained(tables.kept(args.folder), args.page.read_text(encoding="utf-8")):
         console.print(f"{args.page} has no note on: {', '.join(low)}.")
     return 0
@@ -50,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--render", action="store_true", help="measure nothing: write the page again from the tables kept")
     p.add_argument("--folder", type=Path, default=tables.FOLDER, help="where tables are kept (%(default)s)")
     p.add_argument("--page", type=Path, default=tables.PAGE, help="the page that shows them (%(default)s)")
+    p.add_argument("--readme", type=Path, default=tables.README, help="shows the families (%(default)s)")
     return p
 
 

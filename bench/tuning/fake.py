@@ -39,13 +39,13 @@ class Clock:
         return round(self.now * 1e9)
 
     def stand_by(self, seconds: float) -> None:
-        """Let just so much time go by, at the machine's speed."""
+        """Let exactly that much time pass, at the machine's speed."""
         self.now += seconds
 
     sleep = stand_by
 
     def pass_by(self, seconds: float) -> None:
-        """Let time go by, up to 5% more of it than asked."""
+        """Let time pass, up to 5% more than asked."""
         self.now += seconds * (1 + 0.05 * self.noise.random())
 
 
@@ -53,7 +53,7 @@ clock = Clock()
 
 
 def install(replace: Callable[[Any, str, Any], None] = setattr) -> Clock:
-    """Let the tuner live on the clock, undisturbed by what else the machine does; `replace` sets an attribute."""
+    """Run the tuner on the clock, independent of the machine's load; `replace` sets an attribute."""
     for module in (measure, pace, progress, search, warmup):
         replace(module, "time", clock)
     replace(measure, "give_way", lambda: None)
@@ -66,7 +66,17 @@ if os.environ.get("FAKE_CLOCK"):
 
 @dataclass(frozen=True)
 class Way:
-    """seconds: of a run.  error: that its check reports.  compile, run: what that does."""
+    """How a candidate behaves.
+
+    Attributes
+    ----------
+    seconds : float
+        Of a run.
+    error : float
+        What its check reports.
+    compile, run : str
+        What it does when it is compiled and when it is run.
+    """
 
     seconds: float
     error: float = 1e-7

@@ -12,7 +12,13 @@ HEADERS = ("part", "figure", "value", "target", "")
 
 @dataclass(frozen=True)
 class Figure:
-    """Something measured: `most` is True where it must not exceed the target, False where it must reach it."""
+    """A measured figure with its target.
+
+    Attributes
+    ----------
+    most : bool
+        True where the figure must not exceed the target, False where it must reach it.
+    """
 
     part: str
     name: str

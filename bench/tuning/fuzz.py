@@ -1,6 +1,6 @@
 """Damaged and hostile files: wisdom and stores with bytes, values and names changed at random.
 
-A file of wisdom is attacked twice: by damage, which its checksum tells, and by malice, which writes a true checksum.
+A file of wisdom is attacked in two ways: by damage, which its checksum detects, and by changes with a valid checksum.
 """
 
 from __future__ import annotations
@@ -33,8 +33,21 @@ Done = Callable[[], object]
 
 @dataclass
 class Tally:
-    """attempts, refused, taken: files; of a store, with rows or without.  written: stores that took a row.
-    longest: seconds of one.  executed: what ran that a reader runs not.  wrong: what was read and is not so."""
+    """What became of the files.
+
+    Attributes
+    ----------
+    attempts, refused, taken : int
+        Files; of a store, "taken" with rows and "refused" without.
+    written : int
+        Stores that took a row.
+    longest : float
+        Seconds of the longest attempt.
+    executed : list[str]
+        What was executed that a reader must not execute.
+    wrong : list[str]
+        Wrong content that was read.
+    """
 
     attempts: int = 0
     refused: int = 0
@@ -46,7 +59,7 @@ class Tally:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Count and watch one."""
+        """Count and watch one attempt."""
         self.attempts += 1
         begun = time.perf_counter()
         with _watched(self.executed):
@@ -55,7 +68,7 @@ class Tally:
 
 
 def signed(told: object) -> bytes:
-    """The file with a true checksum: what malice writes, as damage would not."""
+    """The file with a valid checksum, as an attacker would write it."""
     if not isinstance(told, dict):
         return json.dumps(told).encode()
     return json.dumps({**told, "sha256": wisdom.digest(told)}).encode()
@@ -64,10 +77,12 @@ def signed(told: object) -> bytes:
 def fuzz_wisdom(
     content: bytes, count: int, seed: int, look: Callable[[bytes, Wisdom], str | None] | None = None, done: Done = int
 ) -> Tally:
-    """Read a file of wisdom with so many changes, one at a time.
+    """Read a file of wisdom with `count` changes, one at a time.
 
-    Arguments:
-        look: told what was taken, with its content, says what is wrong with it.
+    Parameters
+    ----------
+    look : Callable[[bytes, Wisdom], str | None] | None
+        Given the file and what was read, says what is wrong with it.
     """
     rng, tally, told = random.Random(seed), Tally(), json.loads(content)
     wisdom.parse(content)  # nothing is imported later
@@ -92,9 +107,9 @@ def fuzz_wisdom(
 
 
 def fuzz_store(path: Path, count: int, seed: int, folder: Path, done: Done = int) -> Tally:
-    """Read, and now and then write, a store with so many changes of its bytes, one at a time.
+    """Read a store with `count` changes of its bytes, one at a time, and write to it now and then.
 
-    Whatever the file holds, reader and writer go on, and rows are as they were written or not there.
+    Whatever the file holds, reader and writer go on, and a row is as it was written or is missing.
     """
     rng, tally = random.Random(seed), Tally()
     with Store(path, read_only=True) as store:
@@ -184,7 +199,7 @@ _watching: list[list[str]] = []
 
 @contextlib.contextmanager
 def _watched(executed: list[str]) -> Iterator[None]:
-    """Note what the interpreter executes, imports or unpickles meanwhile."""
+    """Record what the interpreter executes, imports or unpickles meanwhile."""
     if not _watch.installed:
         sys.addaudithook(_watch)
         _watch.installed = True

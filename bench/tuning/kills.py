@@ -29,10 +29,27 @@ LIFE = 3.0  # a warmup lives at most so many times as long as one of a single pr
 
 @dataclass
 class Toll:
-    """kills: warmups that were ended by SIGKILL.  under_fire: problems that were finished while there were such.
-    finished: problems in the store.  raced: those that were provisional when a warmup was killed.  lost: those of
-    either that once were there.  twice: those tuned again after they were finished, or by both of two warmups that
-    nobody killed.  open: those still provisional at the end.  troubles: what else was wrong."""
+    """What became of the warmups and their problems.
+
+    Attributes
+    ----------
+    kills : int
+        Warmups that were ended by SIGKILL.
+    under_fire : int
+        Problems that were finished while warmups were being killed.
+    finished : set[str]
+        Problems in the store.
+    raced : set[str]
+        Problems that were provisional when a warmup was killed.
+    lost : set[str]
+        Problems that were finished or provisional and are gone.
+    twice : set[str]
+        Problems tuned again after they were finished, or by both of two warmups that nobody killed.
+    open : set[str]
+        Problems still provisional at the end.
+    troubles : list[str]
+        What else was wrong.
+    """
 
     kills: int = 0
     under_fire: int = 0
@@ -63,11 +80,18 @@ def kills(session: Session) -> Iterator[Figure]:
 
 
 def kill_warmups(folder: Path, kills: int, seed: int, killed: Callable[[], object] = lambda: None) -> Toll:
-    """Start pairs of warmups of a fake workload on one store and kill each after a random time, then let one pair end
-    by itself.
+    """Kill pairs of warmups of a fake workload on one store at random times, then let one pair end by itself.
 
-    Arguments:
-        folder: for the store and logs.  kills: warmups to kill.  seed: of the times.  killed: called after each.
+    Parameters
+    ----------
+    folder : Path
+        Holds the store and logs.
+    kills : int
+        Warmups to kill.
+    seed : int
+        Of the random times.
+    killed : Callable[[], object]
+        Called after each kill.
     """
     rng, toll, path = random.Random(seed), Toll(), folder / "store.sqlite"
     source = folder / "net.txt"
@@ -126,7 +150,7 @@ def _look(toll: Toll, path: Path, log: Path, undisturbed: bool) -> None:
 
 
 def _allowed(key: str, toll: Toll, undisturbed: bool) -> float:
-    """How often a candidate may have been prepared since the last look: by a worker, and by the tuner itself."""
+    """How often a candidate may have been prepared since the last check: by a worker, and by the tuner itself."""
     if key in toll.finished:
         return 0
     return 2 if undisturbed else math.inf  # who was killed at it left it to another

@@ -43,7 +43,7 @@ class Times:
         return [[a / b for a, b in zip(*(turn[name] for name in pair), strict=True)] for turn in self.turns]
 
     def ratio(self, at: int, to: int) -> float:
-        """The mean of the preparations' medians of those."""
+        """The mean of the preparations' median ratios."""
         return statistics.geometric_mean(statistics.median(ratios) for ratios in self.ratios(at, to))
 
     def spread(self) -> float:
@@ -60,8 +60,8 @@ class Times:
     def error(self, at: int, to: int) -> float:
         """Half the interval of the ratio's logarithm, with CONFIDENCE.
 
-        Rounds on one preparation share its place in memory and its moment, so that it is the preparations' medians
-        that the interval comes from (Student's).
+        Rounds on one preparation share their place in memory and their moment, so the interval is computed from the
+        medians of the preparations (Student's).
         """
         medians = [math.log(statistics.median(ratios)) for ratios in self.ratios(at, to)]
         if len(medians) < 2:
@@ -114,11 +114,14 @@ class Session:
         return next((row for row in rows if row.accuracy in ADMITS[ACCURACY]), None)
 
     def against(self, what: str, rivals: Callable[[Problem], Sequence[str] | None]) -> Iterator[tuple[Problem, Times]]:
-        """Each problem's rivals timed again, interleaved; a problem without is left out. On more preparations where
-        these differ, as two that do not can then be told from two that do.
+        """Time each problem's rivals again, interleaved; a problem without rivals is left out.
 
-        Raises:
-            SystemExit: none has rivals.
+        Rivals that differ are timed on more preparations, so that real differences can be told from noise.
+
+        Raises
+        ------
+        SystemExit
+            No problem has rivals.
         """
         found = [(problem, names) for problem in self.problems if (names := rivals(problem))]
         if not found:
@@ -135,7 +138,7 @@ class Session:
             yield problem, Times(names, each)
 
     def _timed(self, problem: Problem, names: Sequence[str], turn: int) -> Mapping[str, list[float]]:
-        """Seconds of each round by candidate, on data prepared for this; one that is all there is need not be timed."""
+        """Seconds of each round by candidate, on freshly prepared data; a single candidate need not be timed."""
         unique = list(dict.fromkeys(names))
         if len(unique) == 1:
             return {unique[0]: [1.0]}

@@ -1,8 +1,8 @@
-"""What each instruction set offers, as data, and which one code is generated for here.
+"""What each instruction set offers, as data, and which one code is generated for.
 
-Sources: Intel's and AMD's optimisation guides. The most pixels of a tile were read off the machine code for AVX-512 and
-AVX2 (a test does it again), those of complex tiles for NEON too (Cortex-A76); other figures of NEON are from
-measurements of an earlier emitter, those of SSE are AVX2's.
+Sources: Intel's and AMD's optimisation guides. The most pixels of a tile were read from the machine code for AVX-512
+and AVX2 (a test repeats it), those of complex tiles for NEON too (Cortex-A76). The other figures of NEON come from
+measurements of an earlier emitter; those of SSE are AVX2's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Isa:
     dram_rate: float = 4
 
     def __hash__(self) -> int:
-        """Of the name: what is remembered of tiles is looked up by the instruction set."""
+        """The hash of the name: results about tiles are remembered by instruction set."""
         return hash(self.name)
 
 

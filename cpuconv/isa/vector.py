@@ -1,7 +1,7 @@
 """The vector emitter: the few instructions that micro-kernels are made of, for any number of fp32 lanes.
 
-Each method emits LLVM IR; what it computes is said in scalar terms. With one lane, values are plain floats, so the
-same expressions serve scalar tails.
+Each method emits LLVM IR; its docstring says what it computes, as a formula of lanes. With one lane, values are plain
+floats, so the same expressions serve scalar tails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Vector:
         return ir.Constant(self.int_type, [value] * self.lanes if self.lanes > 1 else value)
 
     def offset(self, address: Any, bytes_: Any) -> Any:
-        """address + bytes, for an i8* address; `bytes_` an int or an i64 value."""
+        """address + bytes, for an i8* address; `bytes_` is an int or an i64 value."""
         if isinstance(bytes_, int):
             if bytes_ == 0:
                 return address
@@ -55,7 +55,7 @@ class Vector:
         return self.builder.inttoptr(address, ir.IntType(8).as_pointer())
 
     def opaque(self, address: Any) -> Any:
-        """The same address, unknown to the optimiser: what is loaded from it is not kept for a load elsewhere."""
+        """The same address, hidden from the optimiser: it does not keep a value loaded from it for a later load."""
         kind = ir.FunctionType(address.type, [address.type])
         return self.builder.asm(kind, "", "=r,0", [address], side_effect=False)
 
@@ -105,7 +105,7 @@ class Vector:
         return self.builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
 
     def prefetch(self, address: Any, level: int = L1, write: bool = False) -> None:
-        """Ask for the cache line at `address` in L1 or L2, for reading or writing; any address is harmless."""
+        """Prefetch the cache line at `address` into L1 or L2, for reading or writing; any address is harmless."""
         kind = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
         name, module = "llvm.prefetch.p0i8", self.builder.module
         function = module.globals.get(name) or ir.Function(module, kind, name)
@@ -166,11 +166,11 @@ class Vector:
         return self.builder.fdiv(a, b)
 
     def maximum(self, a: Any, b: Any) -> Any:
-        """The larger; b where it is NaN (so put the constant first to keep NaN)."""
+        """The larger of two; b where either is NaN (so put the constant first to keep NaN)."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
     def minimum(self, a: Any, b: Any) -> Any:
-        """The smaller; b where it is NaN."""
+        """The smaller of two; b where either is NaN."""
         return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
 
     def absolute(self, a: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Helpers of kernels chosen by the tile before compilation, so that only what runs is compiled."""
+"""Kernels that depend on the tile: a function is chosen before compilation, so that only what runs is compiled."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "forceinline": True}
 
 
 def choose(choice: Callable[[Any], Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: in kernels, a call of the (empty) function is one of `choice(tile)`, a function of the same arguments.
+    """Decorator: in kernels, a call of the decorated (empty) function is a call of `choice(tile)`.
 
-    The tile is the first argument.
+    `choice(tile)` is a function of the same arguments, of which the tile is the first.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,13 +1,13 @@
 """Convolution by GEMM tiles over an image or over packed bands of it: the driver of pointwise, direct and first layer.
 
-The work is cut into units (image, block of tile rows, block of tile columns, chunk of weight panels); a part is
-a contiguous range of them. Within a unit a weight panel (v vectors of output channels) stays in L1 while the pixels
-of the block pass. Tiles have one exact size: the last of a row, of a column and of the panels overlaps its
-predecessor instead of being padded.
+The work is cut into units (image, block of tile rows, block of tile columns, chunk of weight panels); a part is a
+contiguous range of units. Within a unit, a weight panel (v vectors of output channels) stays in L1 while the pixels of
+the block are read. Tiles have one exact size: the last tile of a row, of a column and of the panels overlaps the tile
+before it instead of being padded.
 
-A band is the input rows of one block with their padding, copied to the worker's workspace: blocked (any layout in,
-channel blocks out) or planar (channel rows). The copy stays in L2, and inner loops never see a border. Where the input
-is blocked already, only the columns under the tiles at a border are copied, and the tiles between read it in place.
+A band is the input rows of one block with their padding, copied to the worker's workspace: in channel blocks (from any
+layout) or as channel rows (planar). The copy stays in L2, and inner loops never see a border. Of an input in channel
+blocks, only the columns under the tiles at a border are copied; the tiles between read the input in place.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _pack_part(tile, args, source, channel, to, from_, until):
 
 @inline
 def _pack_band(tile, args, image, first_row, rows, left, right, band):
-    """Input rows first_row … first_row+rows-1 (padding included) of all channels to the band.
+    """Copy input rows first_row … first_row+rows-1 (padding included) of all channels to the band.
 
-    Of each row, columns 0 … left-1 and right … band_width-1.
+    Of each row, the columns 0 … left-1 and right … band_width-1 are copied.
     """
     blocked = tile.band == 1
     step = tile.lanes if blocked else 1
@@ -82,7 +82,10 @@ def _pack_band(tile, args, image, first_row, rows, left, right, band):
 def _sweep(
     args, x, x_line, table, x_group, y, parked, panel, part, row_tiles, next_row_tiles, column_tiles, next_column_tiles
 ):
-    """One part of a weight panel over the tiles of a block; `x` and `y` are the addresses of output pixel (0, 0)."""
+    """Compute one part of a weight panel over the tiles of a block.
+
+    `x` and `y` are the addresses of output pixel (0, 0).
+    """
     if column_tiles >= next_column_tiles:
         return
     segment = args.segments * part // args.parts

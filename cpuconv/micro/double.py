@@ -1,4 +1,4 @@
-"""Vectors of doubles between floats in memory, for transforms that are rounded once; zeros cost nothing."""
+"""Vectors of doubles with floats in memory, for transforms that are rounded once; zeros cost nothing."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
 """Real 2-D Fourier transforms of tiles on vectors of channels: each lane transforms its own channel.
 
-Codelets are Python recursions over lists of vectors that emit straight-line code: radix 2 (Cooley and Tukey, "An
-Algorithm for the Machine Calculation of Complex Fourier Series", 1965) down to an odd size, which is summed directly
-by symmetry. Twiddles cost what split radix costs when a product and a sum are one FMA. Each codelet is emitted once,
-in a loop over the rows or the columns of the tile; between the two, the tile lies in scratch memory.
+Codelets are recursive Python functions over lists of vectors that emit straight-line code: radix 2 (Cooley and Tukey,
+"An Algorithm for the Machine Calculation of Complex Fourier Series", 1965) down to an odd size, which is summed
+directly by symmetry. Where a product and a sum are one FMA, radix 2 costs as much as split radix. Each codelet is
+emitted once, in a loop over the rows or the columns of the tile; between the two passes the tile lies in scratch
+memory.
 
-A complex number is a pair (re, im); None stands for an exact zero. A row of n reals has n/2+1 frequencies, of which
-the first and the last are real: together they make one complex column, and columns are transformed as such.
+A complex number is a pair (re, im); None stands for an exact zero. A row of n reals has n/2+1 frequencies. The first
+and the last of these are real: together they make one complex column, and columns are transformed as such.
 
 A product of complex numbers is formed from planes of real ones in one of two ways. For pixels X and weights W:
     `regular`  planes Xr, Xi and Wr, Wi: four products, in a complex GEMM tile;
-    Gauss      planes Xr+Xi, Xr, Xi and Wr, Wi−Wr, Wr+Wi: three products; theirs is (first − third, first + second).
+    Gauss      planes Xr+Xi, Xr, Xi and Wr, Wi−Wr, Wr+Wi: three products; the result is (first − third, first + second).
 The few frequencies that are real are planes of their own, and come first.
 """
 
@@ -145,8 +146,11 @@ def _inverse(vec: Vector, z: Sequence[Complex]) -> list[Complex]:
 
 
 def plane_count(rows: int, cols: int, products: int) -> int:
-    """Planes of a rows×cols tile: the real frequencies; the first and the last column, in turn, as far as they are not
-    each other's mirror image; then the columns between, u after u."""
+    """Planes of a rows×cols tile.
+
+    In this order: the real frequencies; the first and the last column, in turn, without the rows that mirror others;
+    the columns between, one after another.
+    """
     return REAL + PLANES[products] * (rows * cols - REAL) // 2
 
 
@@ -241,9 +245,16 @@ def _middle(tile: FftTransform, vec: Vector, base: Any, plane: Any, column: Any)
 def fft_in(
     tile: FftTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
 ) -> None:
-    """v + index·plane = the planes of the input tile at x; byte strides.
+    """v + index·plane = the planes of the input tile at x.
 
     Frequencies of the edge columns that are not real come doubled: the weights make up for it.
+
+    Parameters
+    ----------
+    x, v, scratch
+        Addresses of the tile, of the first plane, and of the worker's scratch memory.
+    line, pixel, plane
+        Byte strides: from a row of the tile to the next, from a pixel to the next, from a plane to the next.
     """
     vec = Vector(builder, tile.lanes)
     rows, half = tile.rows, tile.cols // 2
@@ -287,9 +298,16 @@ def fft_out(
     residual: Any,
     scratch: Any,
 ) -> None:
-    """y[i][j] = epilogue(rows·cols times the inverse transform of the products at m + index·plane); byte strides.
+    """y[i][j] = epilogue(rows·cols times the inverse transform of the products at m + index·plane).
 
-    `residual` is the distance from y to the residual.
+    Parameters
+    ----------
+    m, y, bias, scratch
+        Addresses of the first plane, of the output tile, of the bias, and of the worker's scratch memory.
+    plane, line, pixel
+        Byte strides: from a plane to the next, from a row of the output to the next, from a pixel to the next.
+    residual
+        Distance in bytes from y to the residual.
     """
     vec = Vector(builder, tile.lanes)
     rows, half = tile.rows, tile.cols // 2

@@ -1,6 +1,6 @@
-"""Fourier transforms of weights, once a plan: the codelets of `micro.fft` in float64, rounded once.
+"""Fourier transforms of weights, once for each plan: the codelets of `micro.fft` in float64, rounded once.
 
-A tile's transform is that of its few taps among zeros, which are known when code is emitted and cost nothing.
+A tile holds a few taps among zeros. The zeros are known when code is emitted and cost nothing.
 """
 
 from __future__ import annotations
@@ -48,11 +48,21 @@ def fft_weights(
     row: Any,
     scratch: Any,
 ) -> None:
-    """The planes of weights that answer those of `fft_in`, in float64, for `channels` (>= 1) times r·s vectors of taps.
+    """The planes of weights that match those of `fft_in`, computed in float64.
 
-    They are the conjugate transform over rows·cols; edge columns make up for their doubled frequencies. Planes lie
-    `plane` bytes apart, from `target` on, and a channel's vectors `row` bytes apart. Regular products have planes of
-    pairs after the real ones, from `pairs` on and twice as far apart: imaginary parts lie `row` bytes behind real ones.
+    They are the conjugate transform over rows·cols; edge columns make up for their doubled frequencies.
+
+    Parameters
+    ----------
+    taps
+        Address of `channels` (>= 1) times r·s vectors of taps.
+    target, plane, row
+        Address of the first plane, and byte strides: from a plane to the next, from a channel's vectors to the next.
+    pairs
+        Regular products have planes of pairs after the real ones: the address of the first, which lie twice as far
+        apart. Imaginary parts lie `row` bytes behind real parts.
+    scratch
+        Address of the worker's scratch memory.
     """
     vec = Double(builder, tile.lanes)
     rows, middle, regular = tile.rows, tile.cols // 2, tile.products == REGULAR

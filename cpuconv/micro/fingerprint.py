@@ -1,9 +1,10 @@
 """NH sums of memory, two of them with keys of their own: the vector part of a fingerprint.
 
 Source: Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message Authentication" (CRYPTO 1999). A sum
-is of (a + key)·(b + key') over pairs of 32-bit words, modulo 2^64 in each lane: two contents that differ have equal
-sums for one key in 2^32 at most. The second sum takes the same key shifted by a vector (Toeplitz), which squares that.
-After each block of `BLOCK` vectors the sums are scrambled one to one, as in Collet's XXH3, and the key starts anew.
+is of (a + key)·(b + key') over pairs of 32-bit words, modulo 2^64 in each lane: two different contents have equal sums
+for at most one key in 2^32. The second sum takes the same key shifted by a vector (Toeplitz), which squares that
+probability. After each block of `BLOCK` vectors the sums are scrambled by a bijection, as in Collet's XXH3, and the key
+starts anew.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def sum_blocks(tile: FingerprintTile, builder: ir.IRBuilder, x: Any, vectors: An
         return value
 
     def product(data: Any, secret: Any) -> Any:
-        """Of the low and the high 32 bits of each 64-bit lane of data + secret."""
+        """The product of the low and the high 32 bits of each 64-bit lane of data + secret."""
         mixed = builder.bitcast(builder.add(data, secret), wide)
         low = builder.and_(mixed, ir.Constant(wide, [0xFFFFFFFF] * wide.count))
         return builder.mul(low, builder.lshr(mixed, ir.Constant(wide, [32] * wide.count)))

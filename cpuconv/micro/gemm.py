@@ -1,22 +1,22 @@
 """The GEMM tile: v weight vectors × (rows × cols) broadcast pixels, accumulated in registers over the whole reduction.
 
 The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
-next `unroll` × v weight vectors, which are packed in the order they are read. The last segments may be shorter, as a
-channel block that is not full. One body therefore serves pointwise
-and direct convolution in blocked layouts (a segment is a channel block at one kernel tap), planar input (a segment
-is a kernel row) and the products of Winograd and FFT. In a tile of complex numbers the two rows are the real and the
-imaginary parts of pixels and of sums, and weights come as `v` vectors of real, then `v` of imaginary parts.
+next `unroll` × v weight vectors, which are packed in the order in which they are read. The last segments may be
+shorter, for a channel block that is not full. One body therefore serves pointwise and direct convolution in blocked
+layouts (a segment is a channel block at one kernel tap), planar input (a segment is a kernel row) and the products of
+Winograd and FFT. In a tile of complex numbers the two rows are the real and the imaginary parts of pixels and of sums,
+and weights come as `v` vectors of real, then `v` vectors of imaginary parts.
 
-The two operands may change places (`planar`): lanes are then pixels of an output plane, scalars are weights and columns
-are output channels, whose sums go to planes as they are. A few pixels after the last vector (`loose`) need no vector
-of their own: their sums are a vector of output channels each, from the same weights read as a vector.
+In a `planar` tile the operands change places: lanes are pixels of an output plane, scalars are weights, columns are
+output channels, and sums are stored to planes as they are. The few pixels after the last whole vector (`loose`) need no
+vector of their own: each has a vector of sums over output channels, from the same weights read as a vector.
 
-Where a panel of weights does not stay in L1, the reduction can be cut into parts: a part's segments are summed for all
-tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
+Where a panel of weights does not stay in L1, the reduction can be cut into parts: the segments of one part are summed
+for all tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
 
-While a segment is summed, the pixels of the next one are prefetched (at the end of a tile, those that the tile to the
-right starts with), and on request weights (`stream`, `fetch`): caches do so by themselves for one stream of lines, not
-for `cols` of them that change with every segment (figures in docs/decisions/0005-prefetch.md).
+While a segment is summed, the tile prefetches the pixels of the next one (at the end of a tile: those with which the
+tile to the right starts), and on request weights (`stream`, `fetch`). Caches prefetch one stream of lines by
+themselves, but not `cols` streams that change with every segment (figures in docs/decisions/0005-prefetch.md).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GemmTile:
 
     @property
     def vectors(self) -> int:
-        """Weight vectors read for a scalar of the reduction."""
+        """Weight vectors read for each scalar of the reduction."""
         return self.v * (2 if self.complex else 1)
 
     @property
@@ -101,12 +101,27 @@ def emit_tile(
 ) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
-    A planar tile has one row. Its `x` are weights, its `w` vectors of pixels, `kstep` bytes from scalar to scalar. Its
-    `xrow` is from the weights of a tile to those of the next, its `yrow` from an output channel to the next.
+    A planar tile has one row. Its `x` are weights, its `w` are vectors of pixels, `kstep` bytes from scalar to scalar.
+    Its `xrow` leads from the weights of a tile to those of the next, its `yrow` from an output channel to the next.
 
-    Addresses and byte strides: `xrow`, `yrow` from a tile row to the next; `yvec` from an output vector to the next;
-    `kstep` between the scalars of a segment when `ks` is 0; `residual` is the distance from y to the residual;
-    `parked`: the tile's sums between parts; `upcoming`: what to fetch, `fetch_step` on for each scalar.
+    Parameters
+    ----------
+    x, w, y, bias
+        Addresses of the first pixel, of the weights, of the first output and of the bias.
+    xrow, yrow
+        Byte strides from a tile row to the next, of input and output.
+    table, segments
+        Address of the segments' byte offsets, and their number.
+    kstep
+        Byte stride between the scalars of a segment when `ks` is 0.
+    yvec
+        Byte stride from an output vector to the next.
+    residual
+        Distance in bytes from y to the residual.
+    parked
+        Address of the tile's sums between parts.
+    upcoming, fetch_step
+        Address of what to prefetch, and the bytes to go on after each scalar.
     """
     builder = vec.builder
     size = 4 * vec.lanes
@@ -143,7 +158,7 @@ class _Walk:
 
 @dataclass(frozen=True)
 class _State:
-    """What goes from segment to segment: addresses of weights, of those to fetch, and the sums, pixel by pixel."""
+    """What passes from segment to segment: addresses of weights, addresses to prefetch, and the sums by pixel."""
 
     w: Any
     fetch: Any
@@ -219,7 +234,7 @@ def _sum_segments(
 
 
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int) -> Any:
-    """Vector j of a row of pixels, of which no more is read than will be stored."""
+    """Vector j of a row of pixels; reads no more of it than will be stored."""
     count = tile.valid if tile.valid and j == tile.v - 1 else vec.lanes
     return vec.load_first(vec.offset(row, 4 * vec.lanes * j), vec.first(count))
 
@@ -313,13 +328,26 @@ def gemm_strip(
     last: Any,
     width: Any,
 ) -> None:
-    """`emit_tile` for tiles first … last-1 of a row `width` pixels wide; the last of the row overlaps its predecessor.
+    """`emit_tile` for tiles first … last-1 of a row of `width` pixels; the row's last tile overlaps the one before.
 
-    `x` and `y` are the addresses of pixel 0, `parked` that of the sums of tile 0; first < last, and width is at least
-    a tile's. `upcoming` is where the weights after these lie, as many as these; `turn` tiles went before tile 0.
+    A row of planar tiles has `width` output channels. The weights of its last tile are packed like those of any other:
+    only its outputs overlap.
 
-    Of planar tiles the row is one of `width` output channels, and the weights of the last tile are packed like those of
-    any other: only its outputs overlap. `upcoming` are the pixels of the next panel, rows that are `turn` bytes apart.
+    Parameters
+    ----------
+    x, y
+        Addresses of pixel 0.
+    parked
+        Address of the sums of tile 0.
+    upcoming, turn
+        Address of as many weights as these that are read next, and the number of tiles that went before tile 0. Of
+        planar tiles: the pixels of the next panel, and the byte stride of its rows.
+    first, last
+        Range of tiles; first < last.
+    width
+        Pixels of the row, at least those of a tile.
+
+    The other parameters are those of `emit_tile`.
     """
     vec = Vector(builder, tile.lanes)
     scalars = builder.sub(builder.mul(segments, I64(tile.unroll)), I64(tile.tails * (tile.unroll - tile.tail)))

@@ -1,11 +1,11 @@
-"""im2col and GEMM in one pass: columns of a block of output pixels are packed into the worker's workspace and used.
+"""im2col and GEMM in one pass: the columns of a block of output pixels are packed into the worker's workspace and used.
 
-The work is cut into units (image, group, block of pixels, chunk of weight panels); pixels count flat over the output
-plane. A block's columns A[c·R·S + r·S + s][pixel] stay in L2 while all weight panels pass over them. Column rows have
-`lanes` floats of slack, so short runs are moved by whole vectors that spill to the right and are overwritten.
+The work is cut into units (image, group, block of pixels, chunk of weight panels); pixels are counted over the whole
+output plane. A block's columns A[c·R·S + r·S + s][pixel] stay in L2 while all weight panels use them. Column rows have
+`lanes` spare floats, so that short runs are moved as whole vectors whose excess is overwritten.
 
-Sums go straight to the output where that is in channel blocks that start with the group; else to a buffer of blocked
-rows (the residual comes by a buffer like it), and from there to any view.
+Sums go straight to an output in channel blocks that start with the group. Otherwise they go to a buffer of blocked
+rows, and from there to any view; the residual comes through a buffer like it.
 """
 
 from __future__ import annotations
@@ -75,15 +75,17 @@ def _move_vectors(tile, source, step, target, row_step, rows, width, end):
 
 @choose(lambda tile: {LINES: _move_line, VECTORS: _move_vectors}[tile.load])
 def _move(tile, source, step, target, row_step, rows, width, end):
-    """A run of pixels, `step` bytes apart, of one channel or of `lanes` channels (`rows`) to column rows.
+    """Move a run of pixels, `step` bytes apart, of one channel or of `lanes` channels (`rows`) to column rows.
 
-    Of single channels with contiguous pixels nothing from `end` on is read.
+    Of a single channel with contiguous pixels nothing from `end` on is read.
     """
 
 
 @inline
 def _pack_tap(tile, args, plane, r, s, target, row_step, rows, first, count, end):
-    """One kernel tap of a channel (`rows` = 1) or of `lanes` channels at `plane`, for pixels first … first+count-1."""
+    """Pack one kernel tap of a channel (`rows` = 1) or of `lanes` channels at `plane`, for pixels first …
+    first+count-1.
+    """
     shift = s * args.dilation_w - args.pad_left
     low = min(max(0, -(shift // args.stride_w)), args.out_width)  # columns low … high-1 read inside the image
     high = min(max(low, -((shift - args.in_width) // args.stride_w)), args.out_width)

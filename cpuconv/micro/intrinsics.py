@@ -30,7 +30,7 @@ def emitter(function: Callable[..., Any]) -> Any:
 
 
 def _with_arity(body: Callable[..., Any], function: Callable[..., Any]) -> Any:
-    """Numba reads an intrinsic's parameters off its signature: give `body` the emitter's."""
+    """Give `body` the parameters of the emitter: Numba reads an intrinsic's parameters from its signature."""
     words = ", ".join(function.__code__.co_varnames[2 : function.__code__.co_argcount])
     namespace: dict[str, Any] = {"body": body}
     exec(f"def {function.__name__}(typingctx, tile, {words}): return body(typingctx, tile, {words})", namespace)

@@ -1,11 +1,11 @@
 """The lane tile: rows × cols outputs of one channel block, each lane a sum over its own group of lanes.
 
-Output lane l is the sum over kernel taps and over i < mix of x[l ^ i]·w[i][tap][l]: with mix = 1 a depthwise
+Output lane l is the sum over kernel taps and over i < mix of x[l ^ i]·w[i][tap][l]. With mix = 1 this is a depthwise
 convolution, else groups of `mix` channels side by side in a block, reached by permutations of the input vector.
 
-Two orders of the reduction. `held`: the weights of the whole kernel stay in registers, the rows of the input pass
-once, and an output is stored when its last tap is in, so only the outputs under one input row are alive. Else one
-kernel row a turn of a loop, its weights in registers while they are needed, all outputs of the tile alive.
+The reduction has one of two orders. `held`: the weights of the whole kernel stay in registers, each input row is read
+once, and an output is stored after its last tap, so only the outputs under one input row are held. Otherwise a loop
+over kernel rows: the weights of one row are in registers, and all outputs of the tile are held.
 """
 
 from __future__ import annotations
@@ -91,10 +91,24 @@ def lane_strip(
 ) -> None:
     """Lane tiles first … last-1 of a row: tile i starts at output column i·cols, but not before low nor after high.
 
-    Addresses and byte steps between rows. `x`: of the window of output column 0, its padding included, whose first
-    row is row `row` of an input of `height` rows; `zeros`: as many zeros as a window row has floats; `kernel_rows`:
-    the kernel's height again, at run time, so that the loop over it stays one; `w`: [mix][r][s][lanes]; `residual`:
-    distance from y to the residual. first < last.
+    Parameters
+    ----------
+    x, xline
+        Address of the window of output column 0, padding included, and the byte stride of input rows.
+    row, height
+        Number of the window's first row in the input, and rows of the input.
+    zeros
+        Address of as many zeros as a window row has floats.
+    kernel_rows
+        The kernel's height again, at run time, so that the loop over it is not unrolled.
+    w
+        Address of the weights, [mix][r][s][lanes].
+    y, yline, bias
+        Address of the output row, the byte stride of output rows, and the address of the bias.
+    residual
+        Distance in bytes from y to the residual.
+    first, last, low, high
+        Range of tiles, first < last, and the least and greatest output column at which one may start.
     """
     vec = Vector(builder, tile.lanes)
     pixel = 4 * tile.lanes
@@ -160,7 +174,7 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
 
 
 def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
-    """Input rows once each, from the top; an output is stored at its last tap."""
+    """Read each input row once, from the top; store an output after its last tap."""
     pixel = 4 * vec.lanes
     weight = _weights(vec, memory.w)
     columns = {column: list(_uses(tile, column)) for column in range(tile.first, tile.last)}
@@ -205,7 +219,7 @@ def _looped(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
 def _kernel_rows(
     tile: LaneTile, vec: Vector, memory: _Memory, i: int, sums: dict[tuple[int, int], Any], w: Any
 ) -> tuple[dict[tuple[int, int], Any], Any]:
-    """The sums with the taps of all kernel rows of permutation i added, and the address of the next weights."""
+    """Add the taps of all kernel rows of permutation i; gives the sums and the address of the next weights."""
     builder = vec.builder
     pixel = 4 * vec.lanes
     entry = builder.block

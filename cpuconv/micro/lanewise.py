@@ -1,9 +1,9 @@
 """Convolution by lane tiles: the driver of depthwise and grouped convolution.
 
-The work is cut into units (image, channel block, block of tile rows); a part is a contiguous range of them.
-Blocked input is read in place: tiles of the first and last column leave out the taps over padding, and rows outside
-the input are read from a row of zeros. Input in any other layout is packed first, with its padding, a channel block
-and a row block at a time, into a band of the worker's workspace that stays in the nearest cache.
+The work is cut into units (image, channel block, block of tile rows); a part is a contiguous range of units.
+Input in channel blocks is read in place: tiles of the first and last column leave out the taps over padding, and rows
+outside the input are read from a row of zeros. Input in any other layout is packed first, with its padding, into a band
+of the worker's workspace, one channel block and one row block at a time, which stays in L1 or L2.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
 def lanewise(tile, worker, before, part, parts, args):
     """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module.
 
-    Middle tiles start at output columns low … high, `tile_width` apart.
+    Tiles of the middle start at output columns low … high, `tile_width` apart.
     """
     rows = args.tile_height
     units = args.batch * args.blocks * args.row_blocks

@@ -1,7 +1,7 @@
-"""Small constant matrices applied to vectors, with the fewest operations that their symmetry gives.
+"""Small constant matrices applied to vectors, with the fewest operations that their symmetry allows.
 
-Interpolation points ±p give matrices in which columns, or rows, are alike but for signs: sums and differences of the
-two halves are formed once.
+Interpolation points ±p give matrices in which columns, or rows, are equal up to signs: sums and differences of the two
+halves are formed once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _mirror(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def _paired_columns(vec: Vector, matrix: list[list[float]], values: list[Any]) -> tuple[list[list[float]], list[Any]]:
-    """Replace two columns alike but for signs by their sum and difference."""
+    """Replace two columns that are equal up to signs by their sum and difference."""
     columns = list(zip(*matrix, strict=True))
     for a in range(len(columns)):
         for b in range(a + 1, len(columns)):

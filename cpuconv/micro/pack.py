@@ -4,15 +4,15 @@ A vector holds one element (input channel, kernel row, kernel column) of the fil
 driver knows no packed form: tables say where vectors and elements lie and where they go.
 
 `vectors`, five words each: bytes from the weights to the first filter; bytes from the packed form to the vector of the
-    first element; the same for the first pair of planes; the address of the `lanes` distances from the first filter to
-    each, in bytes; how many of them are filters (the other distances are 0, their lanes become zero).
-`spans`, three words each: a run of elements: bytes from the filter to the first; how many, `step` bytes apart; the
-    number of its first word in `targets`, which has the place of each element's vector in bytes.
+    first element; the same for the first pair of planes; the address of `lanes` distances in bytes, from the first
+    filter to each; how many of them are filters (the other distances are 0, and their lanes become zero).
+`spans`, three words each: a run of elements: bytes from the filter to the first; their number, `step` bytes apart; the
+    index of its first word in `targets`, which has the place of each element's vector in bytes.
 `pieces`, four words each: bytes to add to the filter; first and last (excluded) span; bytes to add to the target.
 
-A unit of work is a piece of a vector; those of one panel of `v` vectors follow each other. Denormals become zero on
-the way: arithmetic on them is tens of times slower. With a transform, a piece is `channels` whole input channels: their
-elements go to a buffer, and the transform of each channel from there to as many planes as it has.
+A unit of work is a piece of a vector; the units of one panel of `v` vectors follow each other. Denormals become zero,
+as arithmetic on them is tens of times slower. With a transform, a piece is `channels` whole input channels: their
+elements go to a buffer, from which each channel is transformed into its planes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,15 @@ _TINY = float(np.finfo(np.float32).tiny)
 def transform(tile, builder, taps, channels, target, plane, pairs, row, scratch):
     """The planes of `channels` (>= 1) input channels, whose vectors of taps lie side by side from `taps` on.
 
-    target + i·plane is the first channel's vector of plane i, pairs + 2·i·plane that of pair i of planes, whose second
-    lies `row` bytes behind; the next channel's are `row` bytes further, and of pairs 2·row. `scratch` is the worker's.
+    Parameters
+    ----------
+    target, plane
+        target + i·plane is the first channel's vector of plane i; the next channel's is `row` bytes further.
+    pairs
+        pairs + 2·i·plane is the first channel's vector of pair i of planes; its second plane lies `row` bytes behind,
+        the next channel's 2·row bytes further.
+    scratch
+        The worker's.
     """
 
 
@@ -100,7 +107,7 @@ def _pack_vector(tile: Any, vec: Vector, source: Any, present: Any, target: Any,
 
 @emitter
 def _pack_floats(tile: Any, vec: Vector, source: Any, filters: Any, present: Any, target: Any, targets: Any) -> None:
-    """One element, wherever the filters lie."""
+    """One element of filters that lie anywhere."""
     builder, source = vec.builder, vec.pointer(source)
     line = vec.constant(0.0)
     for lane, row in enumerate(_table(vec, filters, vec.lanes)):

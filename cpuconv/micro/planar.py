@@ -1,9 +1,9 @@
-"""Convolution whose vectors run along pixels: panels of columns under all weight tiles, sums straight to planes.
+"""Convolution with vectors along pixels: panels of columns under all weight tiles, sums straight to planes.
 
-The work is cut into units (image, group, panel of pixels, chunk of weight tiles); pixels count flat over the output
-plane. A panel is a few vectors of pixels of every column A[c·R·S + r·S + s], one below the other; it is packed into the
-worker's workspace, or read where it lies if the input's planes are the columns. Weights are the scalars of the GEMM
-tile, so that it stores rows of output planes. The last panel of a plane may have fewer vectors, the last one in part.
+The work is cut into units (image, group, panel of pixels, chunk of weight tiles); pixels are counted over the whole
+output plane. A panel is a few vectors of pixels of every column A[c·R·S + r·S + s], one below the other. It is packed
+into the worker's workspace, or read in place if the input's planes are the columns. Weights are the scalars of the GEMM
+tile, so that it stores rows of output planes. The last panel of a plane may have fewer vectors, the last one partial.
 
 Where a panel does not stay in L1, the reduction is cut into parts, and the sums of a part wait in a buffer.
 """
@@ -58,7 +58,7 @@ def _zero(tile, target, width):
 
 @inline
 def _move(tile, source, target, width, end):
-    """`width` pixels of a column; nothing from `end` on is read. Vectors spill to the right."""
+    """Move `width` pixels of a column as whole vectors, which write past the run; nothing from `end` on is read."""
     done = 0
     while done < width and source + (done + tile.lanes) * tile.step * 4 <= end:
         copy_every(tile, source + done * tile.step * 4, target + done * 4)

@@ -1,4 +1,4 @@
-"""What the machine gives at best: chains of FMAs in registers, vector loads and vector stores over a buffer."""
+"""The limits of the machine: chains of FMAs in registers, vector loads and vector stores over a buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cpuconv.runtime.kernel import kernel
 
 @dataclass(frozen=True)
 class ProbeTile:
-    """Independent chains of the loop, and how many steps of each a turn of it makes."""
+    """Independent chains in the loop, and steps of each in one turn of the loop."""
 
     lanes: int
     chains: int
@@ -21,17 +21,17 @@ class ProbeTile:
 
     @property
     def step(self) -> int:
-        """Bytes that a turn of the reading or writing loop moves."""
+        """Bytes that one turn of the reading or writing loop moves."""
         return 4 * self.lanes * self.chains * self.unroll
 
 
 def _loop(
     vec: Vector, turns: Any, size: Any, step: int, starts: list[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Emit values = body(place, values), `turns` (1 or more) times from `starts`; gives the last values.
+    """Emit a loop of values = body(place, values), `turns` (1 or more) times from `starts`; gives the last values.
 
-    `place` goes over `size` bytes in steps, over and over. There is one loop, not one a pass: its end would be
-    mispredicted in each pass.
+    `place` goes over `size` bytes in steps, over and over. There is one loop for all passes: a loop for each pass would
+    end in a misprediction.
     """
     builder = vec.builder
     entry = builder.block
@@ -61,9 +61,10 @@ def _store_sum(vec: Vector, values: list[Any], target: Any) -> None:
 
 @emitter
 def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> None:
-    """`turns` (1 or more) times chains × unroll vector FMAs; chain i starts from vector i at `seeds`.
+    """Run `turns` (1 or more) times chains × unroll vector FMAs; chain i starts from vector i at `seeds`.
 
-    The sum of all chains is stored at `target`. The product of the next two vectors of `seeds` is what a step adds.
+    A step adds the product of the two vectors of `seeds` after the chains'. The sum of all chains is stored at
+    `target`.
     """
     seeds = vec.pointer(seeds)
     *starts, factor, other = (vec.load(vec.offset(seeds, i * 4 * vec.lanes)) for i in range(tile.chains + 2))
@@ -80,7 +81,7 @@ def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> N
 def read_chains(tile: Any, vec: Vector, turns: Any, x: Any, size: Any, target: Any) -> None:
     """Read `tile.step` bytes `turns` (1 or more) times, over and over the `size` bytes at x, into `chains` sums.
 
-    `size` is a multiple of the step.
+    `size` is a multiple of `tile.step`.
     """
     x = vec.pointer(x)
 
@@ -96,9 +97,9 @@ def read_chains(tile: Any, vec: Vector, turns: Any, x: Any, size: Any, target: A
 
 @emitter
 def write_vectors(tile: Any, vec: Vector, turns: Any, y: Any, size: Any, seed: Any) -> None:
-    """Write `tile.step` bytes `turns` (1 or more) times, over and over the `size` bytes at y: the vector at `seed`.
+    """Write the vector at `seed` to `tile.step` bytes, `turns` (1 or more) times, over and over the `size` bytes at y.
 
-    `size` is a multiple of the step.
+    `size` is a multiple of `tile.step`.
     """
     y, value = vec.pointer(y), vec.load(vec.pointer(seed))
 
@@ -131,7 +132,7 @@ def write_all(tile, worker, before, part, parts, args):
 
 @kernel("x x_step size")
 def touch(tile, worker, before, part, parts, args):
-    """The part's `size` bytes at x + part·x_step set to zero: its pages then lie near the core that reads them."""
+    """Set the part's `size` bytes at x + part·x_step to zero: its pages then lie near the core that reads them."""
     start = args.x + part * args.x_step
     for place in range(start, start + args.size, 4 * tile.lanes):
         zero_vector(tile, place)

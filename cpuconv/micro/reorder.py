@@ -1,9 +1,9 @@
 """Reorder: an activation from any view to any other.
 
-The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a part is a contiguous range
-of them. The form in between is a row of vectors, one a pixel: where the target (or the source) has its channels side
-by side, rows are packed straight into it (or unpacked straight from it); else, and where a vector would reach beyond
-the last channels, pixels pass through a buffer of the worker that stays in L1.
+The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a part is a contiguous range of
+units. The intermediate form is a row of vectors, one for each pixel. Where the target (or the source) has its channels
+side by side, rows are packed straight into it (or unpacked straight from it). Otherwise, and where a vector would reach
+past the last channels, pixels pass through a buffer of the worker that stays in L1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACK, UNPACK, BOTH, LINES = range(4)
 
 @dataclass(frozen=True)
 class ReorderTile:
-    """The loops of either side, and which of them are needed; whether partial vectors go straight, too."""
+    """The loops of source and target, which of them are needed, and whether partial vectors go straight, too."""
 
     lanes: int
     source: RowTile
@@ -57,8 +57,8 @@ def _unpack(tile, args, source, step, first, valid, y, width):
 def reorder(tile, worker, before, part, parts, args):
     """y = x in another layout; channels from `channels` to `stored` (the end of y's last block) are zero.
 
-    Units are counted by chunk, row, group, image, the first turning fastest; with `by_pixel`, by group, chunk, row.
-    The last `spare` pixels of a chunk are those whose vectors would reach beyond its channels.
+    Units are numbered with the chunk running fastest, then row, group and image; with `by_pixel`, group, chunk, row.
+    The last `spare` pixels of a chunk are those whose vectors would reach past its channels.
     """
     lanes = tile.lanes
     buffer = args.buffer + worker * args.buffer_step

@@ -1,7 +1,7 @@
 """Rows of pixels between any layout and channel blocks of `lanes`: the moves that packing and reorders are made of.
 
-A view is where element (channel, column) of an image row lies: row + (channel // block)·cb + (channel % block)·c +
-column·w, in bytes. Its `kind`, chosen from the strides when a plan is bound, picks the loop.
+In a view, element (channel, column) of an image row lies at row + (channel // block)·cb + (channel % block)·c +
+column·w, in bytes. The view's `kind`, chosen from the strides when a plan is bound, selects the loop.
 """
 
 from __future__ import annotations

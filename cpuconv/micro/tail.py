@@ -1,4 +1,4 @@
-"""Tail lanes of a blocked output back to zero: an activation may not keep zero, and 0·Inf is NaN."""
+"""Tail lanes of a blocked output set to zero: an activation may map zero to another value, and 0·Inf is NaN."""
 
 from __future__ import annotations
 

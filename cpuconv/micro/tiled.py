@@ -1,12 +1,12 @@
-"""Convolution in a transformed domain, by tiles: transform → one GEMM a frequency → inverse and epilogue.
+"""Convolution in a transformed domain, by tiles: transform → one GEMM for each frequency → inverse and epilogue.
 
-The driver of Winograd and FFT. A table names the tiles of an output plane, and tiles are cut into blocks whose
-transforms stay in L2. For a block: all channels of its tiles are transformed; then, for each chunk of output channels,
-the products of all planes are formed and transformed back. A plane is one real component of the transform; a product
-sums one over channels, or a pair of planes that are the real and imaginary parts of complex numbers: first come the
-single planes, then the pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated
-convolution a dense one. The transforms and the GEMM are micro-kernels, given by address; the transforms' words are
-those of `forward` and `backward` below.
+The driver of Winograd and FFT. A table lists the tiles of an output plane, and tiles are cut into blocks whose
+transforms stay in L2. For each block, all channels of its tiles are transformed; then, for each chunk of output
+channels, the products of all planes are formed and transformed back. A plane is one real component of the transform. A
+product sums one plane over channels, or a pair of planes that are the real and imaginary parts of complex numbers: the
+single planes come first, then the pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated
+convolution a dense one. The transforms and the GEMM are micro-kernels, given by address; the arguments of the
+transforms are those of `forward` and `backward` below.
 """
 
 from __future__ import annotations
@@ -29,13 +29,31 @@ class TiledTile:
 
 
 def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
-    """v + f·plane = component f of the transform of the input tile at x; `scratch` is the worker's own."""
+    """v + f·plane = component f of the transform of the input tile at x.
+
+    Parameters
+    ----------
+    x, v, scratch
+        Addresses of the tile, of component 0, and of the worker's scratch memory.
+    line, pixel, plane
+        Byte strides: from a row of the tile to the next, from a pixel to the next, from a component to the next.
+    """
 
 
 def backward(
     tile: Any, builder: Any, m: Any, plane: Any, y: Any, line: Any, pixel: Any, bias: Any, residual: Any, scratch: Any
 ) -> None:
-    """y[i][j] = epilogue(inverse transform of the components m + f·plane); `residual`: distance from y to it."""
+    """y[i][j] = epilogue(inverse transform of the components m + f·plane).
+
+    Parameters
+    ----------
+    m, y, bias, scratch
+        Addresses of component 0, of the output tile, of the bias, and of the worker's scratch memory.
+    plane, line, pixel
+        Byte strides: from a component to the next, from a row of the output to the next, from a pixel to the next.
+    residual
+        Distance in bytes from y to the residual.
+    """
 
 
 _call_forward = MicroKernel(forward).caller()
@@ -144,7 +162,8 @@ def _copy_pixels(tile, source, source_line, source_step, target, target_line, ta
 def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     """Inverse transforms and epilogue of the block for a range of weight panels.
 
-    A tile that reaches over the far edges is finished in a patch, and only its pixels in the plane are stored.
+    A tile that reaches past the far edges is computed in a patch, from which only the pixels inside the plane are
+    stored.
     """
     pixel = 4 * tile.lanes
     scratch = args.scratch + worker * args.scratch_step
@@ -190,7 +209,7 @@ def tiled(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module.
 
     `places` has a row, a column, rows and columns for each of the `tiles` of an output plane; `total` counts the tiles
-    of all images, and `blocks` cuts them, each group's anew.
+    of all images, and `blocks` cuts these into blocks, separately for each group.
     """
     units = args.groups * args.blocks * args.chunks
     v = args.v + worker * args.v_step

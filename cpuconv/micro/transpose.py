@@ -1,8 +1,8 @@
-"""Transposition of floats in registers: quads of four floats are gathered by the loads, then transposed 4 x 4.
+"""Transposition of floats in registers: loads gather quads of four floats, which are then transposed 4 x 4.
 
 A vector of `lanes` floats is made of `lanes` / 4 quads. Where the quads of a vector come from rows that are four apart,
-two rounds of shuffles within quads, which CPUs do fast, leave columns of the whole block; the other rounds of a
-transposition by halves (Eklundh 1972) are left to the loads, which insert quads as they read them.
+two rounds of shuffles within quads, which CPUs do fast, leave columns of the whole block. The other rounds of a
+transposition by halves (Eklundh 1972) are done by the loads, which insert quads as they read them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def present_rows(vec: Vector, start: Any, step: Any, present: Any) -> Callable[[
 
 
 def load_present(vec: Vector, source: Any, step: Any, count: int, present: Any) -> list[Any]:
-    """`count` vectors, `step` bytes apart; those from number `present` (>= 1) on are the first again."""
+    """Load `count` vectors, `step` bytes apart; in place of those from number `present` (>= 1) on, the first again."""
     row = present_rows(vec, source, step, present)
     return [vec.load(row(i)) for i in range(count)]
 

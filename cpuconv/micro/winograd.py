@@ -50,7 +50,10 @@ def _two_sided(tile: WinogradTransform | WinogradWeights, vec: Vector, load: Any
 def winograd_in(
     tile: WinogradTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
 ) -> None:
-    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, for the input tile at x; byte strides."""
+    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, for the input tile at x.
+
+    The parameters are those of `micro.tiled.forward`.
+    """
     vec, size = Vector(builder, tile.lanes), len(tile.across)
     x, v = vec.pointer(x), vec.pointer(v)
 
@@ -80,9 +83,9 @@ def winograd_out(
     residual: Any,
     scratch: Any,
 ) -> None:
-    """y[i][j] = epilogue((Aᵀ·products·A)[i, j]) for the products at m + (i·a + j)·plane; byte strides.
+    """y[i][j] = epilogue((Aᵀ·products·A)[i, j]) for the products at m + (i·a + j)·plane.
 
-    `residual` is the distance from y to the residual.
+    The parameters are those of `micro.tiled.backward`.
     """
     vec, size = Vector(builder, tile.lanes), len(tile.across[0])
     m, y = vec.pointer(m), vec.pointer(y)
@@ -114,8 +117,10 @@ def winograd_weights(
     row: Any,
     scratch: Any,
 ) -> None:
-    """target + (i·a + j)·plane = (G·taps·Gᵀ)[i, j], a columns, in float64, for vectors of taps side by side; the same
-    for each of `channels` (>= 1), whose targets are `row` bytes apart."""
+    """target + (i·a + j)·plane = (G·taps·Gᵀ)[i, j], a columns, in float64, for each of `channels` (>= 1).
+
+    The parameters are those of `micro.pack.transform`.
+    """
     vec, a, r, s = Double(builder, tile.lanes), len(tile.across), len(tile.down[0]), len(tile.across[0])
     taps, target = vec.pointer(taps), vec.pointer(target)
 

@@ -73,12 +73,17 @@ def choices() -> str:
 def normalize(activation: object) -> Activation | None:
     """The activation as a tuple of its name and its scalars as floats; None stays None.
 
-    Args:
-        activation: None, a name, or a tuple of a name and its scalars; what this function returned is accepted.
+    Parameters
+    ----------
+    activation : object
+        None, a name, or a tuple of a name and its scalars; what this function returned is accepted.
 
-    Raises:
-        ArgumentTypeError: Neither a name nor a tuple, or a scalar that is no number.
-        ArgumentError: No such activation, too few or too many scalars, a NaN, or ``lo > hi``.
+    Raises
+    ------
+    ArgumentTypeError
+        Neither a name nor a tuple, or a scalar that is no number.
+    ArgumentError
+        No such activation, too few or too many scalars, a NaN, or ``lo > hi``.
     """
     if activation is None:
         return None
@@ -118,8 +123,10 @@ def to_text(activation: Activation | None) -> str:
 def from_text(text: str) -> Activation | None:
     """What `to_text` wrote, read back.
 
-    Raises:
-        ArgumentError: The text is no activation.
+    Raises
+    ------
+    ArgumentError
+        The text is no activation.
     """
     if text == "none":
         return None

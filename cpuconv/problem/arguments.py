@@ -16,9 +16,12 @@ _PADDING_FORMS = f"an int, (ph, pw), ((top, bottom), (left, right)) or one of {'
 def pair(value: object, name: str, least: int = 1) -> tuple[int, int]:
     """An integer for both axes, or (rows, columns).
 
-    Raises:
-        ArgumentTypeError: Neither an integer nor a pair of integers (bools are none).
-        ArgumentError: Another number of integers than two, or one below `least`.
+    Raises
+    ------
+    ArgumentTypeError
+        Neither an integer nor a pair of integers (bools are none).
+    ArgumentError
+        Another number of integers than two, or one below `least`.
     """
     if is_integer(value):
         return (integer(value, name, least),) * 2
@@ -36,14 +39,20 @@ def padding(
 ) -> Pads:
     """(top, bottom, left, right) from any accepted form of `padding`.
 
-    Args:
-        value: An int; (ph, pw); ((top, bottom), (left, right)); "valid"; "same" (stride 1, output of the input's size,
-            an odd row or column at the far side, as PyTorch); "same_upper" or "same_lower" (output of
-            ceil(input / stride), an odd one at the far or near side, as ONNX).
-        kernel: (R, S).
-        stride: (rows, columns).
-        dilation: (rows, columns).
-        in_hw: (H, W) of the input.
+    Parameters
+    ----------
+    value : object
+        An int; (ph, pw); ((top, bottom), (left, right)); "valid"; "same" (stride 1, output of the input's size, an odd
+        row or column at the far side, as PyTorch); "same_upper" or "same_lower" (output of ceil(input / stride), an odd
+        one at the far or near side, as ONNX).
+    kernel : tuple[int, int]
+        (R, S).
+    stride : tuple[int, int]
+        (rows, columns).
+    dilation : tuple[int, int]
+        (rows, columns).
+    in_hw : tuple[int, int]
+        (H, W) of the input.
     """
     if isinstance(value, str):
         return _named(value, kernel, stride, dilation, in_hw)
@@ -108,19 +117,31 @@ def problem_from_arguments(
 ) -> ConvProblem:
     """The problem that the arguments of `conv2d` and `plan` state.
 
-    Args:
-        x_shape: Logical (N, C, H, W), whatever the layout.
-        w_shape: (K, C/groups, R, S).
-        stride, dilation: An integer or (rows, columns).
-        padding: Any form that `padding` accepts.
-        groups: Divides C and K.
-        activation: Any form that `activation.normalize` accepts.
-        residual: Whether a residual is added.
-        in_layout, out_layout: Layout names or aliases, but not "auto".
-        threads: At least 1.
+    Parameters
+    ----------
+    x_shape : Sequence[int]
+        Logical (N, C, H, W), whatever the layout.
+    w_shape : Sequence[int]
+        (K, C/groups, R, S).
+    stride, dilation : object
+        An integer or (rows, columns).
+    padding : object
+        Any form that `padding` accepts.
+    groups : object
+        Divides C and K.
+    activation : object
+        Any form that `activation.normalize` accepts.
+    residual : bool
+        Whether a residual is added.
+    in_layout, out_layout : str
+        Layout names or aliases, but not "auto".
+    threads : int
+        At least 1.
 
-    Raises:
-        ArgumentError, ArgumentTypeError: The message names the argument, what it must be and what it was.
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        The message names the argument, what it must be and what it was.
     """
     n, c, h, w = _shape(x_shape, "x", "(N, C, H, W)")
     k, cg, r, s = _shape(w_shape, "w", "(K, C/groups, R, S)")

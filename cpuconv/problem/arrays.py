@@ -20,18 +20,24 @@ _DLPACK_CPU = 1
 def as_float32_view(x: object, name: str) -> np.ndarray:
     """`x` as a NumPy array on the same memory.
 
-    Args:
-        x: A float32 NumPy array of any strides, read-only or not, or an object on the CPU with ``__dlpack__`` or
-            ``__array__`` (a torch tensor; one that requires grad is detached).
-        name: The argument's name, for messages.
+    Parameters
+    ----------
+    x : object
+        A float32 NumPy array of any strides, read-only or not, or an object on the CPU with ``__dlpack__`` or
+        ``__array__`` (a torch tensor; one that requires grad is detached).
+    name : str
+        The argument's name, for messages.
 
-    Returns:
-        A view. Only memory that is not aligned to 4 bytes (a field of a packed record) is copied: no strided
-        read serves it.
+    Returns
+    -------
+    np.ndarray
+        A view. Only memory that is not aligned to 4 bytes (a field of a packed record) is copied: no strided read
+        serves it.
 
-    Raises:
-        ArgumentTypeError: Not an array, not float32 (nothing is cast silently), of foreign byte order, masked, or
-            not in CPU memory.
+    Raises
+    ------
+    ArgumentTypeError
+        Not an array, not float32 (nothing is cast silently), of foreign byte order, masked, or not in CPU memory.
     """
     array = x if type(x) is np.ndarray else _from_foreign(x, name)
     if array.dtype != FLOAT32:
@@ -129,14 +135,21 @@ def _device(x: object) -> str:
 def logical_shape(x: np.ndarray, layout: str, channels: int, name: str) -> tuple[int, int, int, int]:
     """(N, C, H, W) of the physical array `x` in `layout`.
 
-    Args:
-        x: Physical array.
-        layout: Name or alias of its layout.
-        channels: Real channels, where the layout is blocked and cannot tell them: what the weights ask for.
-        name: The argument's name, for messages.
+    Parameters
+    ----------
+    x : np.ndarray
+        Physical array.
+    layout : str
+        Name or alias of its layout.
+    channels : int
+        Real channels, where the layout is blocked and cannot tell them: what the weights ask for.
+    name : str
+        The argument's name, for messages.
 
-    Raises:
-        ArgumentError: Unknown layout, wrong rank, or blocks that are not those of `channels`.
+    Raises
+    ------
+    ArgumentError
+        Unknown layout, wrong rank, or blocks that are not those of `channels`.
     """
     known = layouts.get(layout_name(layout, "in_layout" if name == "x" else "out_layout"))
     if x.ndim != known.rank:
@@ -153,8 +166,10 @@ def logical_shape(x: np.ndarray, layout: str, channels: int, name: str) -> tuple
 def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> None:
     """See that `x` has the physical shape of the problem's input (name "x") or output (any other name).
 
-    Raises:
-        ArgumentError: It has not; the message says the expected shape and the layout that asks for it.
+    Raises
+    ------
+    ArgumentError
+        It has not; the message says the expected shape and the layout that asks for it.
     """
     reads_input = name == "x"
     layout, logical = (problem.in_layout, problem.in_shape) if reads_input else (problem.out_layout, problem.out_shape)
@@ -166,14 +181,21 @@ def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> No
 def check_out(out: object, shape: tuple[int, ...], inputs: Iterable[np.ndarray | None] = ()) -> None:
     """See that a result of physical `shape` can be written to `out`.
 
-    Args:
-        out: A C-contiguous, writable float32 NumPy array.
-        shape: The physical shape of the result.
-        inputs: Arrays read while `out` is written; overlap is judged by the bounds of their memory.
+    Parameters
+    ----------
+    out : object
+        A C-contiguous, writable float32 NumPy array.
+    shape : tuple[int, ...]
+        The physical shape of the result.
+    inputs : Iterable[np.ndarray | None]
+        Arrays read while `out` is written; overlap is judged by the bounds of their memory.
 
-    Raises:
-        ArgumentTypeError: Not a NumPy array of float32.
-        ArgumentError: Of another shape, read-only, not C-contiguous, or overlapping an input.
+    Raises
+    ------
+    ArgumentTypeError
+        Not a NumPy array of float32.
+    ArgumentError
+        Of another shape, read-only, not C-contiguous, or overlapping an input.
     """
     if not isinstance(out, np.ndarray):
         raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", f"a {type(out).__name__}"))

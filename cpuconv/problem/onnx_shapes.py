@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> None:
     """Give inputs the stated shapes, and axes of the same name elsewhere the same sizes.
 
-    Raises:
-        ValueError: No such input, another number of axes, or another size than the model states.
+    Raises
+    ------
+    ValueError
+        No such input, another number of axes, or another size than the model states.
     """
     inputs = {value.name: value.type.tensor_type.shape.dim for value in _inputs(graph)}
     named: dict[str, int] = {}
@@ -36,8 +38,10 @@ def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> N
 def fix_batch(graph: onnx.GraphProto, batch: int | None) -> None:
     """Set the first axis of every input to `batch` (None: 1) where it is open, and all axes of the same name with it.
 
-    Raises:
-        ValueError: A batch is given, and no input leaves it open.
+    Raises
+    ------
+    ValueError
+        A batch is given, and no input leaves it open.
     """
     firsts = [value.type.tensor_type.shape.dim[0] for value in _inputs(graph) if value.type.tensor_type.shape.dim]
     free = [dim for dim in firsts if dim.dim_value < 1]

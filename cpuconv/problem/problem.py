@@ -32,22 +32,36 @@ class ConvProblem:
 
     Equal problems are equal keys: padding that no output reads is dropped, and padding is what the last output needs.
 
-    Attributes:
-        n, c, h, w: Batch (may be 0), input channels, input height and width.
-        k, r, s: Output channels, kernel height and width.
-        stride: (rows, columns), at least 1.
-        pads: (top, bottom, left, right), at least 0.
-        dilation: (rows, columns), at least 1; 1 is dense.
-        groups: Divides `c` and `k`.
-        in_layout, out_layout: Names from `layouts.NAMES`.
-        activation: Normalised by `cpuconv.problem.activation.normalize`.
-        residual: Whether an array of the output's shape is added before the activation.
-        threads: Threads that may share the work.
+    Attributes
+    ----------
+    n, c, h, w : int
+        Batch (may be 0), input channels, input height and width.
+    k, r, s : int
+        Output channels, kernel height and width.
+    stride : tuple[int, int]
+        (rows, columns), at least 1.
+    pads : tuple[int, int, int, int]
+        (top, bottom, left, right), at least 0.
+    dilation : tuple[int, int]
+        (rows, columns), at least 1; 1 is dense.
+    groups : int
+        Divides `c` and `k`.
+    in_layout, out_layout : str
+        Names from `layouts.NAMES`.
+    activation : activations.Activation | None
+        Normalised by `cpuconv.problem.activation.normalize`.
+    residual : bool
+        Whether an array of the output's shape is added before the activation.
+    threads : int
+        Threads that may share the work.
 
-    Raises:
-        ArgumentError: A size out of range, groups that do not divide, a kernel larger than the padded input, an
-            unknown layout or activation.
-        ArgumentTypeError: A size that is no integer.
+    Raises
+    ------
+    ArgumentError
+        A size out of range, groups that do not divide, a kernel larger than the padded input, an unknown layout or
+        activation.
+    ArgumentTypeError
+        A size that is no integer.
     """
 
     n: int
@@ -183,14 +197,19 @@ class ConvProblem:
     def parse(cls, text: str, **defaults: object) -> ConvProblem:
         """The problem of a key or of a benchdnn problem string.
 
-        Args:
-            text: ``mb1ic64ih56oc64oh56kh3ph1``, with an optional ``n"name"``, or what `key` gave. An omitted iw, ow,
-                kw, sw, pw, dw equals its h twin; mb, g and strides are 1, padding and dilation 0; without oh the far
-                padding equals the near one.
-            **defaults: Fields that `text` does not state (in_layout, out_layout, activation, residual, threads).
+        Parameters
+        ----------
+        text : str
+            ``mb1ic64ih56oc64oh56kh3ph1``, with an optional ``n"name"``, or what `key` gave. An omitted iw, ow, kw, sw,
+            pw, dw equals its h twin; mb, g and strides are 1, padding and dilation 0; without oh the far padding equals
+            the near one.
+        **defaults : object
+            Fields that `text` does not state (in_layout, out_layout, activation, residual, threads).
 
-        Raises:
-            ArgumentError: Not such a string, or no possible convolution.
+        Raises
+        ------
+        ArgumentError
+            Not such a string, or no possible convolution.
         """
         head, *words = re.sub(r'n"[^"]*"', " ", text, count=1).split() or [""]
         sizes = _sizes(head, text)

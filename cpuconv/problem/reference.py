@@ -14,16 +14,24 @@ def conv2d(
 ) -> np.ndarray:
     """activation(convolution + bias + residual) in float64.
 
-    Args:
-        x: Physical array in ``problem.in_layout``; channel tails are not read.
-        w: (K, C/groups, R, S).
-        bias: (K,) or None.
-        problem: The problem; its activation is applied, its threads are not.
-        residual: Physical array in ``problem.out_layout``, or None.
+    Parameters
+    ----------
+    x : np.ndarray
+        Physical array in ``problem.in_layout``; channel tails are not read.
+    w : np.ndarray
+        (K, C/groups, R, S).
+    bias : np.ndarray | None
+        (K,) or None.
+    problem : ConvProblem
+        The problem; its activation is applied, its threads are not.
+    residual : np.ndarray | None
+        Physical array in ``problem.out_layout``, or None.
 
-    Returns:
-        Physical float64 array in ``problem.out_layout``, channel tails zero. Taps that fall on padding are left out,
-        so a NaN or Inf among the weights spreads only where it meets real input.
+    Returns
+    -------
+    np.ndarray
+        Physical float64 array in ``problem.out_layout``, channel tails zero. Taps that fall on padding are left out, so
+        a NaN or Inf among the weights spreads only where it meets real input.
     """
     p = problem
     image = layouts.to_nchw(np.asarray(x, np.float64), p.in_layout, p.c).reshape(p.n, p.groups, p.cg, p.h, p.w)

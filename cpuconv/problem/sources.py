@@ -48,17 +48,25 @@ def load(
 ) -> list[Entry]:
     """Every 2-D convolution of a source, in its order, equal ones of a network merged.
 
-    Args:
-        source: Path of an ONNX file (extra ``onnx``), path of a text file with one benchdnn problem string or key a
-            line (``#`` starts a comment), or one such string.
-        layouts: Layouts in and out, where the source does not state them; None is NCHW for both.
-        threads: Threads of each problem, where the source does not state them.
-        batches: Sizes to take in turn for the first axis of a model's inputs, where it is open; without them 1.
-        inputs: Shapes of inputs of a model by name, as far as it leaves them open.
+    Parameters
+    ----------
+    source : str | os.PathLike[str]
+        Path of an ONNX file (extra ``onnx``), path of a text file with one benchdnn problem string or key a line (``#``
+        starts a comment), or one such string.
+    layouts : tuple[str, str] | None
+        Layouts in and out, where the source does not state them; None is NCHW for both.
+    threads : int
+        Threads of each problem, where the source does not state them.
+    batches : Sequence[int]
+        Sizes to take in turn for the first axis of a model's inputs, where it is open; without them 1.
+    inputs : Mapping[str, Sequence[int]] | None
+        Shapes of inputs of a model by name, as far as it leaves them open.
 
-    Raises:
-        SourceError: No such file, a line that is no problem (with its number), a model whose Conv nodes have
-            unknown shapes (naming the node), or one that does not admit `batches` or `inputs`.
+    Raises
+    ------
+    SourceError
+        No such file, a line that is no problem (with its number), a model whose Conv nodes have unknown shapes (naming
+        the node), or one that does not admit `batches` or `inputs`.
 
     Warns:
         CpuconvWarning: A model has Conv nodes that are not 2-D; they are left out.

@@ -2,8 +2,9 @@
 
 A kernel's name covers the sources that it is made from (`runtime.stamp`), its folder the versions of Numba and
 llvmlite and the target CPU with its features, so a change of any of them compiles anew instead of running stale code.
-Files are written whole and renamed into place, carry a checksum, and hold machine code only: nothing is unpickled.
-What others could have written is not loaded (`runtime.ownership`).
+Files hold machine code only: nothing is unpickled. They are written whole under a checksum, and what others could have
+written is not loaded (`runtime.kept`). This module is no part of a stamp: whoever changes what a file holds must change
+the folder's name.
 
 In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
 not grow for ever: programs hold theirs, and the latest are kept for the next program.
@@ -15,7 +16,6 @@ import collections
 import functools
 import hashlib
 import itertools
-import os
 import re
 import tempfile
 import threading
@@ -32,7 +32,7 @@ import numba
 
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
-from cpuconv.runtime import ownership
+from cpuconv.runtime import kept, ownership
 from cpuconv.runtime.stamp import stamp
 from cpuconv.runtime.target import target, target_machine
 
@@ -40,7 +40,6 @@ LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
 _lock = threading.RLock()
 _LINKED = 256  # files that a linker links
-_DIGEST = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,16 +177,9 @@ def load_or_compile(
 
 
 def _load(path: Path, load: Load) -> Code | None:
-    try:
-        with path.open("rb") as file:
-            if not ownership.is_ours(os.fstat(file.fileno())):
-                return None  # of the time when others could write here: compiled again and replaced
-            content = file.read()
-    except OSError:
-        return None
-    digest, body = content[:_DIGEST], content[_DIGEST:]
-    if hashlib.sha256(body).digest() != digest:
-        return None  # torn or damaged: compiled again and replaced
+    body = kept.read(path)
+    if body is None:
+        return None  # compiled, and a file that was damaged or could have been another's is replaced
     symbol, _, code = body.partition(b"\0")
     loaded = load(code, symbol.decode())
     Statistics.loaded += 1
@@ -195,11 +187,7 @@ def _load(path: Path, load: Load) -> Code | None:
 
 
 def _store(path: Path, code: bytes, symbol: str) -> None:
-    body = symbol.encode() + b"\0" + code
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(body).digest() + body)
-        os.replace(temporary, path)
+        kept.write(path, symbol.encode() + b"\0" + code)
     except OSError as error:
         warnings.warn(f"kernel {path.name} is not cached on disk: {error}", CpuconvWarning, stacklevel=2)

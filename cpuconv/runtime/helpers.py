@@ -1,9 +1,9 @@
-"""Threads of our own that help callers: each has a mailbox, a word in which a caller asks it to be a worker of a row.
+"""Threads of our own that help callers. Each has a mailbox: a word in which a caller asks it to be a worker of a row.
 
-A caller does not wait for a thread that has not begun when its row is done: it takes the request back. So a core that
-is busy with another process costs nothing but its help, where a barrier, as at the end of OpenMP's parallel regions,
-costs the rest of that process's time slice. Callers at once need no lock: a thread helps one of them, and who finds
-none idle works alone. A thread looks at its mailbox for a moment, and then sleeps on it (futex(2)); so does a
+When its row is done, a caller takes back the requests that no thread has begun, and waits for no such thread. So a core
+that is busy with another process costs only its help. A barrier, as at the end of OpenMP's parallel regions, would cost
+the rest of that process's time slice. Concurrent callers need no lock: a thread helps one of them, and a caller that
+finds no idle thread works alone. A thread polls its mailbox for a moment and then sleeps on it (futex(2)). So does a
 caller at the end, and the system can move the thread that it waits for to the caller's core.
 """
 
@@ -57,7 +57,7 @@ def _wake(board, place):
 
 @inline
 def _watch(place, value, pauses):
-    """Whether the word at `place` is no longer `value`, looked at so many times."""
+    """Poll the word at `place` so many times; whether it is no longer `value`."""
     for _ in range(pauses):
         if load(place) != value:
             return True
@@ -67,7 +67,7 @@ def _watch(place, value, pauses):
 
 @inline
 def ask(board, row):
-    """Ask idle threads to be workers 1, 2, … of a row; the number of workers, the caller included."""
+    """Ask idle threads to be workers 1, 2, … of a row; gives the number of workers, the caller included."""
     workers, found = word(row, WORKERS), 1
     for thread in range(word(board, THREADS)):
         if found == workers:
@@ -85,7 +85,7 @@ def ask(board, row):
 
 @inline
 def collect(board, row, workers):
-    """Take back what no thread has begun, and wait for the others."""
+    """Take back the requests that no thread has begun, and wait for the other threads."""
     for worker in range(1, workers):
         line = row + (FIRST_WORKER + worker) * LINE_BYTES
         mail = word(line, MAIL)
@@ -120,16 +120,21 @@ def _pauses(count):  # compiled below
 
 @functools.cache
 def _compiled(function: Callable[..., None]) -> Code:
-    """The C function of a word."""
+    """The C function of `function`, which takes one word."""
     compiled = functools.partial(compile_entry, njit(**OPTIONS)(function), (types.int64,))
     return load_or_compile(function.__name__, __name__, "", compiled)
 
 
 class Helpers:
-    """So many threads that wait for requests; `address` is that of their board.
+    """Threads that wait for requests, created by the system and not by Python.
 
-    They are the system's, not Python's: they run compiled code only, and need neither the interpreter's lock nor a
-    `threading` that nobody has replaced.
+    They run compiled code only, and so need neither the interpreter's lock nor the module `threading`, which programs
+    may replace.
+
+    Attributes
+    ----------
+    address : int
+        Address of the board, which holds the mailboxes.
     """
 
     layer = "own"
@@ -149,7 +154,7 @@ class Helpers:
         atexit.register(self.close, os.getpid())
 
     def close(self, process: int) -> None:
-        """End the threads of the process: none may run compiled code when that is freed."""
+        """End the threads before the process ends: compiled code is freed then, and none may be running it."""
         if os.getpid() != process:  # a child of fork, which has none of them
             return
         libc = ctypes.CDLL(None)
@@ -189,7 +194,7 @@ def _number() -> int | None:
 
 @functools.cache
 def _pause_seconds() -> float:
-    """Of one look at a word."""
+    """Seconds of one poll of a word."""
     code = _compiled(_pauses)
     pauses = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.address)
     times = []

@@ -1,8 +1,8 @@
 """The kernel decorator: one ABI, `kernel(tile, worker, before, part, parts, args)`, reached by C address.
 
 A kernel does one part (`part` of `parts`) of the work that `args` describes, in the workspace of `worker`, and returns
-nothing. `before` is the part that this worker did last of the same work, -1 for none: what it left in the workspace is
-still there. Which worker does which part is not known before, and no result depends on it.
+nothing. `before` is the last part of the same work that this worker did, -1 for none: its leftovers are still in the
+workspace. Any worker may do any part, and no result depends on which one does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Kernel:
 
 
 def compile_entry(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[bytes, str, Code]:
-    """Compile a dispatcher for `signature`: object code, name of the C entry, the entry."""
+    """Compile a dispatcher for `signature`; gives the object code, the name of the C entry, and the entry."""
     dispatcher.compile(signature)
     result = dispatcher.overloads[signature]
     symbol = result.fndesc.llvm_cfunc_wrapper_name

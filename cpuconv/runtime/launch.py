@@ -1,11 +1,10 @@
-"""The launcher: a program is an int64 table of (entry, argument block, parts for each worker), walked by one compiled
-function.
+"""The launcher: one compiled function that runs a program, an int64 table of (entry, argument block, parts a worker).
 
-The parts of a row are shared by its caller and threads that help it (`runtime.share`). These are our own
-(`runtime.helpers`), or those of Numba's threading layer: then a row is handed to the layer's `parallel_for`, the
-function that Numba's own parallel loops end in. Its signature, the same in all three layers: parallel_for(body, args,
-dims, steps, data, inner_ndim, array_count, threads), which calls body(args, dims, steps, data) for chunks of `dims[0]`
-items that start at address `args[0]`. So no kernel is compiled with `parallel=True`.
+The caller and the threads that help it share the parts of a row (`runtime.share`). The threads are our own
+(`runtime.helpers`) or those of Numba's threading layer. In the second case the row is handed to the layer's
+`parallel_for`, the function that Numba's own parallel loops end in. Its signature is the same in all three layers:
+parallel_for(body, args, dims, steps, data, inner_ndim, array_count, threads) calls body(args, dims, steps, data) for
+chunks of `dims[0]` items that start at address `args[0]`. So no kernel is compiled with `parallel=True`.
 """
 
 from __future__ import annotations
@@ -68,10 +67,15 @@ def _launcher() -> Any:
 
 
 class Program:
-    """A recorded sequence of kernel calls with their argument blocks (both kept alive here).
+    """A recorded sequence of kernel calls with their argument blocks; it keeps both alive.
 
-    Each has a number of parts for each worker: with several, who is done early takes over from the others; with none
-    it is run by one.
+    Parameters
+    ----------
+    rows : Sequence[tuple[Code, np.ndarray, int]]
+        Compiled kernel, argument block, and the number of parts for each worker. With several parts, a worker that is
+        done takes over parts of others; with 0, one worker runs the row.
+    threads : int
+        Most threads to run on.
     """
 
     def __init__(self, rows: Sequence[tuple[Code, np.ndarray, int]], threads: int) -> None:

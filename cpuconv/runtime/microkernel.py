@@ -1,7 +1,7 @@
 """Micro-kernels: innermost loops emitted straight to LLVM, without Numba's front end, and called by address.
 
-A driver (a `Kernel`) is compiled once; the micro-kernels it calls, one a tile, cost a tenth of that. All arguments
-are int64 words: addresses, byte strides, counts.
+A driver (a `Kernel`) is compiled once. It calls micro-kernels, one for each tile, which compile in a tenth of the
+time. All arguments are int64 words: addresses, byte strides, counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _lock = threading.Lock()  # llvmlite's identified types and pass builders are no
 class MicroKernel:
     """An emitter `emit(tile, builder, *words)`; `entry(tile)` compiles or loads the code for one tile.
 
-    schedule: the CPU that instructions are ordered for, by architecture; elsewhere that is the target's own.
+    Attributes
+    ----------
+    schedule : Mapping[str, str]
+        By architecture, the CPU that LLVM orders instructions for; other architectures keep the target's own order.
     """
 
     def __init__(self, emit: Callable[..., None], *, schedule: Mapping[str, str] = SCHEDULE) -> None:

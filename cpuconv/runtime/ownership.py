@@ -1,6 +1,6 @@
-"""Whose a folder of compiled kernels is: what others can write there is machine code of theirs, and is not run.
+"""Who may write to a folder of compiled kernels. Machine code that another user could have written is not run.
 
-POSIX owners and modes decide; other systems keep a user's cache folder to the user. Root is trusted: it could as well
+POSIX owners and modes decide; other systems keep a user's cache folder private. Root is trusted: it could as well
 change the interpreter, and images of containers hold kernels that root has compiled for whoever runs them.
 """
 
@@ -23,12 +23,17 @@ def is_ours(status: os.stat_result) -> bool:
 
 
 def claim(*folders: Path) -> str | None:
-    """Make the folders, each inside the one before, where they are missing; the first `fault` of one, if any.
+    """Make the folders, each inside the one before, where they are missing.
+
+    Returns
+    -------
+    str | None
+        The first `fault` of one of them, if any.
 
     Raises
     ------
     OSError
-        One cannot be made.
+        A folder cannot be made.
     """
     for each in folders:
         each.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
@@ -38,7 +43,7 @@ def claim(*folders: Path) -> str | None:
 
 
 def fault(folder: Path) -> str | None:
-    """Why others may have put something into a folder, and how to mend that; None if they cannot.
+    """Why other users may have written to a folder, and how to mend that; None if they cannot.
 
     Raises
     ------

@@ -1,11 +1,12 @@
-"""How the parts of a row are shared by who is running.
+"""How workers share the parts of a row: work stealing from runs of parts.
 
-The parts of a row are as many for each worker. A worker begins with a run of its own, whose output lies where its
-next layer's input does, and takes it from the front; with none left it takes from the back of the others'. So a worker
-that another process delays has less to do, and the part that it is at is all that the others wait for. What is left
-of a run is one word, changed by compare-and-swap: the first part, and 2³² times the part after the last.
+Each worker starts with a run of the same number of parts; its output lies where the same worker's input of the next
+layer will lie. It takes parts from the front of its own run, and when that is empty, from the back of another worker's.
+So a worker that another process delays does fewer parts, and the others wait at most for the part that it is doing. The
+rest of a run is one word, changed by compare-and-swap: the first part, plus 2³² times the part after the last.
 
-A row lies in memory as a line of words that all read, a line for `parallel_for`, and a line for each worker.
+A row lies in memory as one line of words that all workers read, one line for `parallel_for`, and a line for each
+worker.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def back(left):
 
 @inline
 def _take(place, own):
-    """A part of the run at `place`, from the front if it is the worker's own, or -1."""
+    """Take a part of the run at `place`, from the front if it is the worker's own; -1 if none is left."""
     while True:
         left = load(place)
         if is_empty(left):
@@ -63,7 +64,7 @@ def _take(place, own):
 
 @inline
 def begin(row, entry, block, each):
-    """Make the row ready: `each` parts for each worker."""
+    """Prepare the row: `each` parts for each worker."""
     workers = word(row, WORKERS)
     put(row, ENTRY, entry)
     put(row, BLOCK, block)
@@ -74,7 +75,7 @@ def begin(row, entry, block, each):
 
 @inline
 def work(me):
-    """Do parts of a row as the worker whose line is `me`, until none is left."""
+    """As the worker whose line is `me`, do parts of a row until none is left."""
     row = word(me, ROW)
     worker, workers = word(me, NUMBER), word(row, WORKERS)
     before = -1
@@ -89,7 +90,7 @@ def work(me):
 
 
 def new_row(workers: int) -> np.ndarray:
-    """A row for so many workers, on cache lines of its own."""
+    """A row for this number of workers, on cache lines of its own."""
     raw = np.zeros((FIRST_WORKER + workers + 1) * LINE, np.int64)
     start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
     row = raw[start : start + (FIRST_WORKER + workers) * LINE]

@@ -12,10 +12,10 @@ from numba.core.runtime import rtsys
 
 @functools.lru_cache(maxsize=1)
 def target() -> tuple[str, str, str]:
-    """Triple, CPU name and features.
+    """Triple, CPU name and features of the target.
 
-    They are Numba's; but a CPU named by NUMBA_CPU_NAME alone is taken without the host's features, which Numba would
-    add: they belong to another machine.
+    They are Numba's, with one exception: for a CPU named by NUMBA_CPU_NAME alone, Numba would add the host's features,
+    which belong to another machine; they are left out.
     """
     rtsys.initialize(cpu_target.target_context)  # also LLVM's native target; kernels may name its symbols
     triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()

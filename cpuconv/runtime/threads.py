@@ -1,9 +1,9 @@
-"""Threads: how many, and whose.
+"""Threads: how many, and which.
 
-They are our own (`runtime.helpers`) where these can sleep, unless NUMBA_THREADING_LAYER names one of Numba's layers;
-a child of `fork` starts new ones. Of the layers, `omp` and `tbb` take calls from several Python threads at once;
-`workqueue` kills the process then, so launches on it go through a lock. A child of `fork` inherits a layer's pool
-dead: it runs serially, and says so once.
+Threads are our own (`runtime.helpers`) where these can sleep, unless NUMBA_THREADING_LAYER names one of Numba's layers;
+a child of `fork` starts new ones. Of Numba's layers, `omp` and `tbb` accept calls from several Python threads at once.
+`workqueue` kills the process then, so launches on it go through a lock. After `fork` a child cannot use the pool of a
+layer: it runs serially, with one warning.
 """
 
 from __future__ import annotations
@@ -37,14 +37,24 @@ def maximum_threads() -> int:
 
 
 def get_num_threads() -> int | str:
-    """Number of threads that `conv2d` and `plan` use when not told otherwise; "auto": the fastest for each shape."""
+    """The number of threads that `conv2d` and `plan` use by default.
+
+    Returns
+    -------
+    int or str
+        "auto": for each shape as many as are fastest.
+    """
     return _count if _count is not None else maximum_threads()
 
 
 def set_num_threads(n: int | str) -> None:
-    """Set the default number of threads: 1 to the number of cores this process may use, or "auto".
+    """Set the default number of threads.
 
-    Those are the cores of its affinity, and no more than a control group's quota grants whole (1.5 cores: one).
+    Parameters
+    ----------
+    n : int or "auto"
+        From 1 to the number of cores that this process may use: the cores of its affinity, and at most the whole cores
+        that a control group's quota grants (a quota of 1.5 cores: one).
 
     Raises
     ------
@@ -58,14 +68,14 @@ def set_num_threads(n: int | str) -> None:
 
 
 def wanted_threads(n: int | str | None, name: str = "threads") -> int | str:
-    """A valid thread count or "auto" from a user's value; None gives the default."""
+    """A valid number of threads or "auto" from a user's value; None gives the default."""
     if n is None:
         return get_num_threads()
     return AUTO if isinstance(n, str) and n == AUTO else check_threads(n, name)
 
 
 def check_threads(n: int | None, name: str = "threads") -> int:
-    """A valid thread count from a user's value; None gives the default, or where that is "auto" the maximum."""
+    """A valid number of threads from a user's value; None gives the default, or the maximum where that is "auto"."""
     if n is None:
         return maximum_threads() if _count in (None, AUTO) else int(_count)
     if isinstance(n, bool) or not hasattr(n, "__index__"):

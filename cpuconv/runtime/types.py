@@ -1,9 +1,8 @@
-"""Numba types of the two things every kernel is made of: a tile (compile-time) and an argument block (run-time).
+"""Numba types of a kernel's two arguments: a tile (compile-time) and an argument block (run-time).
 
-A tile is a frozen dataclass whose values are part of its Numba type, like a C++ template argument: reading
-``tile.v`` in a kernel gives a constant, a member that is a tile itself gives that tile, and intrinsics read the same
-values to emit code. An argument block is the address of int64 words; ``args.x`` loads the word that the kernel
-declared under that name.
+A tile is a frozen dataclass whose values are part of its Numba type, like a C++ template argument. In a kernel,
+``tile.v`` is a constant, a member that is a tile gives that tile, and intrinsics read the same values to emit code. An
+argument block is the address of int64 words; ``args.x`` loads the word that the kernel declared under that name.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ I64 = ir.IntType(64)
 
 
 def tile_text(tile: Any) -> str:
-    """One line that says every value of a tile: its identity in caches."""
+    """One line with every value of a tile: its identity in caches."""
     fields = (f"{f.name}={getattr(tile, f.name)!r}" for f in dataclasses.fields(tile))
     return f"{type(tile).__name__}({','.join(fields)})"
 

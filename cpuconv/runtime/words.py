@@ -23,7 +23,7 @@ _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": _ISB, "arm64": _ISB
 
 
 def _typed(count: int, codegen: Callable[[Any, list[Any]], Any]) -> Any:
-    """(signature, code generator) of an intrinsic of `count` words; codegen(builder, words) gives a word or None."""
+    """Signature and code generator of an intrinsic of `count` words; codegen(builder, words) gives a word or None."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         result = codegen(builder, list(arguments))
@@ -70,7 +70,7 @@ def store(typingctx: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def swap_if(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
-    """Set the word at `address` if it is `expected`; whether it was."""
+    """Set the word at `address` if it is `expected`; gives whether it was."""
 
     def codegen(builder: Any, given: list[Any]) -> Any:
         pair = builder.cmpxchg(_at(builder, given[0]), given[1], given[2], _ORDER, _ORDER)
@@ -81,7 +81,7 @@ def swap_if(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
 
 @intrinsic
 def pause(typingctx: Any) -> Any:
-    """A moment for the other thread of the core, and for memory."""
+    """Pause for a moment, in favour of the core's other hardware thread."""
 
     def codegen(builder: Any, given: list[Any]) -> Any:
         name, operands = _PAUSES.get(builder.module.triple.partition("-")[0], ("", ()))

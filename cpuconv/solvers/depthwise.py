@@ -23,8 +23,17 @@ ROUNDING = ()
 
 @dataclass(frozen=True)
 class Params:
-    """rows × cols outputs a tile; held (1) weights of the whole kernel or (0) of one kernel row at a time in
-    registers; `block` tile rows a packed band (0: blocked input, read in place)."""
+    """A depthwise tile.
+
+    Attributes
+    ----------
+    rows, cols : int
+        Outputs of a tile.
+    held : int
+        1: the weights of the whole kernel stay in registers; 0: those of one kernel row at a time.
+    block : int
+        Tile rows of a packed band; 0: blocked input, read in place.
+    """
 
     rows: int
     cols: int

@@ -26,7 +26,17 @@ ROUNDING = ()
 
 @dataclass(frozen=True)
 class Params:
-    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band (0: all)."""
+    """A tile and its bands.
+
+    Attributes
+    ----------
+    v : int
+        Weight vectors of a tile.
+    rows, cols : int
+        Output pixels of a tile.
+    block : int
+        Tile rows of a band; 0: all.
+    """
 
     v: int
     rows: int

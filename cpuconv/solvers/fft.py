@@ -1,10 +1,11 @@
-"""FFT convolution by tiles: for dense kernels of five and more, where a sum of r·s products a pixel is dear.
+"""FFT convolution by tiles: for dense kernels of five and more, where r·s products for each pixel are expensive.
 
 Sources: Zlateski, Jia, Li and Durand, "FFT Convolutions are Faster than Winograd on Modern CPUs, Here is Why" (2018):
 tiles whose transforms stay in cache (overlap-save), and complex products by three real ones (Gauss) or by four; Cooley
-and Tukey (1965). Three are fewer FMAs; four are formed from two planes and not three, which are fewer bytes of weights
-and transforms. Both are candidates. A tile of rows×cols inputs gives the outputs whose taps all lie inside it; the
-weights' transforms carry the normalisation, and their conjugates make the circular convolution a correlation.
+and Tukey (1965). Three products take fewer FMAs. Four are formed from two planes instead of three, which takes fewer
+bytes of weights and transforms. Both are candidates. A tile of rows×cols inputs gives the outputs whose taps all lie
+inside it. The transforms of the weights include the normalisation, and their conjugates turn the circular convolution
+into a correlation.
 """
 
 from __future__ import annotations
@@ -55,8 +56,23 @@ _WORTH_TAPS = 25  # fewer taps than this, and only one candidate is tried
 
 @dataclass(frozen=True)
 class Params:
-    """Input tile rows×cols; real products of a complex one, three (Gauss) or four; v weight vectors × n tiles a GEMM
-    tile; `block` tiles in L2; `chunk` panels at a time."""
+    """A transform and its GEMM.
+
+    Attributes
+    ----------
+    rows, cols : int
+        Inputs of a tile.
+    products : int
+        Real products of a complex one: three (Gauss) or four.
+    v : int
+        Weight vectors of a GEMM tile.
+    n : int
+        Tiles of a GEMM tile.
+    block : int
+        Tiles whose transforms stay in L2.
+    chunk : int
+        Weight panels whose products are formed at a time.
+    """
 
     rows: int
     cols: int
@@ -94,7 +110,7 @@ def planes(rows: int, cols: int, products: int) -> Planes:
 
 
 def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int, int]:
-    """Additions and multiplications of a tile, forward and back, Gauss's sums with them."""
+    """Additions and multiplications of a tile, forward and back, including Gauss's sums."""
     half = cols // 2
     column = SIZES[rows][0]
     sums = rows * half if products == GAUSS else 0
@@ -106,8 +122,11 @@ _FORMS = [(rows, cols, products) for rows in SIZES for cols in SIZES for product
 
 @functools.cache
 def _figures() -> np.ndarray:
-    """Of each of `_FORMS`: rows, columns, planes, products, operations forward, backward for the columns, and backward
-    for each row of outputs."""
+    """What the choice needs of each of `_FORMS`, as arrays.
+
+    Rows, columns, planes, products, operations forward, operations backward for the columns, and operations backward
+    for each row of outputs.
+    """
     kinds = [planes(*form) for form in _FORMS]
     counts = [(each.count, each.products) for each in kinds]
     work = [(*_operations(*form, 0), SIZES[form[1]][2]) for form in _FORMS]
@@ -115,7 +134,7 @@ def _figures() -> np.ndarray:
 
 
 def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
-    """Which of `_FORMS` can run the problem, and what they are."""
+    """Which of `_FORMS` can run the problem, and their figures."""
     rows, cols, count = _figures()[:3]
     reach = problem.effective_kernel
     able = np.flatnonzero((rows >= reach[0]) & (cols >= reach[1]) & (count <= _most_planes(problem)))
@@ -126,8 +145,10 @@ def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
 
 
 def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
-    """Tile sizes, and products of a complex one, with the least work for a whole plane; of rows×cols and cols×rows,
-    the better."""
+    """Tile sizes and products of a complex number that take the least work for a whole plane.
+
+    Of rows×cols and cols×rows, the better one.
+    """
     able, (tiles, count, products, forward, backward) = _able(problem)
     moved = _MOVED * count
     work = (products * tiles + count * _WEIGHTS_READ) * float(problem.c * problem.k)

@@ -1,8 +1,8 @@
-"""First layers: few input channels, read from planes (NCHW), so that no lane is spent on channels that are not there.
+"""First layers: few input channels, read as planes (NCHW), so that no lane is spent on channels that do not exist.
 
-Source: the NCHW-input convolutions of oneDNN and MLAS; here the reduction runs over (channel, kernel row) segments of
+Source: the NCHW-input convolutions of oneDNN and MLAS. Here the reduction runs over (channel, kernel row) segments of
 whole kernel rows, and every sum stays in registers. The input rows of an output row block are packed, with their
-padding, into a planar band that stays in L1 or L2; any input layout serves.
+padding, into a planar band that stays in L1 or L2; the input may have any layout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ _LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
 
 @dataclass(frozen=True)
 class Params:
-    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band (0: all)."""
+    """A tile and its bands.
+
+    Attributes
+    ----------
+    v : int
+        Weight vectors of a tile.
+    rows, cols : int
+        Output pixels of a tile.
+    block : int
+        Tile rows of a band; 0: all.
+    """
 
     v: int
     rows: int

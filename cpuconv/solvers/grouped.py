@@ -23,7 +23,15 @@ ROUNDING = ()
 
 @dataclass(frozen=True)
 class Params:
-    """rows × cols outputs a tile; `block` tile rows a packed band (0: blocked input, read in place)."""
+    """A grouped tile.
+
+    Attributes
+    ----------
+    rows, cols : int
+        Outputs of a tile.
+    block : int
+        Tile rows of a packed band; 0: blocked input, read in place.
+    """
 
     rows: int
     cols: int

@@ -1,8 +1,8 @@
-"""im2col and GEMM with fused, tiled packing: any stride, padding, dilation, groups and layouts; nothing is too odd.
+"""im2col and GEMM with fused, tiled packing: for any stride, padding, dilation, groups and layouts.
 
 Sources: Chellapilla, Puri, Simard, "High Performance Convolutional Neural Networks for Document Processing" (2006)
 for the lowering; Goto and van de Geijn (TOMS 2008) for the blocks. The matrix never exists as a whole: the columns of
-one block of output pixels are packed, stay in L2 under all weight panels, and give way to the next.
+one block of output pixels are packed, stay in L2 while all weight panels use them, and are then replaced by the next.
 """
 
 from __future__ import annotations
@@ -53,7 +53,17 @@ _VECTOR_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to load, and to store, a vector of p
 
 @dataclass(frozen=True)
 class Params:
-    """v weight vectors × n pixels a tile; `block` tiles of pixels under one set of columns."""
+    """A tile and its columns.
+
+    Attributes
+    ----------
+    v : int
+        Weight vectors of a tile.
+    n : int
+        Pixels of a tile.
+    block : int
+        Tiles of pixels that share one set of columns.
+    """
 
     v: int
     n: int
@@ -67,7 +77,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def unroll(depth: int) -> int:
-    """Rows of a reduction step that pad `depth` the least; the larger of equals."""
+    """Rows of a reduction step that pad `depth` the least; of equals, the larger."""
     return min((u for u in _UNROLLS if u <= depth), key=lambda u: (-depth % u, -u), default=depth)
 
 
@@ -111,7 +121,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
-    """Cycles of packing, of the way to the output, and of traffic, beside those of the tiles of a plane."""
+    """Cycles of a plane beside those of its tiles: packing, moving sums to the output, and traffic."""
     isa = machine.isa
     vectors, depth, _ = sizes(problem, isa)
     planes = problem.n * problem.groups

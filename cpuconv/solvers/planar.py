@@ -1,8 +1,8 @@
-"""GEMM whose vectors run along the pixels of a plane, weights broadcast: planes in and out without a transposition.
+"""GEMM with vectors along the pixels of a plane and broadcast weights: planes in and out without a transposition.
 
 Sources: the SGEMM convolution of MLAS (ONNX Runtime), which packs pixels as the wide operand; Goto and van de Geijn,
-"Anatomy of High-Performance Matrix Multiplication" (TOMS 2008), for panels and for parts of the reduction. What it is
-worth, and where, is told in docs/decisions/0020-pixel-vectors.md.
+"Anatomy of High-Performance Matrix Multiplication" (TOMS 2008), for panels and for parts of the reduction.
+docs/decisions/0020-pixel-vectors.md says where it wins, and by how much.
 """
 
 from __future__ import annotations
@@ -55,7 +55,19 @@ _STORE_CYCLES = 2.0  # of a vector of sums, beside the store: rows of planes beg
 
 @dataclass(frozen=True)
 class Params:
-    """v pixel vectors × n output channels a tile; parts of the reduction; whether planes in the input are packed."""
+    """A tile and its panels.
+
+    Attributes
+    ----------
+    v : int
+        Pixel vectors of a tile.
+    n : int
+        Output channels of a tile.
+    parts : int
+        Parts of the reduction.
+    packed : int
+        1: planes of the input are packed; 0: they are read in place.
+    """
 
     v: int
     n: int
@@ -79,7 +91,7 @@ def is_plain(problem: ConvProblem) -> bool:
 
 
 def most_channels(isa: Isa, v: int, loose: int) -> int:
-    """Output channels of a tile of v pixel vectors and `loose` pixels that stay in registers; 0: none do."""
+    """Most output channels of a tile of v pixel vectors and `loose` pixels that stay in registers; 0: none do."""
     if not loose:
         return isa.pixels[v - 1]
     beside = v + loose + (1 if isa.broadcast_operand else 3)  # pixels, sums of the loose, a scalar (and what it meets)
@@ -119,9 +131,9 @@ def shapes(isa: Isa, kernels: int, pixels: int, depth: int) -> tuple[tuple[int, 
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """The best tiles by the model, panels whole or in parts that stay in L1, planes packed or read in place.
+    """The best tiles by the model; panels whole or in parts that stay in L1, planes packed or read in place.
 
-    Planes of a single panel are a panel as they are.
+    A plane that is a single panel is read in place.
     """
     depth, pixels = reduction(problem), problem.oh * problem.ow
     planes = problem.in_layout == problem.out_layout == "NCHW"
@@ -282,12 +294,12 @@ def bind(
 
 
 def _most_parts(depth: int) -> int:
-    """Parts of a reduction, at most: each has a whole segment, the last one the rest besides."""
+    """Most parts of a reduction: each has a whole segment, and the last one the rest."""
     return max(1, divide(depth, _UNROLL) - bool(depth % _UNROLL))
 
 
 def _chunks(threads: int, units: int, tiles: int) -> int:
-    """Chunks of weight tiles, for `units` panels, that let threads share evenly, or nearly so."""
+    """Chunks of weight tiles that share the work of `units` panels among threads evenly, or nearly so."""
     most = min(tiles, threads)
     even = (count for count in range(1, most) if units * count % threads == 0 or units * count >= 16 * threads)
     return next(even, most)

@@ -26,7 +26,17 @@ _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
 @dataclass(frozen=True)
 class Params:
-    """v weight vectors × rows × cols pixels a tile; `block` tiles of pixels a block (0: all)."""
+    """A tile and its blocks.
+
+    Attributes
+    ----------
+    v : int
+        Weight vectors of a tile.
+    rows, cols : int
+        Output pixels of a tile.
+    block : int
+        Tiles of a block of pixels; 0: all.
+    """
 
     v: int
     rows: int

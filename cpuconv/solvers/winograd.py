@@ -49,7 +49,21 @@ _WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this
 
 @dataclass(frozen=True)
 class Params:
-    """Output tile rows×cols; v weight vectors × n tiles a GEMM tile; `block` tiles in L2; `chunk` panels at a time."""
+    """A transform and its GEMM.
+
+    Attributes
+    ----------
+    rows, cols : int
+        Outputs of a tile.
+    v : int
+        Weight vectors of a GEMM tile.
+    n : int
+        Tiles of a GEMM tile.
+    block : int
+        Tiles whose transforms stay in L2.
+    chunk : int
+        Weight panels whose products are formed at a time.
+    """
 
     rows: int
     cols: int
@@ -85,10 +99,10 @@ class _Counter:
         self.count = 0
 
     def constant(self, value: float) -> None:
-        """Free."""
+        """Costs nothing."""
 
     def add(self, *values: object) -> int:
-        """One more."""
+        """Count one more operation."""
         self.count += 1
         return self.count
 
@@ -123,7 +137,9 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:
-    """Output tile sizes of an axis, each with the one before: where that covers all outputs, this is not worth it."""
+    """Output tile sizes of an axis, each with the next smaller: where that covers all outputs, the larger is not worth
+    it.
+    """
     if kernel == 1:
         return [(1, 0)]
     found = [a - kernel + 1 for a in sorted(POINTS) if kernel < a <= LARGEST[both]]
@@ -132,8 +148,11 @@ def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=64)
 def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray]:
-    """Tile sizes of a kernel; and of each its rows, the rows of the next smaller, columns, those of the next smaller,
-    planes, and operations forward and backward."""
+    """Tile sizes of a kernel with what the choice needs of them, as arrays.
+
+    Of each: its rows, the rows of the next smaller, columns, those of the next smaller, planes, and operations forward
+    and backward.
+    """
     both = min(r, s) > 1
     pairs = [(down, across) for down in _axis(r, both) for across in _axis(s, both)]
     sizes = [(down[0], across[0]) for down, across in pairs]
@@ -144,7 +163,7 @@ def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray]:
 
 
 def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
-    """Which of the kernel's tile sizes are worth it for the plane, and what they are."""
+    """Which of the kernel's tile sizes are worth it for the plane, and their figures."""
     down, across = problem.dilation
     _, figures = _figures(problem.r, problem.s)
     able = np.flatnonzero((figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across)))

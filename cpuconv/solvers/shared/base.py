@@ -1,4 +1,4 @@
-"""What solvers and plans share: operands, steps, workspace, cost; and the shape of a solver.
+"""What solvers and plans share: operands, steps, workspace, cost; and the parts of a solver.
 
 A solver is a module with the parts below, in this order. `Params` is a frozen dataclass; its text is the candidate's
 name, in the store and in `plan.algorithm`.
@@ -10,18 +10,19 @@ name, in the store and in `plan.algorithm`.
     bound(problem, machine) -> float                    seconds that no candidate's estimate is below, found cheaply
     cost(problem, params, machine) -> Cost              lower bound and estimate
     layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides.
-                                                        Of params None: what every candidate needs
+                                                        With params None: what every candidate needs
     packing(problem, params, isa) -> Packing            the form in which weights are read
     bind(problem, params, isa, space, x, y, residual) -> list[Step]
 
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
 
-A `Packing` (solvers/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
-can share one copy.
+A `Packing` (solvers/shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and
+candidates can share one copy.
 
-A choice asks for `bound` first, and for the candidates only of solvers whose bound is not above the best estimate yet:
-what is true of the best candidate with ideal tiles (operations, memory once) is worth most; a test holds it to be true.
+A choice asks every solver for `bound` first, and lists the candidates only of solvers whose bound is below the best
+estimate so far. A bound should be as high as it can be while it holds: operations and memory traffic, once each, of the
+best candidate with ideal tiles. A test checks that it holds.
 
 What can run is kept apart from what is worth running. The workspace of a candidate is what `bind` reserves.
 """
@@ -52,7 +53,15 @@ _PART_FLOPS = 1e6  # some 10 µs: taking a part costs a hundredth of that
 
 @dataclass(frozen=True)
 class Ref:
-    """An address known when a plan is called: `name` is x, y, residual, w, bias or workspace; `offset` in bytes."""
+    """An address that is known when a plan is called.
+
+    Attributes
+    ----------
+    name : str
+        "x", "y", "residual", "w", "bias" or "workspace".
+    offset : int
+        Bytes from it.
+    """
 
     name: str
     offset: int = 0
@@ -109,7 +118,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds: no run is faster than `bound`; `estimate` is what the model expects."""
+    """Seconds of a candidate.
+
+    Attributes
+    ----------
+    bound : float
+        No run is faster.
+    estimate : float
+        The time that the model expects.
+    """
 
     bound: float
     estimate: float
@@ -160,13 +177,13 @@ def window_args(problem: ConvProblem) -> dict[str, int]:
 
 
 def parts_each(problem: ConvProblem, units: int) -> int:
-    """Parts for each worker of work in so many units: enough for others to take over, and worth it."""
+    """Parts for each worker of work in `units` units: enough for others to take over, and large enough to pay."""
     workers = max(1, problem.threads)
     return max(1, min(_MOST_PARTS, units // workers, int(problem.flops / _PART_FLOPS / workers)))
 
 
 def span(problem: ConvProblem, strides: Strides) -> int:
-    """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
+    """Bytes from the first element of the input that all lie within its memory; 0 if a stride is negative."""
     if min(strides) < 0:
         return 0
     steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
@@ -187,12 +204,12 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray
 
 
 def params_text(params: Any) -> str:
-    """ "v=2,n=14" from a Params dataclass."""
+    """The text of a Params dataclass, as in "v=2,n=14"."""
     return ",".join(f"{f.name}={getattr(params, f.name)}" for f in dataclasses.fields(params))
 
 
 def parse_params(kind: type, text: str) -> Any:
-    """The reverse of `params_text`: integers only.
+    """A Params dataclass from the text that `params_text` makes; integers only.
 
     Raises
     ------

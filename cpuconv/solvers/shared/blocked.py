@@ -85,7 +85,7 @@ def geometry(problem: ConvProblem, isa: Isa) -> Geometry:
 
 
 def reach(problem: ConvProblem) -> tuple[int, int]:
-    """Input rows and columns under one output pixel."""
+    """Input rows and columns that one output pixel reads."""
     return (problem.r - 1) * problem.dilation[0] + 1, (problem.s - 1) * problem.dilation[1] + 1
 
 
@@ -253,9 +253,10 @@ def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
 
 
 def _share(problem: ConvProblem, blocks: int, tiles: int, panels: int) -> tuple[int, int]:
-    """Blocks of tiles and chunks of panels that leave the slowest worker the least: as given, finer blocks, or chunks.
+    """Blocks of tiles and chunks of panels for which the slowest worker has the least work: as given, finer blocks, or
+    chunks.
 
-    Ties go to the earlier option, which rereads less.
+    Of equal options the earlier one is taken, which rereads less.
     """
     threads, images = problem.threads, max(1, problem.n)
     finer = min(tiles, divide(blocks, threads) * threads)
@@ -279,7 +280,7 @@ def _table(problem: ConvProblem, plane: int, line: int, pixel: int, channels: in
 def cost(
     problem: ConvProblem, shape: Any, machine: Machine, height: int, width: int, band: bool, planar: bool = False
 ) -> Cost:
-    """Cycles of the tiles and of the traffic beside them, over threads."""
+    """Seconds of the tiles and of the traffic beside them, over threads."""
     isa = machine.isa
     sizes = geometry(problem, isa)
     tile = Tile(shape.v, shape.rows, shape.cols)

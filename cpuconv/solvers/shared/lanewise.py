@@ -44,7 +44,19 @@ _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
 @dataclass(frozen=True)
 class Shape:
-    """rows × cols outputs a tile; `held`: the whole kernel in registers; `block` tile rows a band (0: in place)."""
+    """A tile and its bands.
+
+    Attributes
+    ----------
+    rows, cols : int
+        Outputs of a tile.
+    held : bool
+        Whether the weights of the whole kernel stay in registers.
+    block : int
+        Tile rows of a band; 0: the input is read in place.
+    mix : int
+        Channels of a group.
+    """
 
     rows: int
     cols: int
@@ -54,7 +66,7 @@ class Shape:
 
 
 class Kernel(NamedTuple):
-    """What the inside of a tile depends on, beside the tile."""
+    """What the cost of a tile depends on, beside the tile."""
 
     r: int
     s: int
@@ -72,8 +84,13 @@ class Kernel(NamedTuple):
 class Columns:
     """How tiles cover an output row in place.
 
-    The first tile starts at 0 and the last ends at the width; those between start at low … high, where their windows
-    lie inside the input. `left`, `inner`, `right`: the columns [first, last) of their windows that exist.
+    The first tile starts at 0 and the last ends at the width. Those between start at low … high, where their windows
+    lie inside the input.
+
+    Attributes
+    ----------
+    left, inner, right : tuple[int, int]
+        Columns [first, last) of the windows that exist, of the first tile, of those between, and of the last.
     """
 
     count: int
@@ -124,7 +141,7 @@ def columns(problem: ConvProblem, cols: int, in_place: bool) -> Columns | None:
 
 
 def sums_alive(kernel: Kernel, shape: Shape) -> int:
-    """Outputs under way at once: all of the tile or, held, those under one input row."""
+    """Outputs held at once: all of the tile or, with `held`, those under one input row."""
     outputs = shape.rows * shape.cols
     if not shape.held:
         return outputs
@@ -134,8 +151,10 @@ def sums_alive(kernel: Kernel, shape: Shape) -> int:
 
 
 def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
-    """Vectors alive at once: sums, weights, an input vector and its permutation; looped code is scheduled more
-    freely and needs two more."""
+    """Vector registers that a tile needs: sums, weights, an input vector and its permutation.
+
+    LLVM orders looped code more freely, which takes two more.
+    """
     spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand)
     if shape.held:
         weights = kernel.r * kernel.s
@@ -146,7 +165,7 @@ def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
 
 
 def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
-    """Whether a tile stays in registers and its code small."""
+    """Whether a tile stays in registers and its code is small."""
     outputs = shape.rows * shape.cols
     body = outputs * kernel.s * (kernel.r if shape.held else shape.mix)
     return (

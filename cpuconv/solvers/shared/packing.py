@@ -1,7 +1,8 @@
 """Packed weights: what a form is, and how the packing kernel is told to make it.
 
-A form is a frozen value that holds only what packed weights depend on: problems of other sizes, candidates of other
-blocks and solvers that read weights in the same order share one. Equal forms pack equal weights to the same bytes.
+A form is a frozen value that holds only what packed weights depend on. So problems of other sizes, candidates with
+other blocks, and solvers that read weights in the same order share one form. Equal forms pack equal weights to the same
+bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ _PARALLEL_BYTES = 1 << 18  # packed; below this, one thread is done before other
 
 @dataclass(frozen=True)
 class Filters:
-    """Output channels in vectors: `groups` of `k`, each in panels of `v` vectors; the last panel of a group overlaps
-    the one before."""
+    """Output channels in vectors: `groups` of `k`, each in panels of `v` vectors.
+
+    The last panel of a group overlaps the one before.
+    """
 
     lanes: int
     v: int
@@ -55,8 +58,19 @@ class Filters:
         return self.v * self.lanes * FLOAT
 
     def table(self, filter_step: int, group: int, panel: int, pairs: int, distances: np.ndarray) -> np.ndarray:
-        """The kernel's table of vectors: a group is `group` bytes, and a panel `panel`; `pairs` is where those of a
-        group start. `distances`: bytes to each filter of a whole vector and of the last of a group."""
+        """The packing kernel's table of vectors.
+
+        Parameters
+        ----------
+        filter_step : int
+            Bytes from a filter of the weights to the next.
+        group, panel : int
+            Bytes of a group and of a panel of the packed form.
+        pairs : int
+            Bytes from the start of a group to its pairs of planes.
+        distances : numpy.ndarray
+            Bytes to each filter of a whole vector, and of the last vector of a group.
+        """
         number = np.arange(self.panels * self.v)
         in_panel, at = number % self.v, number // self.v
         vector = np.minimum(at * self.v, self.vectors - self.v) + in_panel
@@ -87,8 +101,10 @@ class _Elements:
 
 
 def _elements(strides: Sequence[int], targets: np.ndarray, longest: int) -> _Elements:
-    """Elements with these byte strides of axes, and the place of each (an array of the same axes); runs are cut into
-    spans of `longest` or fewer."""
+    """Elements with these byte strides of axes, and the place of each (an array of the same axes).
+
+    Runs are cut into spans of at most `longest`.
+    """
     axes = sorted(range(targets.ndim), key=lambda axis: -abs(strides[axis]) if targets.shape[axis] > 1 else -math.inf)
     shape = targets.shape
     outer, count, step = axes[:-1], shape[axes[-1]], strides[axes[-1]]
@@ -108,7 +124,7 @@ def _elements(strides: Sequence[int], targets: np.ndarray, longest: int) -> _Ele
 
 @dataclass(frozen=True)
 class Job:
-    """What the kernel is told to pack weights of some strides into some form: all words but those of one call."""
+    """What the packing kernel is told for given strides and form: all its words but those of one call."""
 
     lanes: int
     words: dict[str, int]
@@ -194,8 +210,11 @@ def _jobs(packing: Packing, strides: tuple[int, ...]) -> Job:
 
 @dataclass(frozen=True)
 class Panels(Packing):
-    """[group][panel][row][v][lanes of K], a row an element of the reduction: [C][R][S], or in blocks of channels
-    [C/block][R][S][block of C], the last as long as it is. Rows after the last element, up to `rows`, are zero."""
+    """[group][panel][row][v][lanes of K], a row an element of the reduction.
+
+    Rows are [C][R][S], or in blocks of channels [C/block][R][S][block of C], the last as long as it is. Rows after the
+    last element, up to `rows`, are zero.
+    """
 
     filters: Filters
     c: int
@@ -206,7 +225,9 @@ class Panels(Packing):
 
     @classmethod
     def of(cls, problem: ConvProblem, isa: Isa, v: int, planar: bool = False, rows: int = 0) -> Panels:
-        """The panels of a problem; groups of whole panels are one, elements that blocks would not order are planar."""
+        """The panels of a problem: groups that fill whole panels count as one; where blocks change no order, rows are
+        planar.
+        """
         whole = problem.kg % (v * isa.lanes) == 0
         filters = Filters(isa.lanes, v, *((1, problem.k) if whole else (problem.groups, problem.kg)))
         block = 1 if planar or problem.cg == 1 or problem.r * problem.s == 1 else isa.lanes
@@ -249,8 +270,10 @@ class Panels(Packing):
 
 @dataclass(frozen=True)
 class Scalars(Packing):
-    """[group][tile][C][R][S][n of K], for tiles that read weights one by one: `groups` of `k` output channels, of which
-    the last tile of `n` overlaps the one before."""
+    """[group][tile][C][R][S][n of K], for tiles that read weights one by one.
+
+    There are `groups` of `k` output channels; the last tile of `n` overlaps the one before.
+    """
 
     lanes: int
     n: int
@@ -291,8 +314,10 @@ class Scalars(Packing):
 
 @dataclass(frozen=True)
 class Mixed(Packing):
-    """[block][i][R][S][lanes]: what output channel l of a block of lanes takes from input channel l ^ i, for groups of
-    `c` channels in and out that share blocks; tail lanes zero."""
+    """[block][i][R][S][lanes], for groups of `c` channels in and out that share blocks.
+
+    Vector i holds the weights by which output channel l of a block takes input channel l ^ i; tail lanes are zero.
+    """
 
     lanes: int
     k: int
@@ -321,8 +346,10 @@ class Mixed(Packing):
 
 @dataclass(frozen=True)
 class Transformed(Packing):
-    """[group][plane][panel][C][v][lanes of K] of a transform with `singles` planes and `pairs` pairs of them; pairs
-    are [group][pair][panel][C][2][v][lanes of K]. The transform works in float64 and rounds once."""
+    """[group][plane][panel][C][v][lanes of K] of a transform with `singles` planes and `pairs` pairs of planes.
+
+    Pairs are [group][pair][panel][C][2][v][lanes of K]. The transform works in float64 and rounds once.
+    """
 
     filters: Filters
     c: int
@@ -378,7 +405,7 @@ class Transformed(Packing):
 
 
 def _cut(elements: _Elements) -> np.ndarray:
-    """The table of pieces of which each has as many spans as are worth a unit of work."""
+    """The table of pieces, each of as many spans as make a worthwhile unit of work."""
     count, longest = len(elements.spans), int(elements.spans[:, 1].max())
     first = np.arange(0, count, max(1, _SPAN // longest))
     pieces = np.zeros((len(first), PIECE_WORDS), np.int64)

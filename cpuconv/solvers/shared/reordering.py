@@ -1,4 +1,4 @@
-"""Reorders bound to memory: which loops move an activation between two views, and how the work is cut."""
+"""Reorders bound to memory: the loops that move an activation between two views, and how the work is cut."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row_tile(isa: Isa, view: Strides) -> RowTile:
 
 
 def _lanes(isa: Isa, channels: int, *views: Strides) -> int:
-    """Lanes of a vector: the channels that either view has side by side, as far as the instruction set goes."""
+    """Lanes of a vector: the channels that either view has side by side, at most those of the instruction set."""
     together = max(view.block if view.block > 1 else channels if view.cb == FLOAT else 0 for view in views)
     wanted = min(isa.lanes, together or isa.lanes)
     return next((lanes for lanes in (4, 8) if wanted <= lanes < isa.lanes), isa.lanes)
@@ -60,9 +60,9 @@ def _same(channels: int, width: int, source: Strides, target: Strides) -> int:
 
 
 def _spare(mode: int, lanes: int, channels: int, source: Strides, target: Strides) -> int | None:
-    """Pixels at the end of a chunk whose last vector of channels would reach beyond the chunk; None: those of all.
+    """Pixels at the end of a chunk whose last vector of channels would reach past the chunk; None: all of them.
 
-    A vector may be read beyond its pixel where what it brings is left out, and be written beyond it where the pixels
+    A vector may be read past its pixel where the excess is dropped. It may be written past its pixel where the pixels
     that follow are written later: those of a single group, without gaps.
     """
     view = source if mode == UNPACK else target

@@ -1,4 +1,4 @@
-"""Which register tiles are worth trying for an output plane: ranked by a model of the inner loop."""
+"""Register tiles that are worth trying for an output plane, ranked by a model of the inner loop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def streams(isa: Isa, v: int, reduction: int) -> bool:
 
 
 def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
-    """Modelled cycles of one scalar of the reduction: whichever of FMA slots, load slots, latency and weights binds."""
+    """Modelled cycles of one scalar of the reduction: the largest of FMA slots, load slots, latency and weights."""
     loads = v / isa.load_rate + n / isa.broadcast_rate
     stream = v * isa.lanes * FLOAT / (_STREAMED * isa.l2_rate) if streamed else 0.0
     return max(v * n / isa.fma_rate, loads, _LATENCY, stream) + _LOADS_BESIDE * (loads + stream)
@@ -60,8 +60,10 @@ def _efficiency(isa: Isa, v: int) -> float:
 
 
 def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
-    """Modelled cycles of one tile of v weight vectors and n pixels over `reduction` scalars. A panel of weights that
-    does not stay in L1 streams from L2 for every tile."""
+    """Modelled cycles of one tile of v weight vectors and n pixels over `reduction` scalars.
+
+    A panel of weights that does not stay in L1 streams from L2 for every tile.
+    """
     step = _step(isa, v, n, streams(isa, v, reduction))
     return step * reduction / _efficiency(isa, v) + v * n * isa.store_cost + _LOOP_OVERHEAD
 
@@ -72,7 +74,7 @@ def complex_cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
 
 
 def pixel_cycles(isa: Isa, reduction: int) -> float:
-    """Cycles that no tile is below, for one of its vectors of outputs."""
+    """Cycles that no tile can go below, for one of its output vectors."""
     return reduction / (isa.fma_rate * max(isa.efficiency)) + isa.store_cost
 
 
@@ -83,7 +85,7 @@ def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, re
 
 
 class _Table(NamedTuple):
-    """Tiles, and as arrays what `cycles` is made of, so that a plane costs one sum for all of them."""
+    """Tiles, and arrays with the terms of `cycles`, so that a plane costs one sum for all tiles."""
 
     tiles: np.ndarray
     v: np.ndarray
@@ -98,7 +100,15 @@ class _Table(NamedTuple):
 
     @classmethod
     def of(cls, isa: Isa, tiles: Sequence[Tile], scale: int = 1) -> _Table:
-        """`scale`: how much higher and wider than the tile the real one is whose FMAs and loads count."""
+        """The table of some tiles.
+
+        Parameters
+        ----------
+        isa : Isa
+        tiles : Sequence[Tile]
+        scale : int
+            Each tile stands for one that is `scale` times as high and wide; FMAs and loads are counted for that one.
+        """
         wide = [(scale * tile.v, scale * tile.rows * tile.cols) for tile in tiles]
         stores = np.array([v * n * isa.store_cost for v, n in wide])
         return cls(
@@ -112,7 +122,7 @@ class _Table(NamedTuple):
         )
 
     def some(self, able: np.ndarray) -> _Table:
-        """Those of its tiles."""
+        """The table of the tiles that `able` selects."""
         return _Table(*(each[able] for each in self))
 
     def cycles(self, isa: Isa, reduction: int) -> np.ndarray:
@@ -123,7 +133,9 @@ class _Table(NamedTuple):
     def best(
         self, isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int, alike: int
     ) -> tuple[Tile, ...]:
-        """The `most` best tiles for a plane, best first: `alike` numbers of pixels with one number of vectors."""
+        """The `most` best tiles for a plane, best first, with at most `alike` numbers of pixels for each number of
+        vectors.
+        """
         count = (-vectors // self.v) * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
         ranked = np.lexsort((-self.v, self.rows, -count * self.cycles(isa, reduction)))  # of equals, the lowest
         found: list[Tile] = []
@@ -148,7 +160,7 @@ def _every(isa: Isa) -> _Table:
 
 @functools.cache
 def _every_pair(isa: Isa) -> _Table:
-    """All complex tiles that do."""
+    """All complex tiles that stay in registers."""
     return _Table.of(isa, [Tile(v, 1, n) for v, most in enumerate(isa.pairs, 1) for n in range(1, most + 1)], 2)
 
 

@@ -51,8 +51,10 @@ def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray
 
 
 def cuts(size: int, tile: Any, step: int) -> Any:
-    """How many tiles an axis has, for a tile or an array of them: `rest` of the phases are an output longer than the
-    others."""
+    """The number of tiles of an axis, for a tile size or an array of them.
+
+    `rest` of the phases are an output longer than the others.
+    """
     if step == 1:
         return divide(size, tile)
     short, rest = divmod(size, step)
@@ -67,15 +69,17 @@ def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[i
 
 @dataclass(frozen=True)
 class Planes:
-    """Real components of a transform, in the order in which they lie: single ones, then pairs that are the real and
-    imaginary parts of complex numbers."""
+    """Real components of a transform, in the order in which they lie.
+
+    Single planes come first, then pairs that are the real and imaginary parts of complex numbers.
+    """
 
     singles: int
     pairs: int = 0
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """The number of planes."""
         return self.singles + 2 * self.pairs
 
     @property
@@ -175,10 +179,26 @@ def step(
     scratch: int = 0,
     dilation: Size = (1, 1),
 ) -> Step:
-    """The tiled kernel's tile and arguments; `params` has v, n, block and chunk.
+    """The tiled kernel's tile and arguments.
 
-    `m` is the output tile, `a` the input tile; `scratch` is what the transforms need for themselves, in vectors.
-    `dilation` is the step between a tile's pixels, in and out.
+    Parameters
+    ----------
+    problem : ConvProblem
+    params : Any
+        A candidate with v, n, block and chunk.
+    isa : Isa
+    space : Space
+    x, y : Operand
+    residual : Operand | None
+    m, a : Size
+        Rows and columns of the output tile and of the input tile.
+    forward, backward : MicroRef
+        The transforms.
+    planes : Planes
+    scratch : int
+        Scratch memory of the transforms, in vectors.
+    dilation : Size
+        Step between a tile's pixels, in and out.
     """
     lanes = isa.lanes
     pixel = FLOAT * lanes
@@ -260,7 +280,7 @@ def _activations(problem: ConvProblem, machine: Machine) -> float:
 
 
 def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
-    """Cycles of a tile's transforms, forward and back: of the `count` planes, the memory is counted here."""
+    """Cycles of a tile's transforms, forward and back: `operations`, and the loads and stores of `count` planes."""
     moves = count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
     forward = operations[0] / isa.fma_rate + moves + _CALL
     backward = operations[1] / isa.fma_rate + moves + count * _MISS + _CALL
@@ -268,8 +288,10 @@ def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[An
 
 
 class Forms(NamedTuple):
-    """Ways to transform a problem, as arrays: tiles of all images; planes and real products of a tile; operations of
-    its transforms, forward and back."""
+    """Ways to transform a problem, as arrays.
+
+    Tiles of all images; planes and real products of a tile; operations of its transforms, forward and back.
+    """
 
     tiles: np.ndarray
     count: np.ndarray
@@ -279,8 +301,10 @@ class Forms(NamedTuple):
 
 
 def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
-    """Seconds that no `cost` of these forms is below: products at full speed or weights read once, whichever takes
-    longer; transforms; activations."""
+    """Seconds that no `cost` of these forms is below.
+
+    The longer of products at full speed and weights read once; transforms; activations.
+    """
     isa = machine.isa
     vectors = divide(problem.kg, isa.lanes)
     panels = problem.cg * vectors
@@ -301,8 +325,10 @@ def cost(
     operations: tuple[int, int],
     dilation: Size = (1, 1),
 ) -> Cost:
-    """Cycles of products and of the weights that are prefetched meanwhile, of transforms (`operations` a tile forward
-    and back, beside loads and stores), of other traffic."""
+    """Seconds of products, of the weights that are prefetched meanwhile, of transforms, and of other traffic.
+
+    `operations` are those of a tile's transforms, forward and back, without loads and stores.
+    """
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
     channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)

@@ -1,0 +1,69 @@
+"""How old the tables are that the package ships: of the kernels as they are, or measured with older ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.machine.device import fingerprint
+from autotune.wisdom.document import read
+from cpuconv.recipe import current_sources
+from cpuconv.session import TABLES
+
+OLDER = {
+    "0c8a6f49848acfbf": "AMD Zen 4, measured on 2026-11-22",
+    "581280111faea460": "Intel Xeon with AMX, measured on 2026-11-23",
+}
+"""Tables that were measured with older kernels and wait for a machine of their kind; any other one must be current."""
+
+RENEW = """tune on this machine, and write the table again:
+    autotune warmup bench/shapes/canonical.txt --layouts auto,auto --threads auto --effort normal
+    autotune export --device-table"""
+ELSEWHERE = f"""on a machine of this kind {RENEW}
+or list it in `OLDER`, if none is at hand: until then its rows decide as those of tuned neighbours do"""
+
+
+def age(path: Path) -> str:
+    """ "current", or how many rows of a table were measured with older kernels."""
+    rows = [row.sources in current_sources() for row in read(path)]
+    return "current" if all(rows) else f"{rows.count(False)} of {len(rows)} rows measured with older kernels"
+
+
+def judge(name: str, found: str, here: str) -> tuple[str, str]:
+    """What becomes of the test of a table, and why. name: the table's device.  here: the device at hand."""
+    told = f"The table {name}.json: {found}"
+    if found == "current":
+        return ("fails", f"{told}: take it out of `OLDER`") if name in OLDER else ("passes", told)
+    if name in OLDER:
+        told = f"{told} ({OLDER[name]})"
+        return "is expected to fail", f"{told}; it is of this CPU: {RENEW}" if name == here else told
+    return "fails", f"{told}. It is of this CPU: {RENEW}" if name == here else f"{told}: {ELSEWHERE}"
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_table_is_current_or_known_to_be_older(path: Path) -> None:
+    outcome, why = judge(path.stem, age(path), fingerprint().key)
+    if outcome == "fails":
+        pytest.fail(why, pytrace=False)
+    if outcome == "is expected to fail":
+        pytest.xfail(why)
+
+
+def test_older_tables_are_listed_as_long_as_they_are_shipped() -> None:
+    assert OLDER.keys() <= {path.stem for path in TABLES.glob("*.json")}
+
+
+def test_what_is_said_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OLDER, "listed", "measured long ago")
+    stale = "1 of 2 rows measured with older kernels"
+    assert judge("new", "current", "new")[0] == "passes"
+    assert judge("listed", "current", "new")[0] == "fails"
+    assert judge("new", stale, "other")[0] == judge("new", stale, "new")[0] == "fails"
+    assert (
+        "this CPU" in judge("new", stale, "new")[1]
+        and "autotune export --device-table" in judge("new", stale, "new")[1]
+    )
+    assert "this CPU" not in judge("new", stale, "other")[1]
+    assert judge("listed", stale, "other")[0] == judge("listed", stale, "listed")[0] == "is expected to fail"
+    assert "autotune export --device-table" in judge("listed", stale, "listed")[1]
