@@ -3,9 +3,9 @@
 Text and syntax of the same sources give different stamps, so that all rows would be stale at once. `STAMPS` has, for
 each solver, the stamp of the sources after the modules moved into rooms, whose machine code is that of commit d2ebd0d
 (compared tile by tile), and after it the hashes of the text in that commit, in 15f3c01, and in da117ea to 77b46b1,
-which differ in docstrings alone. They were computed once by the algorithm of their time (`cpuconv/runtime/stamp.py` in those
-commits: it hashed names and texts of all modules that are imported). Rows of any other hash were measured with other
-kernels and are left as they are.
+which differ in docstrings alone. They were computed once by the algorithm of their time, which hashed names and texts
+of all modules that are imported (`cpuconv/runtime/stamp.py` in those commits). Rows of any other hash were measured
+with other kernels and are left as they are.
 """
 
 from __future__ import annotations
