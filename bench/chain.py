@@ -33,6 +33,7 @@ from autotune.tuning.candidates import timed_rows
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.search import SUMMARY
 from autotune.tuning.warmup import warmup
+from autotune.tuning.worker import Workers
 from autotune.workload import ADMITS, Problem, Reading
 from cpuconv.choice.model import Choice, Limits
 from cpuconv.plan import Plan
@@ -139,7 +140,7 @@ class Chain:
 def tune(problems: Sequence[Problem], effort: str) -> list[Layer]:
     """What the tuner finds for each problem, in a new store."""
     with tempfile.TemporaryDirectory(prefix="bench-chain-") as folder, Store(Path(folder) / "store.sqlite") as store:
-        warmup(workload, problems, store, effort, spec=SPEC)
+        warmup(workload, problems, store, effort, workers=Workers(SPEC))
         layers = []
         for problem in problems:
             rows = timed_rows(workload, problem.key, store, COLD)

@@ -22,7 +22,7 @@ from autotune.tuning.candidates import choose
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.search import profile
 from autotune.tuning.warmup import warmup
-from autotune.tuning.worker import Pool, WorkerError, _Queue
+from autotune.tuning.worker import Pool, WorkerError, Workers, _Queue
 from autotune.workload import Problem, SourceError, Verdict, discover
 from bench.tuning import fake
 from bench.tuning.fake import workload
@@ -103,7 +103,7 @@ def test_the_bound_prunes_only_what_a_faster_one_can_stand_for(store: Store) -> 
 
 def test_misbehaviour_is_recorded_and_the_rest_goes_on(store: Store) -> None:
     (problem,) = problems("bad")
-    outcome = warmup(workload, [problem], store, spec=SPEC, compile_seconds=1.5)
+    outcome = warmup(workload, [problem], store, workers=Workers(SPEC, limit=1.5))
     assert outcome.tuned[problem.key].candidate == "right"
     found = rows(store, problem)
     assert {name for name, row in found.items() if row.state == "ok"} == {"model", "right"}
@@ -169,7 +169,7 @@ def test_the_budget_is_kept_and_the_rest_left(store: Store, fake_clock: fake.Clo
 
 def test_progress_rises_and_tells_the_best(store: Store) -> None:
     states = []
-    warmup(workload, problems("good", "tie"), store, progress=states.append, spec=SPEC)
+    warmup(workload, problems("good", "tie"), store, progress=states.append, workers=Workers(SPEC))
     fractions = [state.fraction for state in states]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
@@ -195,7 +195,7 @@ def test_an_interrupt_keeps_what_was_finished_and_leaves_no_worker(store: Store,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        warmup(workload, asked, store, progress=interrupt, spec=SPEC)
+        warmup(workload, asked, store, progress=interrupt, workers=Workers(SPEC))
     assert started
     for pid in started:
         with pytest.raises(ProcessLookupError):
@@ -212,7 +212,7 @@ def test_unknown_effort(store: Store) -> None:
 
 def test_workers_that_cannot_start_are_an_error() -> None:
     with (
-        Pool("bench.tuning.fake:missing", workers=1, limit=5.0) as pool,
+        Pool(Workers("bench.tuning.fake:missing", 1, 5.0)) as pool,
         pytest.raises(WorkerError, match="missing"),
     ):
         pool.run([("good:1", "fast")])
@@ -228,7 +228,7 @@ def test_workers_check_with_one_thread_of_blas_each(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    with Pool(SPEC, workers=1, limit=1.0) as pool, pytest.raises(OSError, match="no process"):
+    with Pool(Workers(SPEC, 1, 1.0)) as pool, pytest.raises(OSError, match="no process"):
         pool.start()
     assert (found["OPENBLAS_NUM_THREADS"], found["MKL_NUM_THREADS"], found["PATH"]) == ("1", "3", os.environ["PATH"])
 
@@ -247,7 +247,7 @@ def test_a_worker_keeps_to_its_problem_and_then_helps_with_others() -> None:
 def test_a_pool_stops_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with Pool(SPEC, workers=2, limit=1e6) as pool:
+    with Pool(Workers(SPEC, 2, 1e6)) as pool:
         tasks = [("good:1", "fast"), ("bad:1", "hangs")]
         ended = pool.run(tasks, deadline=1.0, done=lambda task: now.append(now.pop() + 1.0))
         assert ended == {("good:1", "fast"): Verdict("", 1e-7, 1e-5)}
@@ -258,8 +258,8 @@ def test_a_pool_stops_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     code = """
 import os, sys, threading
-from autotune.tuning.worker import Pool
-pool = Pool("bench.tuning.fake:workload", workers=1, limit=600)
+from autotune.tuning.worker import Pool, Workers
+pool = Pool(Workers("bench.tuning.fake:workload", 1, 600))
 threading.Thread(target=lambda: pool.run([("bad:1", "hangs")]), daemon=True).start()
 while pool._workers[0]._tasks == 0 and not os.path.exists(sys.argv[1]): pass
 print(pool._workers[0]._process.pid, flush=True)

@@ -21,6 +21,7 @@ from autotune.tuning import background, threads, worker
 from autotune.tuning.candidates import choose
 from autotune.tuning.search import Search
 from autotune.tuning.warmup import Outcome, warmup
+from autotune.tuning.worker import Workers
 from autotune.workload import Candidate, Problem
 from bench.tuning import fake
 from bench.tuning.fake import workload
@@ -31,7 +32,7 @@ DEVICE = fingerprint().key
 
 def test_what_does_not_survive_its_first_run_is_rejected(store: Store) -> None:
     (problem,) = problems("unfit")
-    outcome = warmup(workload, [problem], store, spec=SPEC, compile_seconds=1.5)
+    outcome = warmup(workload, [problem], store, workers=Workers(SPEC, limit=1.5))
     assert outcome.tuned[problem.task].candidate in ("model", "right")
     found = rows(store, problem)
     assert {name for name, row in found.items() if row.state == "ok"} == {"model", "right"}
@@ -181,20 +182,19 @@ def test_the_limit_of_a_shape_holds_for_what_hangs(store: Store, hanging_clock: 
         workload,
         [problem],
         store,
-        spec=SPEC,
+        workers=Workers(SPEC, 1),
         shape_limit=3.0,
-        workers=1,
         progress=lambda state: begun.append(hanging_clock.now),
     )
     assert begun[-1] - begun[0] <= 3.0 * 1.1
     assert outcome.tuned[problem.task].candidate in ("model", "right")
     # Not all had their turn: the next warmup goes on.
-    assert not warmup(workload, [problem], store, spec=SPEC, compile_seconds=0.5).resumed
+    assert not warmup(workload, [problem], store, workers=Workers(SPEC, limit=0.5)).resumed
 
 
 def test_the_budget_holds_for_what_hangs(store: Store, hanging_clock: fake.Clock) -> None:
     begun = hanging_clock.now
-    outcome = warmup(workload, problems("bad:3", "bad:2", "good:1"), store, spec=SPEC, budget=4.0, workers=1)
+    outcome = warmup(workload, problems("bad:3", "bad:2", "good:1"), store, workers=Workers(SPEC, 1), budget=4.0)
     assert hanging_clock.now - begun <= 4.0 * 1.1
     assert outcome.tuned and len(outcome.tuned) + len(outcome.left) == 3
 

@@ -133,7 +133,7 @@ def test_kills_are_told(session: Session, monkeypatch: pytest.MonkeyPatch) -> No
 def fake_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     """Warmups of the fake workload, on its clock."""
     monkeypatch.setattr(session, "workload", fake.workload)
-    monkeypatch.setattr(session, "SPEC", None)
+    monkeypatch.setattr(session, "WORKERS", None)
     fake.install(monkeypatch.setattr)
     sources = ("good:1", "close:1", "hidden:1", "tie:1")
     problems = [each for source in sources for each in fake.workload.load(source)]

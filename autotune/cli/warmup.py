@@ -36,7 +36,7 @@ from autotune.text import count_of
 from autotune.tuning import fleet
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import Outcome, warmup
-from autotune.tuning.worker import describe
+from autotune.tuning.worker import Workers, describe
 from autotune.wisdom import exchange
 from autotune.workload import MISSED, WEIGHTS, Problem, SourceError, Workload, discover
 
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
                 options.effort,
                 budget,
                 listener,
-                spec=spec,
+                workers=Workers(spec),
                 layouts=layouts_text(options),
                 shape_limit=options.shape_limit,
                 outcome=outcome,

@@ -21,8 +21,17 @@ COUNTED = 7  # rounds in the faster half that are enough without the slower half
 
 
 class Round(NamedTuple):
-    """visit: its number; rounds of one share what was prepared and the moment.  seconds: of a run, by name.  probe:
-    seconds of the speed probe, 0 if there is none."""
+    """What one round took.
+
+    Attributes
+    ----------
+    visit : int
+        Its number; the rounds of a visit share prepared data and the moment.
+    seconds : mapping of str to float
+        Of a run, by the name of what ran.
+    probe : float
+        Seconds of the speed probe; 0 if there is none.
+    """
 
     visit: int
     seconds: Mapping[str, float]

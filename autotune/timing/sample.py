@@ -43,8 +43,19 @@ def clock(run: Run, loops: int = 1) -> float:
 class Entrant:
     """A callable that is timed, and how.
 
-    run: it.  parts: of a sample.  loops: runs in a part.  seconds: of a run, when that was settled.  move: puts its
-    data elsewhere in memory.  summary: of the parts.
+    Attributes
+    ----------
+    run : callable
+    parts : int
+        Of a sample.
+    loops : int
+        Runs in a part.
+    seconds : float
+        Of a run, when parts and loops were settled.
+    move : callable
+        Puts its data elsewhere in memory.
+    summary : callable
+        From the parts' seconds to those of the sample.
     """
 
     run: Run

@@ -22,6 +22,7 @@ from autotune.machine.device import fingerprint
 from autotune.store.store import Store
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.warmup import warmup
+from autotune.tuning.worker import Workers
 from autotune.workload import MISSED, Workload, discover
 
 NICENESS = 19
@@ -98,7 +99,7 @@ def tune_missed(workload: Workload, store: Store, effort: str, spec: str | None)
     key, _ = missed[0]
     with contextlib.suppress(Exception):  # whatever is wrong with it, the rest goes on
         problems = [replace(problem, network=MISSED) for problem in workload.load(key)]
-        warmup(workload, problems, store, effort, spec=spec, workers=1)
+        warmup(workload, problems, store, effort, workers=Workers(spec, 1) if spec else None)
     store.clear_missed(device, [key])
     return True
 

@@ -7,8 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Effort:
-    """candidates: timed, at most.  survivors: of the first visit that are timed again, at most, and the model's choice.
-    seconds: of timing, preparing included."""
+    """What one problem may cost.
+
+    Attributes
+    ----------
+    candidates : int
+        How many are timed at most.
+    survivors : int
+        How many of these are timed again at most, beside the model's choice.
+    seconds : float
+        Of timing, preparing included.
+    """
 
     candidates: int
     survivors: int

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autotune.tuning.effort import Effort
+
 TYPICAL_COMPILE = 0.5  # seconds a candidate and worker, until some were seen
 TYPICAL_OVERHEAD = 0.5  # seconds a problem beside its timing, until some were seen
 
@@ -14,9 +16,21 @@ TYPICAL_OVERHEAD = 0.5  # seconds a problem beside its timing, until some were s
 class Progress:
     """A moment of a warmup.
 
-    stage: "compile" or "time".  label: of the problem, "" while compiling.  done, total: problems.
-    fraction: of all the work, 0 to 1, never falling.  gflops: the problem's best so far, 0 if none yet.
-    left: seconds, an estimate.  ended: whether this problem has just been finished.
+    Attributes
+    ----------
+    stage : {"compile", "time"}
+    label : str
+        The problem; "" while compiling.
+    done, total : int
+        Problems.
+    fraction : float
+        Share of all the work, 0 to 1, never falling.
+    gflops : float
+        The best candidate of the problem so far; 0 if there is none yet.
+    left : float
+        Seconds, an estimate.
+    ended : bool
+        Whether this problem has just been finished.
     """
 
     stage: str
@@ -35,14 +49,13 @@ Listener = Callable[[Progress], None]
 class ProgressEstimate:
     """Counts what is done, measures how long it took, and tells a listener."""
 
-    def __init__(self, problems: int, candidates: int, seconds: float, workers: int, listener: Listener) -> None:
-        """problems: to do.  candidates, seconds: that one is expected to have and to take, of timing.  workers: that
-        compile at once."""
+    def __init__(self, problems: int, effort: Effort, workers: int, listener: Listener) -> None:
+        """So many `problems` are to do, with an `effort` each; so many `workers` compile at once."""
         self.problems, self.done = problems, 0
-        self.tasks, self.compiled = problems * candidates, 0
-        self._candidates = candidates
+        self.tasks, self.compiled = problems * effort.candidates, 0
+        self._candidates = effort.candidates
         self._compile, self._compile_since = TYPICAL_COMPILE / workers, 0.0
-        self._timing, self._timed = seconds + TYPICAL_OVERHEAD, 0.0
+        self._timing, self._timed = effort.seconds + TYPICAL_OVERHEAD, 0.0
         self._begun = time.monotonic()
         self._fraction = 0.0
         self._listener = listener

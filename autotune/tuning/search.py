@@ -112,8 +112,17 @@ class Search:
         weights: str = WARM,
         watch: Watch = lambda seconds: None,
     ) -> None:
-        """candidates: the model's choice first, which ties go to.  tried: what came of those that were compiled; others
-        are left alone."""
+        """Time these candidates.
+
+        Parameters
+        ----------
+        candidates : list of Candidate
+            The model's choice first, which ties go to.
+        tried : mapping of str to Verdict
+            What came of those that were compiled; others are left alone.
+        watch : callable
+            Told the best seconds so far.
+        """
         self.workload, self.key, self.candidates = workload, key, candidates
         self.effort, self.weights, self.watch = effort, weights, watch
         self.findings = Findings(dict(tried))
@@ -128,7 +137,7 @@ class Search:
     def visit(self, deadline: float | None = None) -> None:
         """Rounds of the survivors, as many at once as may be prepared together, with the last leader among them.
 
-        deadline: of `time.monotonic()`, past which no further candidate is begun.
+        Past the `deadline`, of `time.monotonic()`, no further candidate is begun.
         """
         waiting = [each for each in self.candidates if each.name in self.survivors]
         share = VISIT_SHARE if self.visits else FIRST_SHARE

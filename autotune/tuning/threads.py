@@ -19,8 +19,8 @@ ACCURACY = "standard"  # of the candidates compared: what a caller asks for who 
 def serial_fraction(times: Mapping[int, float]) -> float:
     """Amdahl's f in T(n) = T(1) (f + (1 - f) / n), fitted by least squares; 0 to 1.
 
-    Arguments:
-        times: seconds by number of threads, one thread and others. Amdahl, AFIPS Conference 1967.
+    The law is Amdahl's ("Validity of the Single Processor Approach …", AFIPS Conference 1967). `times` are seconds by
+    number of threads, one thread and others.
     """
     points = [(1 - 1 / n, seconds / times[1] - 1 / n) for n, seconds in times.items() if n > 1]
     fitted = sum(a * b for a, b in points) / sum(a * a for a, _ in points)
@@ -34,9 +34,7 @@ def compare(
 
     They were tuned one after another, while the machine's speed may have changed: all rows are put in terms of the
     fastest one's, so that the store tells which count is fastest. The winners keep the serial fraction.
-
-    Arguments:
-        keys: of the problem by number of threads.
+    `keys` are those of the problem by number of threads.
     """
     rows = {n: timed_rows(workload, key, store, weights) for n, key in keys.items()}
     admitted = {n: [row for row in found if row.accuracy in ADMITS[ACCURACY]] for n, found in rows.items()}

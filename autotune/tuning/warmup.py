@@ -12,18 +12,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from autotune.machine.device import allowed_cores, fingerprint
+from autotune.machine.device import fingerprint
 from autotune.store.store import Row, Store
 from autotune.tuning.candidates import choose
 from autotune.tuning.effort import EFFORTS
 from autotune.tuning.progress import Listener, ProgressEstimate
 from autotune.tuning.search import Search, Tried, settle
 from autotune.tuning.threads import compare
-from autotune.tuning.worker import Pool, Task, compile_here
+from autotune.tuning.worker import Pool, Task, Workers, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
 
 BATCH_SECONDS = 30.0  # of an effort: problems of so many are compiled, and then timed, together
-COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
 COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
 LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
 ORDER_SHARE = 0.05  # of a budget, spent on finding out what is worth most
@@ -49,28 +48,41 @@ def warmup(
     budget: float | None = None,
     progress: Listener = lambda state: None,
     *,
-    spec: str | None = None,
+    workers: Workers | None = None,
     layouts: str = "",
     shape_limit: float | None = None,
-    compile_seconds: float = COMPILE_SECONDS,
-    workers: int | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
     """Tune problems and store what is found; those finished with this effort or a greater one are passed over.
 
     Problems that differ only in their threads are compared with one another when all of them are tuned.
 
-    Arguments:
-        effort: a key of `EFFORTS`.  budget: seconds for everything, None for as long as it takes.
-        spec: "module:attribute" by which workers find the workload; None compiles in this process.
-        layouts: that the problems are for, kept with them.  shape_limit: seconds for one problem, workers' start aside;
-            a problem whose candidates do not all get their turn is stored, but goes on the next time.
-        compile_seconds: after which a worker is killed.  workers: that compile at once, None for one a core.
-        outcome: filled as the work goes on, for a caller that expects to be interrupted.
+    Parameters
+    ----------
+    effort : str
+        A key of `EFFORTS`.
+    budget : float or None
+        Seconds for everything; None: as long as it takes.
+    progress : callable
+        Told each moment of the warmup.
+    workers : Workers or None
+        Processes that try candidates out; None: they are compiled in this process.
+    layouts : str
+        What layouts the problems are for; stored with them.
+    shape_limit : float or None
+        Seconds for one problem, the start of workers aside. A problem whose candidates did not all get their turn is
+        stored, and goes on the next time.
+    outcome : Outcome or None
+        Filled as the work goes on, for a caller that expects to be interrupted.
 
-    Raises:
-        ValueError: an unknown effort.  WorkerError: the workers do not start.
-        KeyboardInterrupt: with what was finished in the store, and no worker left.
+    Raises
+    ------
+    ValueError
+        An unknown effort.
+    WorkerError
+        The workers do not start.
+    KeyboardInterrupt
+        With what was finished in the store, and no worker left.
     """
     if effort not in EFFORTS:
         raise ValueError(f"Argument 'effort' must be one of {', '.join(EFFORTS)}, not {effort!r}.")
@@ -89,12 +101,10 @@ def warmup(
         for problem in unique:
             families.setdefault(_family(workload, problem), []).append(problem)
         pending = _by_value(workload, problems, pending, effort, budget)
-        workers = workers or allowed_cores()
-        estimate = ProgressEstimate(
-            len(pending), EFFORTS[effort].candidates, EFFORTS[effort].seconds, workers, progress
-        )
-        with Pool(spec or "", workers=workers, limit=compile_seconds) as pool:
-            tried_by = pool if spec else None
+        asked = workers or Workers("")
+        estimate = ProgressEstimate(len(pending), EFFORTS[effort], asked.count, progress)
+        with Pool(asked) as pool:
+            tried_by = pool if workers else None
             work = _Warmup(workload, store, effort, deadline, shape_limit, tried_by, estimate, outcome, families)
             work.run(pending)
     return outcome

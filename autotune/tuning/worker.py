@@ -18,14 +18,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any
 
 from autotune.interpreter import python_main
+from autotune.machine.device import allowed_cores
 from autotune.workload import Verdict, Workload, check, discover
 
 Task = tuple[str, str]  # key of the problem, name of the candidate
 
+COMPILE_SECONDS = 60.0  # that one candidate may take, and again to run for the first time
 START_SECONDS = 120.0  # to import the workload
 STAGES = ("compile", "run")  # of a task, each within the limit
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -37,19 +40,32 @@ class WorkerError(RuntimeError):
     """No worker can be started; the message holds what the last one said."""
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Processes that try out candidates.
+
+    Attributes
+    ----------
+    spec : str
+        "module:attribute" by which they find the workload.
+    count : int
+        How many work at once.
+    limit : float
+        Seconds that a candidate may take to compile, and again for its first run and its check.
+    """
+
+    spec: str
+    count: int = field(default_factory=allowed_cores)
+    limit: float = COMPILE_SECONDS
+
+
 class Pool:
-    """Workers that try out candidates of the workload `spec`, one each per `workers`; use as a context manager."""
+    """Workers that try out candidates, one each; use as a context manager."""
 
-    def __init__(self, spec: str, *, workers: int, limit: float) -> None:
-        """Workers are started when first needed, or by `start`.
-
-        Parameters
-        ----------
-        limit : float
-            Seconds that a candidate may take to compile, and again for its first run and its check.
-        """
-        self.limit = limit
-        self._workers = [_Worker(spec) for _ in range(max(1, workers))]
+    def __init__(self, workers: Workers) -> None:
+        """Nothing is started before it is needed, or before `start`."""
+        self.limit = workers.limit
+        self._workers = [_Worker(workers.spec) for _ in range(max(1, workers.count))]
 
     def __enter__(self) -> Pool:
         return self

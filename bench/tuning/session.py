@@ -18,10 +18,11 @@ from autotune.timing.rounds import Rounds, run_rounds
 from autotune.timing.sample import calibrate
 from autotune.tuning.candidates import timed_rows
 from autotune.tuning.warmup import warmup
+from autotune.tuning.worker import Workers
 from autotune.workload import ADMITS, Problem
 from cpuconv.tuning.workload import workload
 
-SPEC = "cpuconv.tuning.workload:workload"
+WORKERS: Workers | None = Workers("cpuconv.tuning.workload:workload")
 ACCURACY = "standard"
 EXHAUSTIVE = "exhaustive"
 UNCOUNTED = -1  # the turn of a warmup that only compiles
@@ -81,7 +82,7 @@ class Session:
             store,
             effort,
             progress=lambda state: self.bar.update(task, completed=state.fraction),
-            spec=SPEC,
+            workers=WORKERS,
             shape_limit=self.options.shape_limit if effort == EXHAUSTIVE else None,
         )
         seconds = time.perf_counter() - begun

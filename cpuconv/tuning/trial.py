@@ -73,7 +73,12 @@ class ConvTrial:
 class Shared:
     """What all trials of a problem share, so that their places favour none of them.
 
-    x, out: input and output, others after each move.  weights, workspace: arenas for those of the trial that runs.
+    Attributes
+    ----------
+    x, out : numpy.ndarray
+        Input and output, others after each move.
+    weights, workspace : Arena
+        Memory for those of the trial that runs.
     """
 
     def __init__(self, problem: ConvProblem) -> None:
