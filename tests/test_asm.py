@@ -56,7 +56,7 @@ def name(value: object) -> str | None:
 
 
 @needs_fma
-@pytest.mark.parametrize("tile, fmas, spills, prefetches", gemm_tiles(), ids=name)
+@pytest.mark.parametrize("tile, fmas, spills, prefetches", [*gemm_tiles()], ids=name)
 def test_gemm_loop(tile, fmas, spills, prefetches):
     body = hot_loop(gemm_strip.assembly(tile))
     assert count_fma(body) == fmas

@@ -6,14 +6,14 @@ import collections
 import contextlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.machine.device import fingerprint
 from autotune.store.store import Store
 from autotune.tuning.warmup import warmup
-from autotune.tuning.worker import describe
+from autotune.tuning.worker import Workers, describe
 from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, parse, render
 from autotune.workload import Problem, Workload, discover
@@ -56,7 +56,7 @@ def shard(workload: Workload, problems: Sequence[Problem], index: int, count: in
 
 @dataclass(frozen=True)
 class Settings:
-    """How every task is tuned: `warmup`'s arguments of the same names."""
+    """How every task is tuned: by which name workers find the workload, and arguments of `warmup`."""
 
     spec: str
     effort: str
@@ -123,7 +123,15 @@ def tune_here(task: Task, settings: Settings) -> str:
     """Tune a task in this process into a store of its own; returns the wisdom as JSON."""
     _, workload = discover(settings.spec)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
-        warmup(workload, task, store, **asdict(settings))
+        warmup(
+            workload,
+            task,
+            store,
+            settings.effort,
+            workers=Workers(settings.spec),
+            layouts=settings.layouts,
+            shape_limit=settings.shape_limit,
+        )
         return render(exchange.from_store(store))
 
 
