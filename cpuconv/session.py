@@ -55,7 +55,7 @@ class Session:
         self.workspaces = Workspaces()
         self.choices = Choices()
         self.tiers = Tiers(tables)
-        self.untuned = UntunedLog(self.forget_problem, attended=attended)
+        self.untuned = UntunedLog(self.forget_problem, lambda: self.tiers.forget(), attended=attended)
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprinter:

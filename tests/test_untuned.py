@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from autotune.report.explain import explain_stored
 from autotune.store.database import StoreWarning
 from autotune.store.store import Store
 from autotune.tuning.threads import serial_fraction
+from autotune.wisdom import tiers
 from cpuconv.choice import model, neighbours, select, tuned
 from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, ArgumentTypeError
@@ -165,6 +167,17 @@ def test_what_was_missed_is_taken_once_it_is_tuned(our_store: Store, here: Sessi
     (after,) = plans(here)
     assert (after.algorithm, after.decided_by) == (other, "store")
     assert cpuconv.plan(X.shape, W, padding=1, threads=1).algorithm == other
+
+
+def test_what_another_process_tuned_is_noticed_however_late_wisdom_is_looked_at(our_store, here, monkeypatch) -> None:
+    monkeypatch.setattr(tiers, "RECHECK_SECONDS", math.inf)
+    monkeypatch.setattr(tiers, "writes", lambda: 0)  # this process does not know that it writes
+    before = cpuconv.plan(X.shape, W, padding=1, threads=1)
+    other = names(before.problem, "direct")[0]
+    our_store.put([timed(before.problem, other, 1e-4)])
+    assert cpuconv.plan(X.shape, W, padding=1, threads=1).decided_by == before.decided_by == "model"
+    here.untuned.settle()
+    assert cpuconv.plan(X.shape, W, padding=1, threads=1).decided_by == "store"
 
 
 def test_choices_are_bounded(here: Session, monkeypatch: pytest.MonkeyPatch) -> None:

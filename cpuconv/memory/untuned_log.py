@@ -37,20 +37,24 @@ class UntunedLog:
         Seconds between the looks of the daemon thread.
     """
 
-    def __init__(self, on_tuned: Callable[[ConvProblem], object], *, attended: bool = True) -> None:
+    def __init__(
+        self, on_tuned: Callable[[ConvProblem], object], look_again: Callable[[], object], *, attended: bool = True
+    ) -> None:
         """Start with no counts.
 
         Parameters
         ----------
         on_tuned : callable
             Called by `settle` with each problem that has been tuned since.
+        look_again : callable
+            Called by `settle` first: what was found before the store changed counts no more.
         attended : bool
             Whether a daemon thread calls `flush` and `settle`, from the first problem on.
         """
         self.counts: dict[ConvProblem, int] = {}
         self.waiting: dict[tuple[ConvProblem, Hashable], IsTuned] = {}
         self.period = PERIOD
-        self._on_tuned, self._attended = on_tuned, attended
+        self._on_tuned, self._look_again, self._attended = on_tuned, look_again, attended
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -80,6 +84,7 @@ class UntunedLog:
 
     def settle(self) -> None:
         """Call `on_tuned` with what has been tuned since, so that the next call or plan uses it."""
+        self._look_again()
         for (problem, limits), is_tuned in list(self.waiting.items()):
             if is_tuned(problem, limits):
                 with self._lock:
