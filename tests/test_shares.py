@@ -81,6 +81,7 @@ def test_every_part_is_done_once(seed, workers, each, switch):
         there = sorted(rng.sample(range(workers), rng.randint(1, workers)))
         stage.play([stage.start(share.work, line(ROWS, worker)) for worker in there])
     log.end(1, each * workers)
+    assert len(log.done) == 1
 
 
 @given(

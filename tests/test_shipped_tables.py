@@ -31,7 +31,7 @@ def age(path: Path) -> str:
 
 
 def judge(name: str, found: str, here: str) -> tuple[str, str]:
-    """What becomes of the test of a table, and why. name: the table's device.  here: the device at hand."""
+    """What becomes of the test of the table of device `name` on the device `here`, and why."""
     told = f"The table {name}.json: {found}"
     if found == "current":
         return ("fails", f"{told}: take it out of `OLDER`") if name in OLDER else ("passes", told)

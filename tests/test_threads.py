@@ -19,6 +19,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.plan import Plan
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime import Program
 from cpuconv.runtime import threads as runtime_threads
 from cpuconv.solvers import TABLE
 
@@ -111,9 +112,11 @@ def test_contexts_are_reused(threads, monkeypatch):
     problem = replace(PROBLEM, threads=threads)
     given = oracle.operands(problem)
     plan = oracle.plan(problem, given, "winograd")
-    monkeypatch.setattr(sys.modules[Plan.__module__], "Program", None)  # of which each context has one
-    for _ in range(5):
-        plan(given.x)
+    made: list[object] = []  # programs, of which each context has one
+    monkeypatch.setattr(sys.modules[Plan.__module__], "Program", lambda *words: made.append(words) or Program(*words))
+    results = [plan(given.x) for _ in range(5)]
+    assert made == []
+    assert all(np.array_equal(result, results[0]) for result in results)
 
 
 @pytest.mark.usefixtures("default_threads")
