@@ -21,7 +21,7 @@ from cpuconv.errors import ArgumentError, must
 from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, Recipe, assemble
+from cpuconv.recipe import Candidate, Recipe, assemble, operands_of
 from cpuconv.runtime import Program
 from cpuconv.solvers.shared.base import FLOAT, MicroRef, Ref, aligned, divide
 
@@ -256,4 +256,4 @@ class Plan:
             None if strides is None else layouts.get(layout).strides(strides)
             for layout, strides in ((problem.in_layout, x_strides), (problem.out_layout, residual_strides))
         ]
-        return _Context(assemble(problem, self._candidate, *views), self._bias)
+        return _Context(assemble(problem, self._candidate, operands_of(problem, *views)), self._bias)

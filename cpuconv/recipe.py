@@ -102,33 +102,43 @@ def effective_threads(problem: ConvProblem) -> int:
     return problem.threads if problem.flops > _SERIAL_FLOPS else 1
 
 
-def assemble(
-    problem: ConvProblem,
-    candidate: Candidate,
-    x_strides: Strides | None = None,
-    residual_strides: Strides | None = None,
-) -> Recipe:
-    """Steps for operands with these byte strides (None: C-contiguous in the problem's layouts)."""
+def operands_of(
+    problem: ConvProblem, x_strides: Strides | None = None, residual_strides: Strides | None = None
+) -> Operands:
+    """The arrays of a call, of these byte strides (None: C-contiguous in the problem's layouts)."""
+    y_strides = contiguous(problem.out_layout, problem.out_shape)
+    residual = Operand(Ref("residual"), residual_strides or y_strides) if problem.residual else None
+    x = Operand(Ref("x"), x_strides or contiguous(problem.in_layout, problem.in_shape))
+    return Operands(x, Operand(Ref("y"), y_strides), residual)
+
+
+def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | None = None) -> Recipe:
+    """Steps for these operands (None: C-contiguous in the problem's layouts).
+
+    The input and the residual may have any strides of their layout. Images of the output may lie apart; its other axes
+    are contiguous.
+    """
     isa = current()
     if effective_threads(problem) != problem.threads:
         problem = replace(problem, threads=effective_threads(problem))
     space = Space()
     steps: list[Step] = []
-    x_strides = x_strides or contiguous(problem.in_layout, problem.in_shape)
-    y_strides = contiguous(problem.out_layout, problem.out_shape)
+    operands = operands or operands_of(problem)
+    if problem.n == 1:  # how far apart images lie says nothing
+        operands = _alone(problem, operands)
     need_in, need_out = candidate.solver.layouts(problem, candidate.params, isa)
 
-    x = Operand(Ref("x"), x_strides)
+    x, y, residual = operands.x, operands.y, operands.residual
     if need_in is not None:
         x = _moved(problem, isa, space, steps, x, problem.in_shape, need_in)
-    y = target = Operand(Ref("y"), y_strides)
-    residual = Operand(Ref("residual"), residual_strides or y_strides) if problem.residual else None
+    target = y
     if need_out is not None:
         wanted = contiguous(need_out, problem.out_shape)
-        if wanted != y_strides:
+        added_as_is = residual is None or residual.strides == y.strides
+        if not _same(wanted, y.strides) or y.strides != wanted and not added_as_is:
             target = Operand(space.reserve(_size(need_out, problem.out_shape)), wanted)
-        if residual is not None:
-            residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out)
+        if residual is not None and residual.strides != target.strides:
+            residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out, whole=True)
     steps += candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
     if target is not y:
         steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
@@ -146,12 +156,38 @@ def _size(layout: str, shape: tuple[int, int, int, int]) -> int:
     return int(np.prod(layouts.get(layout).shape(*shape))) * FLOAT
 
 
+def _alone(problem: ConvProblem, operands: Operands) -> Operands:
+    """The operands of one image with the distance between images that contiguous ones have."""
+    x, y = contiguous(problem.in_layout, problem.in_shape), contiguous(problem.out_layout, problem.out_shape)
+
+    def normal(operand: Operand, n: int) -> Operand:
+        return replace(operand, strides=operand.strides._replace(n=n))
+
+    residual = operands.residual and normal(operands.residual, y.n)
+    return Operands(normal(operands.x, x.n), normal(operands.y, y.n), residual)
+
+
+def _same(a: Strides, b: Strides) -> bool:
+    """Whether views differ at most in how far apart their images lie."""
+    return a._replace(n=0) == b._replace(n=0)
+
+
 def _moved(
-    problem: ConvProblem, isa: Isa, space: Space, steps: list[Step], operand: Operand, shape: Any, layout: str
+    problem: ConvProblem,
+    isa: Isa,
+    space: Space,
+    steps: list[Step],
+    operand: Operand,
+    shape: Any,
+    layout: str,
+    whole: bool = False,
 ) -> Operand:
-    """The operand, contiguous in `layout`: as it is, or through a reorder into the workspace."""
+    """The operand with contiguous images in `layout`: as it is, or through a reorder into the workspace.
+
+    `whole`: images follow one another.
+    """
     wanted = contiguous(layout, shape)
-    if operand.strides == wanted:
+    if operand.strides == wanted or not whole and _same(operand.strides, wanted):
         return operand
     moved = Operand(space.reserve(_size(layout, shape)), wanted)
     steps.append(reorder_step(isa, space, shape, operand, moved, problem.threads))

@@ -35,9 +35,9 @@ def conv2d(
     total = np.zeros((p.n, p.groups, p.kg, p.oh, p.ow))
     with np.errstate(invalid="ignore", over="ignore"):
         for r in range(p.r):
-            out_rows, in_rows = _overlap(r * p.dilation[0] - p.pads[0], p.stride[0], p.h, p.oh)
+            out_rows, in_rows = overlap(r * p.dilation[0] - p.pads[0], p.stride[0], p.h, p.oh)
             for s in range(p.s):
-                out_cols, in_cols = _overlap(s * p.dilation[1] - p.pads[2], p.stride[1], p.w, p.ow)
+                out_cols, in_cols = overlap(s * p.dilation[1] - p.pads[2], p.stride[1], p.w, p.ow)
                 patch = image[:, :, :, in_rows, in_cols]
                 total[:, :, :, out_rows, out_cols] += _tap(np.ascontiguousarray(taps[..., r, s]), patch)
         y = total.reshape(p.n, p.k, p.oh, p.ow)
@@ -48,7 +48,7 @@ def conv2d(
     return layouts.from_nchw(activations.apply(y, p.activation), p.out_layout)
 
 
-def _overlap(offset: int, stride: int, size: int, outputs: int) -> tuple[slice, slice]:
+def overlap(offset: int, stride: int, size: int, outputs: int) -> tuple[slice, slice]:
     """Outputs whose tap lies inside the axis, and the inputs they read: input = output * stride + offset."""
     first = max(0, -(offset // stride))
     last = min(outputs - 1, (size - 1 - offset) // stride)

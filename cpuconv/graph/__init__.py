@@ -1,0 +1,1 @@
+"""Whole networks: read, specialised to the sizes of their inputs, and interpreted."""

@@ -1,0 +1,213 @@
+"""What older opsets wrote otherwise, in the form of the newest: one line of `ADAPTERS` for operators and opsets.
+
+Source: the change logs of ONNX's operators. Parameters that became inputs are constants of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.graph.ir import Node
+from cpuconv.graph.ops import TABLE
+
+
+class Reader(Protocol):
+    """What adapters ask of the reader of a model."""
+
+    opset: int
+    constants: Mapping[str, np.ndarray]
+
+    def fresh(self, hint: str) -> str:
+        """A name that the model does not use."""
+
+    def constant(self, value: object, hint: str) -> str:
+        """The name of a new constant: integers are int64, other numbers float32."""
+
+    def rank(self, name: str) -> int | None:
+        """Axes of a value, where the model states them."""
+
+    def dtype(self, number: int) -> np.dtype | None:
+        """NumPy's type for ONNX's; None where there is none for numbers."""
+
+
+class Adapter(NamedTuple):
+    """How operators of opsets before `below` are written today.
+
+    `apply` raises `ArgumentError` for a form that the operators' table does not know.
+    """
+
+    ops: tuple[str, ...]
+    below: float
+    apply: Callable[[Reader, Node], list[Node]]
+
+
+def _changed(node: Node, op: str = "", inputs: Sequence[str] = (), **attributes: Any) -> Node:
+    """The node as another one; an attribute of None is left out."""
+    merged = {**node.attributes, **attributes}
+    merged = {name: value for name, value in merged.items() if value is not None}
+    return Node(op or node.op, tuple(inputs) or node.inputs, node.outputs, merged, node.origin)
+
+
+def _as_inputs(*names: str) -> Callable[[Reader, Node], list[Node]]:
+    """Attributes become the last inputs."""
+
+    def apply(reader: Reader, node: Node) -> list[Node]:
+        stated = [node.attributes.get(name) for name in names]
+        added = [
+            "" if value is None else reader.constant(value, f"{node.outputs[0]}.{name}")
+            for name, value in zip(names, stated, strict=True)
+        ]
+        return [_changed(node, inputs=(*node.inputs, *added), **dict.fromkeys(names))]
+
+    return apply
+
+
+def _aligned(reader: Reader, node: Node) -> list[Node]:
+    """A second operand that is laid along the first from `axis` on gets axes of size 1 behind its own.
+
+    A slope is laid along the channels. Without `axis` an operand was laid along the last axes, as today.
+    """
+    a, b, *rest = node.inputs
+    axis = node.attributes.get("axis", 1 if node.op == "PRelu" else None)
+    plain = _changed(node, axis=None, broadcast=None)
+    ranks = reader.rank(a), reader.rank(b)
+    if axis is None or ranks[1] == 0 or (ranks[1] == 1 and b in reader.constants and reader.constants[b].size == 1):
+        return [plain]
+    if None in ranks:
+        raise SourceError(f"{node.label} has an 'axis', which needs the ranks of its inputs.")
+    axes = list(range(ranks[1], ranks[0] - axis % ranks[0]))
+    if not axes:
+        return [plain]
+    longer = reader.fresh(f"{b}.longer")
+    return [
+        Node("Unsqueeze", (b, reader.constant(axes, f"{b}.axes")), (longer,), {}, node.origin),
+        _changed(plain, inputs=(a, longer, *rest)),
+    ]
+
+
+def _renamed(op: str) -> Callable[[Reader, Node], list[Node]]:
+    """The same under its name of today."""
+    return lambda reader, node: [_changed(node, op)]
+
+
+def _without_broadcast(reader: Reader, node: Node) -> list[Node]:
+    """The attribute that allowed what is always allowed today."""
+    return [_changed(node, broadcast=None)]
+
+
+def _flattened(reader: Reader, node: Node) -> list[Node]:
+    """Softmax over all axes from `axis` on: as a matrix, and back. Of the last axis it is what it is today."""
+    x, (y,), axis = node.inputs[0], node.outputs, node.attributes.get("axis", 1)
+    rank = reader.rank(x)
+    if axis == -1 or (rank is not None and axis in (-1, rank - 1)):
+        return [_changed(node, axis=-1)]
+    flat, soft, shape = (reader.fresh(f"{y}.{part}") for part in ("flat", "soft", "shape"))
+    return [
+        Node("Flatten", (x,), (flat,), {"axis": axis}, node.origin),
+        Node(node.op, (flat,), (soft,), {"axis": -1}, node.origin),
+        Node("Shape", (x,), (shape,), {}, node.origin),
+        Node("Reshape", (soft, shape), (y,), {}, node.origin),
+    ]
+
+
+def _without_training(reader: Reader, node: Node) -> list[Node]:
+    """BatchNormalization as at inference: one output, a number a channel (of matrices, whatever `spatial` says)."""
+    spatial = node.attributes.get("spatial", 1) or reader.rank(node.inputs[1]) == 1
+    if node.attributes.get("training_mode") or not spatial:
+        raise ArgumentError(must("training_mode", "0, and spatial 1", dict(node.attributes)))
+    return [
+        Node(node.op, node.inputs, node.outputs[:1], {"epsilon": node.attributes.get("epsilon", 1e-5)}, node.origin)
+    ]
+
+
+def _no_dropout(reader: Reader, node: Node) -> list[Node]:
+    """At inference nothing is dropped: the output is the input, and the mask is all true."""
+    training = node.inputs[2] if len(node.inputs) > 2 else ""
+    if training and (training not in reader.constants or reader.constants[training].any()):
+        raise ArgumentError(must("training_mode", "a constant false", training))
+    nodes = [Node("Identity", node.inputs[:1], node.outputs[:1], {}, node.origin)]
+    if any(node.outputs[1:]):
+        shape = reader.fresh(f"{node.outputs[1]}.shape")
+        nodes += [
+            Node("Shape", node.inputs[:1], (shape,), {}, node.origin),
+            Node("ConstantOfShape", (shape,), node.outputs[1:], {"value": np.array([True])}, node.origin),
+        ]
+    return nodes
+
+
+def _resize(reader: Reader, node: Node) -> list[Node]:
+    """Upsample, and Resize before it had coordinates: output i comes from i / scale, rounded up where planes shrink.
+
+    The rounding is ONNX Runtime's; the standard did not say.
+    """
+    x, scales = node.inputs
+    known = reader.constants.get(scales)
+    smaller = known is not None and bool((known < 1).any() and (known <= 1).all())
+    return [
+        _changed(
+            node,
+            "Resize",
+            (x, "", scales),
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="ceil" if smaller else "floor",
+        )
+    ]
+
+
+def _cast(reader: Reader, node: Node) -> list[Node]:
+    """The type as NumPy's; those of less than two bytes that are no integers round in ways of their own."""
+    dtype = reader.dtype(node.attributes.get("to", 0))
+    if dtype is None or (dtype.kind not in "biuf" and dtype.name != "bfloat16"):
+        raise ArgumentError(must("to", "an integer, bool, float16, bfloat16, float32 or float64", dtype))
+    return [_changed(node, to=dtype)]
+
+
+def _refused(reader: Reader, node: Node) -> list[Node]:
+    raise ArgumentError(must("opset", f"one of today's {node.op}", reader.opset))
+
+
+_REDUCTIONS = tuple(name for name in TABLE if name.startswith("Reduce") and name != "ReduceSum")
+REPLACED = ("Dropout", "Scatter", "Upsample")  # operators that become others
+
+_BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", "PRelu")
+
+ADAPTERS: tuple[Adapter, ...] = (
+    Adapter(_BINARY, 7, _aligned),
+    Adapter(("Gemm",), 7, _without_broadcast),
+    Adapter(("Cast",), math.inf, _cast),
+    Adapter(("Dropout",), math.inf, _no_dropout),
+    Adapter(("BatchNormalization",), math.inf, _without_training),
+    Adapter(("Upsample",), 9, _as_inputs("scales")),
+    Adapter(("Upsample",), math.inf, _resize),
+    Adapter(("Resize",), 11, _resize),
+    Adapter(("Slice",), 10, _as_inputs("starts", "ends", "axes")),
+    Adapter(("Clip",), 11, _as_inputs("min", "max")),
+    Adapter(("Pad",), 11, _as_inputs("pads", "value")),
+    Adapter(("Squeeze", "Unsqueeze", "ReduceSum"), 13, _as_inputs("axes")),
+    Adapter(("Scatter",), math.inf, _renamed("ScatterElements")),
+    Adapter(("TopK",), 10, _as_inputs("k")),
+    Adapter(("Split",), 13, _as_inputs("split")),
+    Adapter(("Softmax", "LogSoftmax"), 13, _flattened),
+    Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
+    Adapter(("GroupNormalization",), 21, _refused),  # a scale a group, not a channel
+)
+
+
+def adapted(reader: Reader, node: Node) -> list[Node]:
+    """The node in the newest form.
+
+    Raises
+    ------
+    ArgumentError
+        Its form is none that the operators' table knows.
+    """
+    nodes = [node]
+    for adapter in ADAPTERS:
+        if reader.opset < adapter.below and node.op in adapter.ops:
+            nodes = [new for old in nodes for new in (adapter.apply(reader, old) if old.op in adapter.ops else [old])]
+    return nodes

@@ -1,0 +1,68 @@
+"""A graph run by the references of its operators: slow and evident, to judge by it whatever is fast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.base import is_float
+
+
+def interpret(graph: Graph, feed: Mapping[str, np.ndarray], *, wide: bool = False) -> dict[str, np.ndarray]:
+    """The outputs of a specialised graph.
+
+    Parameters
+    ----------
+    graph : Graph
+        What `specialise` returned.
+    feed : Mapping[str, np.ndarray]
+        An array for every input of the graph, of its shape and dtype.
+    wide : bool
+        Keep floats in float64 from the first operator to the last, instead of rounding every value to its dtype.
+
+    Returns
+    -------
+    dict[str, np.ndarray]
+        Array by name of output; floats are float64 if `wide`.
+
+    Raises
+    ------
+    ArgumentError
+        An input is missing, unknown or of another shape.
+    ArgumentTypeError
+        An input is of another dtype.
+    """
+    if feed.keys() != set(graph.inputs):
+        raise ArgumentError(must("feed", f"arrays for {', '.join(graph.inputs) or 'nothing'}", ", ".join(feed) or "{}"))
+    arrays = dict(graph.constants)
+    for name in graph.inputs:
+        value = graph.value(name)
+        if feed[name].dtype != value.dtype:
+            raise ArgumentTypeError(must(f"feed[{name!r}]", f"an array of {value.dtype}", feed[name].dtype))
+        if feed[name].shape != value.shape:
+            raise ArgumentError(must(f"feed[{name!r}]", f"of shape {value.shape}", feed[name].shape))
+        arrays[name] = feed[name]
+    left = {name: len(graph.users(name)) for name in graph.values}
+    for node in graph.nodes:
+        dtypes = [graph.value(name).dtype if name else None for name in node.outputs]
+        arrays.update(
+            zip(node.outputs, run(node, [arrays.get(name) for name in node.inputs], dtypes, wide), strict=True)
+        )
+        for name in dict.fromkeys(node.inputs):
+            left[name] = left.get(name, 0) - 1
+            if not left[name] and name not in graph.outputs:
+                del arrays[name]
+    return {name: arrays[name] for name in graph.outputs}
+
+
+def run(
+    node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None], wide: bool = False
+) -> list[np.ndarray]:
+    """The outputs of one node, of `dtypes`, or in the place of float types of float64."""
+    if wide:
+        dtypes = [np.dtype(np.float64) if dtype is not None and is_float(dtype) else dtype for dtype in dtypes]
+    return ops.meaning(node).evaluate(node, arrays, dtypes)

@@ -1,0 +1,121 @@
+"""What an operator and the compiler of networks tell one another: offers, and a node bound to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from cpuconv.choice.model import Limits
+from cpuconv.graph.ir import Node
+from cpuconv.graph.place import Place
+from cpuconv.isa import Isa
+from cpuconv.solvers.shared.base import Ref, Space, Step
+from cpuconv.solvers.shared.machine import machine
+
+PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a network is compiled for.
+
+    Attributes
+    ----------
+    isa : Isa
+    threads : int
+    strategy : str
+        How convolutions are chosen: "heuristic", "cached" or "profile".
+    limits : Limits
+        What their choices keep to.
+    """
+
+    isa: Isa
+    threads: int = 1
+    strategy: str = "cached"
+    limits: Limits = Limits()
+
+    def moving(self, size: float) -> float:
+        """Seconds to read or write `size` bytes, by the model."""
+        here = machine()
+        return here.seconds(here.moving(size), self.threads)
+
+    def computing(self, operations: float) -> float:
+        """Seconds of so many vector operations on one float each, by the model."""
+        return machine().seconds(operations / self.isa.lanes, self.threads)
+
+    def parts(self, size: float) -> int:
+        """Parts of a step (`Step.parts`) that moves so many bytes: 1 for each thread, or 0: run by one."""
+        return 1 if self.threads > 1 and size >= PARALLEL_BYTES else 0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One way to compute a node.
+
+    Attributes
+    ----------
+    inputs : tuple[str, ...]
+        How each input must lie: `DENSE`, `STRIDED` (any plain strides) or `BLOCKED`; "" for one left out, or whose
+        elements are read when the network is compiled.
+    outputs : tuple[str, ...]
+        How each output lies. The operator writes into memory that it is given: images of a blocked output may lie
+        apart; plain outputs may have any strides where this says `STRIDED`, of `DENSE` ones the first axis.
+    seconds : float
+        What it takes, by a model or as measured.
+    detail : object
+        Whatever `lower` needs to know of it, such as the choice of a convolution's algorithm.
+    view : bool
+        Whether nothing runs: the outputs are views of the first input, as the operator's `view` says.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    seconds: float
+    detail: Any = None
+    view: bool = False
+
+
+class Constants(Protocol):
+    """Arrays that a program holds on to."""
+
+    def keep(self, array: np.ndarray) -> Ref:
+        """The address of a C-contiguous array, which the program keeps alive."""
+
+    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
+        """The address of what `make` packs of the constant `name` in a form; made once for all programs of a model."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node with its operands in memory.
+
+    Attributes
+    ----------
+    node : Node
+    inputs : Sequence[Place or None]
+        None: left out. Elements that are known when the network is compiled are in `Place.array`.
+    outputs : Sequence[Place]
+    offer : Offer
+    target : Target
+    space : Space
+        Workspace of this call.
+    constants : Constants
+    """
+
+    node: Node
+    inputs: Sequence[Place | None]
+    outputs: Sequence[Place]
+    offer: Offer
+    target: Target
+    space: Space
+    constants: Constants
+
+    def given(self, position: int) -> Place | None:
+        """An input by position, None where it is left out."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+
+Lower = Callable[[Call], list[Step]]

@@ -1,0 +1,399 @@
+"""ONNX models read into graphs, every operator in one form: that of the newest opset. The only file that imports onnx.
+
+What older opsets wrote otherwise, `cpuconv.graph.adapters` brings to that form.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph.adapters import REPLACED, adapted
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops import TABLE
+
+if TYPE_CHECKING:
+    import onnx
+
+OLDEST = 6  # what PyTorch wrote first; opset 7 is where operators began to broadcast as NumPy does
+_DOMAIN = ("", "ai.onnx")
+_UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they do not know
+
+
+def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
+    """A model as a graph, shapes as the model states them.
+
+    Parameters
+    ----------
+    source : str | os.PathLike[str] | bytes | onnx.ModelProto
+        Path of an ONNX file, its bytes, or a ``ModelProto``.
+
+    Raises
+    ------
+    ArgumentTypeError
+        The source is of none of these types.
+    SourceError
+        It cannot be read, is no network of tensors, or is wrong in itself.
+    """
+    try:
+        import onnx.inliner
+    except ImportError as error:
+        raise SourceError("Models need the package onnx: pip install 'cpuconv[onnx]'.") from error
+    model, folder, name = _load(source)
+    if not model.graph.output:
+        raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
+    if model.functions:
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except (RuntimeError, ValueError) as error:
+            raise SourceError(f"{name}: the model's own functions cannot be inlined: {error}") from error
+    try:
+        opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
+        return _Reader(model.graph, opsets, folder, name).graph()
+    except SourceError as error:
+        raise SourceError(f"{name}: {error}") from error
+    except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
+        raise SourceError(f"{name} is damaged: {error}") from error
+
+
+def _load(source: object) -> tuple[onnx.ModelProto, Path | None, str]:
+    """The model, the folder that it may have data in, and what messages call it."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if isinstance(source, onnx.ModelProto):
+        return source, None, source.graph.name or "model"
+    folder, name = None, "model"
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        folder, name = path.parent, path.stem
+        try:
+            source = path.read_bytes()
+        except OSError as error:
+            raise SourceError(f"Source {str(path)!r} must be an ONNX file that can be read: {error}") from error
+    if not isinstance(source, (bytes, bytearray, memoryview)):
+        raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", type(source).__name__))
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(bytes(source))
+    except DecodeError as error:
+        raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}") from error
+    return model, folder, name
+
+
+# --- from protocol buffers to the graph -----------------------------------------------------------------------------
+
+
+class _Reader:
+    """One model, or a branch of one, on its way into a graph."""
+
+    def __init__(self, proto: onnx.GraphProto, opsets: Mapping[str, int], folder: Path | None, name: str) -> None:
+        self.proto, self.opsets, self.folder, self.name = proto, opsets, folder, name
+        self.opset = opsets.get("", 0)
+        if self.opset < OLDEST:
+            raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
+        self.constants: dict[str, np.ndarray] = {}
+        self.values: dict[str, Value] = {}
+        self.nodes: list[Node] = []
+        self.names = {name for node in self.proto.node for name in node.output}
+
+    def graph(self, outer: Sequence[str] = ()) -> Graph:
+        """The whole graph; `outer` are the names that it reads of the graph around it, which become inputs."""
+        if self.proto.sparse_initializer:
+            raise SourceError("sparse constants are not supported.")
+        for tensor in self.proto.initializer:
+            if tensor.name in self.constants:
+                raise SourceError(f"the constant {tensor.name!r} is defined twice.")
+            self.constants[tensor.name] = self.array(tensor)
+        for info in (*self.proto.value_info, *self.proto.output, *self.proto.input):
+            self.values[info.name] = _value(info)
+        inputs = [info.name for info in self.proto.input if info.name not in self.constants]
+        for name in inputs:
+            if self.values[name].dtype is None:
+                raise SourceError(f"the input {name!r} must be a tensor of numbers.")
+        inputs += outer
+        self.names.update(inputs, self.constants)
+        for node in self.proto.node:
+            self.nodes += self.read(node)
+        outputs = [info.name for info in self.proto.output]
+        values = {name: value for name, value in self.values.items() if name not in self.constants}
+        return Graph(tuple(inputs), tuple(outputs), tuple(self.nodes), self.constants, values, self.name)
+
+    def read(self, proto: onnx.NodeProto) -> Iterator[Node]:
+        """The nodes that a node of the model becomes; constants become none."""
+        origin = proto.name or next(filter(None, proto.output), "")
+        if proto.domain in _DOMAIN and proto.op_type == "Constant":
+            self.constants[proto.output[0]] = self.constant_node(proto)
+            return
+        if proto.domain in _DOMAIN and (proto.op_type in TABLE or proto.op_type in REPLACED):
+            try:
+                attributes = {attribute.name: self.attribute(attribute) for attribute in proto.attribute}
+                nodes = adapted(self, Node(proto.op_type, proto.input, proto.output, attributes, origin))
+                yield from [
+                    TABLE[node.op].node(_trimmed(node.inputs), _trimmed(node.outputs), origin, **node.attributes)
+                    for node in nodes
+                ]
+                return
+            except ArgumentError:
+                pass  # a form of the operator that the table does not know
+        yield self.foreign(proto, origin)
+
+    def foreign(self, proto: onnx.NodeProto, origin: str) -> Node:
+        """A node with a meaning of its own; what its subgraphs read from outside are inputs too.
+
+        Raises
+        ------
+        SourceError
+            ONNX does not know the operator.
+        """
+        import onnx
+
+        domain = "" if proto.domain in _DOMAIN else proto.domain
+        if domain not in self.opsets or not onnx.defs.has(proto.op_type, domain):
+            of = f" of domain {domain!r}" if domain else ""
+            raise SourceError(f"{proto.op_type} node {origin!r}: there is no operator {proto.op_type!r}{of}.")
+        outer = [name for attribute in proto.attribute for name in _captured(attribute)]
+        inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
+        branches = {}
+        if proto.op_type == "If":
+            for attribute in proto.attribute:
+                reader = _Reader(attribute.g, self.opsets, self.folder, self.name)
+                branches[attribute.name] = reader.graph(tuple(dict.fromkeys(_captured(attribute))))
+        meaning = Foreign(proto.SerializeToString(), self.opsets, inputs)
+        return Node(proto.op_type, inputs, tuple(proto.output), branches, origin, meaning)
+
+    def array(self, tensor: onnx.TensorProto) -> np.ndarray:
+        """The elements of a constant, which nobody may change."""
+        import onnx
+        from onnx import numpy_helper
+
+        if tensor.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
+            raise SourceError(f"the constant {tensor.name!r} must be a tensor of numbers.")
+        try:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                tensor = self.external(tensor)
+            array = numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, KeyError) as error:
+            raise SourceError(f"the constant {tensor.name!r} cannot be read: {error}") from error
+        array = array.view()
+        array.flags.writeable = False
+        return array
+
+    def external(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+        """A tensor with the data that lies in a file of its own, which must be in the model's folder.
+
+        Raises
+        ------
+        SourceError
+            The file is elsewhere, is missing, or is shorter than the tensor says.
+        """
+        import onnx
+
+        stated = {entry.key: entry.value for entry in tensor.external_data}
+        place = f"the constant {tensor.name!r} lies in the file {stated.get('location')!r}"
+        if self.folder is None:
+            raise SourceError(f"{place}: give the model by its path.")
+        path = (self.folder / stated.get("location", "")).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise SourceError(f"{place}, which must be in the model's folder.")
+        offset, needed = int(stated.get("offset", 0)), _bytes(tensor)
+        length = int(stated.get("length", needed))
+        try:
+            if length != needed or offset < 0 or offset + length > path.stat().st_size:
+                raise SourceError(f"{place}, which must hold {needed} bytes of it behind byte {offset}.")
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read(length)
+        except OSError as error:
+            raise SourceError(f"{place}, which cannot be read: {error}") from error
+        return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
+
+    def attribute(self, proto: onnx.AttributeProto) -> object:
+        """An attribute as a plain value.
+
+        Raises
+        ------
+        ArgumentError
+            It is a graph or a type, which no operator of the table has.
+        """
+        import onnx
+
+        if proto.type in (onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT):
+            return onnx.helper.get_attribute_value(proto)
+        if proto.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
+            return list(onnx.helper.get_attribute_value(proto))
+        if proto.type == onnx.AttributeProto.STRING:
+            return proto.s.decode()
+        if proto.type == onnx.AttributeProto.TENSOR:
+            return self.array(proto.t)
+        raise ArgumentError(must(proto.name, "a number, a text, a list of numbers or a tensor", proto.type))
+
+    def constant_node(self, proto: onnx.NodeProto) -> np.ndarray:
+        """The array of a Constant node."""
+        for attribute in proto.attribute:
+            if attribute.name in ("value", "value_int", "value_ints", "value_float", "value_floats"):
+                value = self.attribute(attribute)
+                return value if isinstance(value, np.ndarray) else _constant(value)
+        raise SourceError(f"Constant node {proto.output[0]!r} must have a tensor or numbers.")
+
+    # --- for adapters ------------------------------------------------------------------------------------------------
+
+    def fresh(self, hint: str) -> str:
+        """A name that the model does not use."""
+        name = next(
+            name for name in (f"{hint}.{number}" for number in range(len(self.names) + 1)) if name not in self.names
+        )
+        self.names.add(name)
+        return name
+
+    def constant(self, value: object, hint: str) -> str:
+        """The name of a new constant: integers are int64, other numbers float32."""
+        name = self.fresh(hint)
+        self.constants[name] = _constant(value)
+        return name
+
+    def rank(self, name: str) -> int | None:
+        """Axes of a value, where the model states them."""
+        shape = self.constants[name].shape if name in self.constants else self.values.get(name, Value()).shape
+        return None if shape is None else len(shape)
+
+    def dtype(self, number: int) -> np.dtype | None:
+        """NumPy's type for ONNX's; None where there is none for numbers."""
+        return _dtype(number)
+
+
+def _constant(value: object) -> np.ndarray:
+    array = np.asarray(value)
+    array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def _value(info: onnx.ValueInfoProto) -> Value:
+    """What a model says of a value; sizes below 1, and symbols that say so, stand for unknown ones."""
+    tensor = info.type.tensor_type
+    if not info.type.HasField("tensor_type"):
+        return Value()
+    if not tensor.HasField("shape"):
+        return Value(None, _dtype(tensor.elem_type))
+    dims = tensor.shape.dim
+    symbols = (None if dim.dim_param in _UNKNOWN else dim.dim_param for dim in dims)
+    shape = tuple(dim.dim_value if dim.dim_value > 0 else symbol for dim, symbol in zip(dims, symbols, strict=True))
+    return Value(shape, _dtype(tensor.elem_type))
+
+
+def _dtype(number: int) -> np.dtype | None:
+    """NumPy's type for ONNX's; None where there is none for numbers."""
+    import onnx
+
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+    except KeyError:
+        return None
+    return None if dtype.kind in "OSU" else dtype
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    """Size of a tensor's elements; those of less than a byte are packed."""
+    import onnx
+
+    elements = math.prod(tensor.dims)
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    if name.endswith(("INT4", "E2M1")):
+        return -(-elements // 2)
+    return elements * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
+
+
+def _trimmed(names: Sequence[str]) -> tuple[str, ...]:
+    """The names without those left out at the end."""
+    names = list(names)
+    while names and not names[-1]:
+        names.pop()
+    return tuple(names)
+
+
+# --- operators that the table does not know -------------------------------------------------------------------------
+
+
+class Foreign:
+    """A node that ONNX's own reference evaluator computes: slow, but it knows every operator.
+
+    Its names stay those of the model, whatever a graph calls its inputs later.
+    """
+
+    def __init__(self, proto: bytes, opsets: Mapping[str, int], inputs: Sequence[str]) -> None:
+        self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
+
+    def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+        """Shapes and dtypes by ONNX's shape inference.
+
+        Raises
+        ------
+        SourceError
+            It does not find them, as where they depend on the elements of an input.
+        """
+        import onnx
+        from onnx import numpy_helper
+
+        try:
+            model = self._model(inputs)
+            for name, value in zip(self.inputs, inputs, strict=True):
+                if value is not None and value.array is not None:
+                    model.graph.initializer.append(numpy_helper.from_array(value.array, name))
+            inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError, LookupError) as error:
+            raise SourceError(f"{node.label}: its shapes cannot be inferred: {error}") from error
+        found = iter([_value(info) for info in inferred.graph.output])
+        values = [next(found) if name else Value() for name in node.outputs]
+        for name, value in zip(node.outputs, values, strict=True):
+            if name and not value.concrete:
+                raise SourceError(
+                    f"{node.label}: the size of its output {name!r} is not known before the network runs."
+                )
+        return values
+
+    def evaluate(
+        self, node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None]
+    ) -> list[np.ndarray]:
+        """The outputs, computed in the types of the inputs."""
+        from onnx.reference import ReferenceEvaluator
+
+        feed = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name}
+        try:
+            model = self._model([None if array is None else Value.of(array) for array in arrays])
+            results = iter(ReferenceEvaluator(model).run(None, feed))
+        except Exception as error:  # whatever an evaluator of any operator raises
+            raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
+        return [np.asarray(next(results) if name else None) for name in node.outputs]
+
+    def _model(self, inputs: Iterable[Value | None]) -> onnx.ModelProto:
+        """A model of this node alone, its inputs of the given types."""
+        import onnx
+        from onnx import helper
+
+        node = onnx.NodeProto.FromString(self.proto)
+        typed = {
+            name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in zip(self.inputs, inputs, strict=True)
+            if value is not None
+        }
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], "node", list(typed.values()), outputs)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in self.opsets.items()])
+
+
+def _captured(attribute: onnx.AttributeProto) -> Iterator[str]:
+    """The names that the graphs of an attribute read and do not define."""
+    for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+        own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+        own |= {name for node in graph.node for name in node.output}
+        read = [name for node in graph.node for name in node.input]
+        read += [name for node in graph.node for inner in node.attribute for name in _captured(inner)]
+        read += [info.name for info in graph.output]
+        yield from (name for name in read if name and name not in own)

@@ -1,0 +1,41 @@
+"""The operators: one family a file, one line each in the family's table `OPS`."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from cpuconv.graph.ir import Meaning, Node
+from cpuconv.graph.ops import (
+    activation,
+    arithmetic,
+    convolution,
+    indexing,
+    joining,
+    matrix,
+    normalization,
+    pooling,
+    reduction,
+    resizing,
+    shaping,
+)
+from cpuconv.graph.ops.base import Op
+
+FAMILIES: tuple[ModuleType, ...] = (
+    convolution,
+    pooling,
+    normalization,
+    activation,
+    arithmetic,
+    matrix,
+    reduction,
+    joining,
+    shaping,
+    indexing,
+    resizing,
+)
+TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
+
+
+def meaning(node: Node) -> Meaning:
+    """What a node does: its own meaning where it has one, else the table's."""
+    return node.meaning or TABLE[node.op]

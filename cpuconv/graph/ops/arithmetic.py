@@ -1,0 +1,104 @@
+"""Arithmetic, comparisons and logic, element by element, with NumPy's broadcasting.
+
+Source: ONNX operators of these names. Integers are computed in their own type and wrap around.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import Infer, Inputs, Op, broadcast
+
+Function = Callable[..., np.ndarray]
+
+
+def _truth(node: Node, inputs: Inputs) -> list[Value]:
+    """Booleans of the shape that all inputs broadcast to."""
+    return [Value(broadcast(node, inputs)[0].shape, np.dtype(bool))]
+
+
+def _chosen(node: Node, inputs: Inputs) -> list[Value]:
+    """The shape that all inputs broadcast to, the dtype of the second and third."""
+    if inputs[1].dtype != inputs[2].dtype:
+        raise ValueError("the second and third must be of one type")
+    return [Value(broadcast(node, inputs)[0].shape, inputs[1].dtype)]
+
+
+def _op(name: str, function: Function, rule: Infer = broadcast, mixed: bool = False, **attributes: object) -> Op:
+    """A row whose meaning is a function of its operands and attributes."""
+    return Op(name, rule, lambda node, arrays: function(*arrays, **node.attributes), attributes, mixed=mixed)
+
+
+def _folded(function: Function) -> Function:
+    """A function of two operands applied to any number of them, from the left."""
+    return lambda *arrays: reduce(function, arrays)
+
+
+def _div(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The quotient; of integers, rounded towards zero."""
+    if a.dtype.kind == "f":
+        return a / b
+    quotient, rest = np.divmod(a, b)
+    return quotient + ((rest != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
+
+
+def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a to the power of b, which may be of another type; an integer to a negative power by way of float64."""
+    if a.dtype.kind != "f" and (b.dtype.kind == "f" or (b < 0).any()):
+        a = a.astype(np.float64)
+    return np.power(a, b)
+
+
+def _mod(a: np.ndarray, b: np.ndarray, fmod: int) -> np.ndarray:
+    """The remainder with the sign of b, or with fmod of a."""
+    return np.fmod(a, b) if fmod else np.mod(a, b)
+
+
+def _is_inf(x: np.ndarray, detect_negative: int, detect_positive: int) -> np.ndarray:
+    return np.isinf(x) & (((x > 0) & bool(detect_positive)) | ((x < 0) & bool(detect_negative)))
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+OPS = (
+    _op("Add", np.add),
+    _op("Sub", np.subtract),
+    _op("Mul", np.multiply),
+    _op("Div", _div),
+    _op("Pow", _pow, mixed=True),
+    _op("Mod", _mod, fmod=0),
+    _op("Min", _folded(np.minimum)),
+    _op("Max", _folded(np.maximum)),
+    _op("Sum", _folded(np.add)),
+    _op("Mean", lambda *arrays: reduce(np.add, arrays) / len(arrays)),
+    _op("Neg", np.negative),
+    _op("Abs", np.abs),
+    _op("Sign", np.sign),
+    _op("Reciprocal", np.reciprocal),
+    _op("Sqrt", np.sqrt),
+    _op("Exp", np.exp),
+    _op("Log", np.log),
+    _op("Sin", np.sin),
+    _op("Cos", np.cos),
+    _op("Erf", lambda x: _erf(x).astype(np.float64)),
+    _op("Floor", np.floor),
+    _op("Ceil", np.ceil),
+    _op("Round", np.rint),  # halves to even
+    _op("Equal", np.equal, _truth),
+    _op("Less", np.less, _truth),
+    _op("LessOrEqual", np.less_equal, _truth),
+    _op("Greater", np.greater, _truth),
+    _op("GreaterOrEqual", np.greater_equal, _truth),
+    _op("And", np.logical_and, _truth),
+    _op("Or", np.logical_or, _truth),
+    _op("Xor", np.logical_xor, _truth),
+    _op("Not", np.logical_not, _truth),
+    _op("IsNaN", np.isnan, _truth),
+    _op("IsInf", _is_inf, _truth, detect_negative=1, detect_positive=1),
+    _op("Where", np.where, _chosen, mixed=True),
+)

@@ -1,0 +1,187 @@
+"""What a row of the operators' table is, and the rules of shapes that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.lowering import Lower, Offer, Target
+from cpuconv.graph.place import Place
+
+Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
+Arrays = Sequence[Any]  # of an array each, or None
+Infer = Callable[[Node, Inputs], list[Value]]
+Reference = Callable[[Node, Arrays], np.ndarray | tuple[np.ndarray, ...]]
+
+Offers = Callable[[Node, Inputs, Target], list[Offer]]
+View = Callable[[Node, Sequence[Any], Sequence[Value]], list[Place]]  # of the inputs' places and the outputs
+Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the inputs and the output's place
+
+REQUIRED = object()  # in the place of a default: the attribute must be given
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator of ONNX.
+
+    Attributes
+    ----------
+    name : str
+        ONNX's name.
+    rule : Infer
+        Shapes and dtypes of the outputs from those of the inputs, which are concrete. An output whose elements follow
+        from shapes alone comes with them.
+    reference : Reference
+        The meaning in NumPy: gets floats as float64 and may return them so; other types are exact.
+    attributes : Mapping[str, object]
+        Every attribute with its default.
+    parameters : tuple[int, ...]
+        Positions of the inputs whose elements, not only their shape, the rule reads.
+    mixed : bool
+        Whether the other inputs may be of different dtypes.
+    offers : Offers or None
+        The ways to compute a node by kernels; None, or no offer for the operands at hand: the reference computes it
+        while the network runs.
+    lower : Lower or None
+        The kernel calls of a node for one of the offers.
+    view : View or None
+        For offers that are views: where the outputs lie in the memory of the first input.
+    parts : Parts or None
+        For operators that lay inputs side by side: where each input lies in the memory of the output, so that producers
+        can write there. `lower` then copies the inputs that lie elsewhere.
+    in_place : bool
+        Whether the output may take the memory of an input that lies as it does and that nobody reads afterwards.
+    """
+
+    name: str
+    rule: Infer
+    reference: Reference
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    parameters: tuple[int, ...] = ()
+    mixed: bool = False
+    offers: Offers | None = None
+    lower: Lower | None = None
+    view: View | None = None
+    parts: Parts | None = None
+    in_place: bool = False
+
+    def node(self, inputs: Sequence[str], outputs: Sequence[str], origin: str = "", **attributes: object) -> Node:
+        """The operator applied, attributes that are not given at their defaults.
+
+        Raises
+        ------
+        ArgumentError
+            An attribute that the operator does not have, or one without a default left out.
+        """
+        unknown = attributes.keys() - self.attributes.keys()
+        missing = {name for name, default in self.attributes.items() if default is REQUIRED} - attributes.keys()
+        if unknown or missing:
+            names = ", ".join(self.attributes) or "none"
+            raise ArgumentError(must("attributes", f"those of {self.name} ({names})", ", ".join(attributes) or "none"))
+        return Node(self.name, tuple(inputs), tuple(outputs), {**self.attributes, **attributes}, origin)
+
+    def infer(self, node: Node, inputs: Inputs) -> list[Value]:
+        """Shapes and dtypes of the outputs.
+
+        Raises
+        ------
+        SourceError
+            The inputs do not fit, or a shape depends on elements that are not known beforehand.
+        """
+        for position in self.parameters:
+            value = inputs[position] if position < len(inputs) else None
+            if value is not None and value.array is None:
+                raise SourceError(
+                    f"{node.label}: the size of its output depends on the elements of {node.inputs[position]!r}, which"
+                    " are only known when the network runs."
+                )
+        with _fitting(node, inputs):
+            operands = [value for at, value in enumerate(inputs) if value is not None and at not in self.parameters]
+            if not self.mixed and len({value.dtype for value in operands}) > 1:
+                raise ValueError("they must be of one type")
+            values = self.rule(node, inputs)
+            if len(values) < len(node.outputs):
+                raise ValueError(f"there are {len(node.outputs)} outputs where the operator has {len(values)}")
+            return values
+
+    def evaluate(self, node: Node, arrays: Arrays, dtypes: Sequence[np.dtype | None]) -> list[np.ndarray]:
+        """The outputs by the reference, floats computed in float64 and rounded to `dtypes` at the end."""
+        given = [array.astype(np.float64) if array is not None and is_float(array.dtype) else array for array in arrays]
+        values = [None if array is None else Value(array.shape, array.dtype) for array in arrays]
+        with np.errstate(all="ignore"), _fitting(node, values):
+            results = self.reference(node, given)
+            results = results if isinstance(results, tuple) else (results,)
+            return [np.asarray(result, dtype) for result, dtype in zip(results, dtypes, strict=False)]
+
+
+@contextmanager
+def _fitting(node: Node, inputs: Inputs) -> Iterator[None]:
+    """Turn what NumPy says of operands that do not fit into an error that names the node."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+        stated = ", ".join("-" if value is None else str(value) for value in inputs)
+        raise SourceError(f"{node.label} cannot take inputs {stated}: {error}") from error
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether a type is one of the floating-point types that networks compute with."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def given(items: Sequence[Any], position: int) -> Any:
+    """An input by position, None where it is left out."""
+    return items[position] if position < len(items) else None
+
+
+def integers(array: np.ndarray) -> list[int]:
+    """The elements of a constant of integers."""
+    return [int(item) for item in array.ravel()]
+
+
+def axis_in(axis: int, rank: int) -> int:
+    """A possibly negative axis as one of ``range(rank)``."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"there is no axis {axis} among {rank}")
+    return axis % rank
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def like_first(node: Node, inputs: Inputs) -> list[Value]:
+    """One output of the shape and dtype of the first input."""
+    return [Value(inputs[0].shape, inputs[0].dtype)]
+
+
+def broadcast(node: Node, inputs: Inputs) -> list[Value]:
+    """One output of the shape that all inputs broadcast to, of the first one's dtype."""
+    present = [value for value in inputs if value is not None]
+    return [Value(np.broadcast_shapes(*(value.shape for value in present)), present[0].dtype)]
+
+
+def as_reference(reference: Reference) -> Infer:
+    """The rule that a reference itself is: run on arrays of the inputs' shapes that take no memory.
+
+    For references that only make views.
+    """
+
+    def infer(node: Node, inputs: Inputs) -> list[Value]:
+        arrays = [
+            value if value is None else np.broadcast_to(np.zeros((), value.dtype), value.shape) for value in inputs
+        ]
+        arrays = [
+            array if value is None or value.array is None else value.array
+            for array, value in zip(arrays, inputs, strict=True)
+        ]
+        results = reference(node, arrays)
+        results = results if isinstance(results, tuple) else (results,)
+        return [Value(result.shape, result.dtype) for result in results]
+
+    return infer

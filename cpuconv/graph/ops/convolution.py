@@ -1,0 +1,99 @@
+"""Convolution and its transpose, over any number of spatial axes.
+
+Source: ONNX operators Conv and ConvTranspose. Both are sums over the taps of a window: a convolution reads the input
+through it, a transposed convolution writes its output through it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
+from cpuconv.graph.ops.window import Window
+
+
+def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
+    x, w = inputs[:2]
+    if x.shape[1] != w.shape[1] * node["group"] or w.shape[0] % node["group"]:
+        raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
+    window = Window.of(node, x.shape[2:], w.shape[2:])
+    return [Value((x.shape[0], w.shape[0], *window.outputs), x.dtype)]
+
+
+def conv(node: Node, arrays: Arrays) -> np.ndarray:
+    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups, + bias."""
+    x, w, bias = *arrays[:2], given(arrays, 2)
+    window = Window.of(node, x.shape[2:], w.shape[2:])
+    n, groups, k = len(x), node["group"], len(w)
+    image = x.reshape(n, groups, -1, *x.shape[2:])
+    taps = w.reshape(groups, k // groups, w.shape[1], *w.shape[2:])
+    y = np.zeros((n, groups, k // groups, *window.outputs), x.dtype)
+    for tap, out, read in window.taps():
+        y[(..., *out)] += _mixed(taps[(..., *tap)], image[(..., *read)])
+    return _biased(y.reshape(n, k, *window.outputs), bias)
+
+
+def _window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
+    """The window of the convolution whose transpose the node is: its outputs are the node's inputs."""
+    rank = len(x) - 2
+    strides, dilations = tuple(node["strides"] or [1] * rank), tuple(node["dilations"] or [1] * rank)
+    extra = node["output_padding"] or [0] * rank
+    reach = [(taps - 1) * gap + 1 for taps, gap in zip(w[2:], dilations, strict=True)]
+    full = [
+        (size - 1) * step + span + more for size, step, span, more in zip(x[2:], strides, reach, extra, strict=True)
+    ]
+    sizes = node["output_shape"] and node["output_shape"][-rank:]
+    if not sizes and node["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+        sizes = [size * step for size, step in zip(x[2:], strides, strict=True)]
+    if sizes:
+        total = [max(0, all_ - size) for all_, size in zip(full, sizes, strict=True)]
+        less, more = [pad // 2 for pad in total], [pad - pad // 2 for pad in total]
+        near, far = (less, more) if node["auto_pad"] == "SAME_UPPER" else (more, less)
+    else:
+        pads = node["pads"] if node["pads"] and node["auto_pad"] == "NOTSET" else [0] * 2 * rank
+        near, far = pads[:rank], pads[rank:]
+        sizes = [all_ - a - b for all_, a, b in zip(full, near, far, strict=True)]
+    if min(sizes, default=1) < 0:
+        raise ValueError(f"padding {(*near, *far)} is wider than the output")
+    return Window(tuple(sizes), w[2:], strides, dilations, tuple(near), tuple(far), x[2:])
+
+
+def _infer_transpose(node: Node, inputs: Inputs) -> list[Value]:
+    x, w = inputs[:2]
+    if x.shape[1] != w.shape[0] or w.shape[0] % node["group"]:
+        raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
+    window = _window_of_transpose(node, x.shape, w.shape)
+    return [Value((x.shape[0], w.shape[1] * node["group"], *window.sizes), x.dtype)]
+
+
+def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
+    """y[n, k, i * stride + t * dilation - pad] += w[c, k, t] x[n, c, i], within groups, + bias."""
+    x, w, bias = *arrays[:2], given(arrays, 2)
+    window = _window_of_transpose(node, x.shape, w.shape)
+    n, groups, k = len(x), node["group"], w.shape[1] * node["group"]
+    image = x.reshape(n, groups, -1, *x.shape[2:])
+    taps = np.swapaxes(w.reshape(groups, -1, *w.shape[1:]), 1, 2)
+    y = np.zeros((n, groups, w.shape[1], *window.sizes), x.dtype)
+    for tap, read, out in window.taps():
+        y[(..., *out)] += _mixed(taps[(..., *tap)], image[(..., *read)])
+    return _biased(y.reshape(n, k, *window.sizes), bias)
+
+
+def _mixed(weight: np.ndarray, patch: np.ndarray) -> np.ndarray:
+    """One tap's share: (groups, K', C') times (N, groups, C', spatial...), summed over C'."""
+    n, groups, channels, *spatial = patch.shape
+    product = np.ascontiguousarray(weight) @ patch.reshape(n, groups, channels, -1)
+    return product.reshape(n, groups, weight.shape[1], *spatial)
+
+
+def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    return y if bias is None else y + bias.reshape(-1, *[1] * (y.ndim - 2))
+
+
+_WINDOW = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
+
+OPS = (
+    Op("Conv", _infer_conv, conv, _WINDOW),
+    Op("ConvTranspose", _infer_transpose, conv_transpose, {**_WINDOW, "output_padding": None, "output_shape": None}),
+)

@@ -1,0 +1,177 @@
+"""What takes elements by their places, puts them there, or says where they are.
+
+Source: ONNX operators of these names. Negative indices count from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, like_first
+
+_INT64 = np.dtype(np.int64)
+
+# --- taken ----------------------------------------------------------------------------------------------------------
+
+
+def _infer_gather(node: Node, inputs: Inputs) -> list[Value]:
+    data, indices = inputs
+    axis = axis_in(node["axis"], len(data.shape))
+    return [Value((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.dtype)]
+
+
+def gather(node: Node, arrays: Arrays) -> np.ndarray:
+    """The slices along an axis that `indices` names."""
+    data, indices = arrays
+    return np.take(data, indices, node["axis"])
+
+
+def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(inputs[1].shape, inputs[0].dtype)]
+
+
+def gather_elements(node: Node, arrays: Arrays) -> np.ndarray:
+    """The elements whose place along one axis `indices` names, and on the others its own place."""
+    data, indices = arrays
+    return data[_places(data, indices, node["axis"])]
+
+
+def _infer_gather_nd(node: Node, inputs: Inputs) -> list[Value]:
+    data, indices = inputs
+    kept = data.shape[node["batch_dims"] + indices.shape[-1] :]
+    return [Value((*indices.shape[:-1], *kept), data.dtype)]
+
+
+def gather_nd(node: Node, arrays: Arrays) -> np.ndarray:
+    """The slices whose places on the first axes are the last axis of `indices`; leading axes may belong together."""
+    data, indices = arrays
+    batch = data.shape[: node["batch_dims"]]
+    grids = np.indices(batch).reshape(len(batch), *batch, *[1] * (indices.ndim - 1 - len(batch)))
+    return data[(*grids, *np.moveaxis(indices, -1, 0))]
+
+
+# --- put ------------------------------------------------------------------------------------------------------------
+
+_PUT: dict[str, Callable[[np.ndarray, object, np.ndarray], None]] = {
+    "none": lambda data, places, updates: data.__setitem__(places, updates),
+    "add": np.add.at,
+    "mul": np.multiply.at,
+    "max": np.maximum.at,
+    "min": np.minimum.at,
+}
+
+
+def _places(data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
+    """An index of `data` in the shape of `indices`: as these say along an axis, elsewhere their own place."""
+    places = list(np.indices(indices.shape, sparse=True))
+    places[axis_in(axis, data.ndim)] = indices
+    return tuple(places)
+
+
+def scatter_elements(node: Node, arrays: Arrays) -> np.ndarray:
+    """The data with updates where `gather_elements` would take them."""
+    data, indices, updates = arrays
+    data = data.copy()
+    _PUT[node["reduction"]](data, _places(data, indices, node["axis"]), updates)
+    return data
+
+
+def scatter_nd(node: Node, arrays: Arrays) -> np.ndarray:
+    """The data with updates where `gather_nd` would take them."""
+    data, indices, updates = arrays
+    data = data.copy()
+    _PUT[node["reduction"]](data, tuple(np.moveaxis(indices, -1, 0)), updates)
+    return data
+
+
+def _infer_one_hot(node: Node, inputs: Inputs) -> list[Value]:
+    indices, (depth,) = inputs[0], integers(inputs[1].array)
+    axis = axis_in(node["axis"], len(indices.shape) + 1)
+    return [Value((*indices.shape[:axis], depth, *indices.shape[axis:]), inputs[2].dtype)]
+
+
+def one_hot(node: Node, arrays: Arrays) -> np.ndarray:
+    """A new axis with the second value at the index, and the first elsewhere (everywhere, if the index is outside)."""
+    indices, depth, (off, on) = arrays
+    (depth,) = integers(depth)
+    axis = axis_in(node["axis"], indices.ndim + 1)
+    indices = np.where((indices < -depth) | (indices >= depth), depth, np.where(indices < 0, indices + depth, indices))
+    places = np.arange(depth).reshape(-1, *[1] * (indices.ndim - axis))
+    return np.where(np.expand_dims(indices, axis) == places, on, off)
+
+
+def trilu(node: Node, arrays: Arrays) -> np.ndarray:
+    """The triangle above (or below) the k-th diagonal of each matrix; zeros elsewhere."""
+    x, k = arrays[0], given(arrays, 1)
+    return (np.triu if node["upper"] else np.tril)(x, 0 if k is None else int(k.item()))
+
+
+# --- where they are -------------------------------------------------------------------------------------------------
+
+
+def _infer_arg(node: Node, inputs: Inputs) -> list[Value]:
+    shape = list(inputs[0].shape)
+    axis = axis_in(node["axis"], len(shape))
+    shape[axis : axis + 1] = [1] if node["keepdims"] else []
+    return [Value(tuple(shape), _INT64)]
+
+
+def _arg(function: Callable[..., np.ndarray]) -> Callable[[Node, Arrays], np.ndarray]:
+    """The place of the first (or last) extreme along an axis."""
+
+    def reference(node: Node, arrays: Arrays) -> np.ndarray:
+        (x,), axis = arrays, node["axis"]
+        if node["select_last_index"]:
+            return x.shape[axis] - 1 - function(np.flip(x, axis), axis, keepdims=bool(node["keepdims"]))
+        return function(x, axis, keepdims=bool(node["keepdims"]))
+
+    return reference
+
+
+def _infer_top_k(node: Node, inputs: Inputs) -> list[Value]:
+    shape, (k,) = list(inputs[0].shape), integers(inputs[1].array)
+    axis = axis_in(node["axis"], len(shape))
+    if not 0 <= k <= shape[axis]:
+        raise ValueError(f"there are no {k} largest of {shape[axis]}")
+    shape[axis] = k
+    return [Value(tuple(shape), inputs[0].dtype), Value(tuple(shape), _INT64)]
+
+
+def top_k(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The k largest (or smallest) along an axis in order, equal ones by place, and their places."""
+    x, (k,), axis = arrays[0], integers(arrays[1]), axis_in(node["axis"], arrays[0].ndim)
+    if node["largest"]:  # from behind, so that of equal elements the first comes last, which is then first
+        order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis, kind="stable")
+    places = np.take(order, np.arange(k), axis)
+    return np.take_along_axis(x, places, axis), places
+
+
+def cum_sum(node: Node, arrays: Arrays) -> np.ndarray:
+    """The sums of all elements up to each (without it, if exclusive) along an axis, or from the end."""
+    x, (axis,) = arrays[0], integers(arrays[1])
+    x = np.flip(x, axis) if node["reverse"] else x
+    sums = np.cumsum(x, axis, dtype=x.dtype)
+    sums = sums - x if node["exclusive"] else sums
+    return np.flip(sums, axis) if node["reverse"] else sums
+
+
+_ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+
+OPS = (
+    Op("Gather", _infer_gather, gather, {"axis": 0}, mixed=True),
+    Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, mixed=True),
+    Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, mixed=True),
+    Op("ScatterElements", like_first, scatter_elements, {"axis": 0, "reduction": "none"}, mixed=True),
+    Op("ScatterND", like_first, scatter_nd, {"reduction": "none"}, mixed=True),
+    Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), mixed=True),
+    Op("Trilu", like_first, trilu, {"upper": 1}, mixed=True),
+    Op("ArgMax", _infer_arg, _arg(np.argmax), _ARG),
+    Op("ArgMin", _infer_arg, _arg(np.argmin), _ARG),
+    Op("TopK", _infer_top_k, top_k, {"axis": -1, "largest": 1, "sorted": 1}, parameters=(1,)),
+    Op("CumSum", like_first, cum_sum, {"exclusive": 0, "reverse": 0}, mixed=True),
+)

@@ -1,0 +1,73 @@
+"""Products of matrices.
+
+Source: ONNX operators Gemm, MatMul and Einsum. Integers are multiplied exactly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
+
+
+def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """As NumPy: vectors are a row on the left and a column on the right, stacks of matrices broadcast."""
+    if a[-1] != b[-2 if len(b) > 1 else 0]:
+        raise ValueError("the inner sizes differ")
+    return (*np.broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def _infer_matmul(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(_matmul_shape(inputs[0].shape, inputs[1].shape), inputs[0].dtype)]
+
+
+def _infer_gemm(node: Node, inputs: Inputs) -> list[Value]:
+    a, b, c = *inputs[:2], given(inputs, 2)
+    left = a.shape[::-1] if node["transA"] else a.shape
+    right = b.shape[::-1] if node["transB"] else b.shape
+    if len(left) != 2 or len(right) != 2:
+        raise ValueError("both operands must be matrices")
+    shape = _matmul_shape(left, right)
+    if c is not None and np.broadcast_shapes(shape, c.shape) != shape:
+        raise ValueError(f"the third does not broadcast to {shape}")
+    return [Value(shape, a.dtype)]
+
+
+def gemm(node: Node, arrays: Arrays) -> np.ndarray:
+    """alpha A B + beta C, A and B transposed as asked for."""
+    a, b, c = *arrays[:2], given(arrays, 2)
+    y = node["alpha"] * ((a.T if node["transA"] else a) @ (b.T if node["transB"] else b))
+    return y if c is None else y + node["beta"] * c
+
+
+def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
+    """The sizes of the output's letters; the axes that an ellipsis stands for broadcast."""
+    operands, arrow, result = node["equation"].replace(" ", "").partition("->")
+    sizes: dict[str, int] = {}
+    stacks = []
+    for term, value in zip(operands.split(","), inputs, strict=True):
+        before, dots, behind = term.partition("...")
+        end = len(value.shape) - len(behind)
+        stacks.append(value.shape[len(before) : end] if dots else ())
+        named = (*value.shape[: len(before)], *value.shape[end:]) if dots else value.shape
+        for letter, size in zip(before + behind, named, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                raise ValueError(f"the axis {letter!r} has sizes {sizes[letter]} and {size}")
+    if not arrow:
+        result = "..." + "".join(sorted(letter for letter in sizes if operands.count(letter) == 1))
+    before, dots, behind = result.partition("...")
+    stack = np.broadcast_shapes(*stacks) if dots else ()
+    return [Value((*map(sizes.get, before), *stack, *map(sizes.get, behind)), inputs[0].dtype)]
+
+
+OPS = (
+    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1]),
+    Op("Gemm", _infer_gemm, gemm, {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}),
+    Op(
+        "Einsum",
+        _infer_einsum,
+        lambda node, arrays: np.einsum(node["equation"], *arrays, optimize=True),
+        {"equation": REQUIRED},
+    ),
+)

@@ -1,0 +1,133 @@
+"""Normalisations: by stored statistics, by those of the input, and of neighbours; and Softmax.
+
+Source: ONNX operators of these names, as at inference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, like_first
+
+
+def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
+    """A vector over channels in a shape that broadcasts over (N, C, ...)."""
+    return vector.reshape(-1, *[1] * (rank - 2))
+
+
+def _standard(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x with mean 0 and variance 1 over `axes`; the mean; the inverse of the standard deviation."""
+    mean = x.mean(axes, keepdims=True)
+    inverse = 1 / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+    return (x - mean) * inverse, mean, inverse
+
+
+def batch_normalization(node: Node, arrays: Arrays) -> np.ndarray:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, each over channels."""
+    x = arrays[0]
+    scale, bias, mean, var = (_per_channel(vector, max(2, x.ndim)) for vector in arrays[1:])
+    return (x - mean) / np.sqrt(var + node["epsilon"]) * scale + bias
+
+
+def instance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
+    """Mean 0 and variance 1 over each plane, then a scale and a bias over channels."""
+    x = arrays[0]
+    scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
+    return _standard(x, tuple(range(2, x.ndim)), node["epsilon"])[0] * scale + bias
+
+
+def group_normalization(node: Node, arrays: Arrays) -> np.ndarray:
+    """Mean 0 and variance 1 over each group of channels, then a scale and a bias over channels."""
+    x = arrays[0]
+    scale, bias = (_per_channel(vector, x.ndim) for vector in arrays[1:])
+    grouped = x.reshape(len(x), node["num_groups"], -1)
+    return _standard(grouped, (2,), node["epsilon"])[0].reshape(x.shape) * scale + bias
+
+
+def _infer_layer(node: Node, inputs: Inputs) -> list[Value]:
+    x = inputs[0]
+    axis = axis_in(node["axis"], len(x.shape))
+    kept = Value((*x.shape[:axis], *[1] * (len(x.shape) - axis)), np.dtype(np.float32))
+    return [Value(x.shape, x.dtype), kept, kept][: len(node.outputs)]
+
+
+def layer_normalization(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
+    """Mean 0 and variance 1 over the last axes, then a scale and a bias; also the mean and the inverse deviation."""
+    x, scale, bias = *arrays[:2], given(arrays, 2)
+    y, mean, inverse = _standard(x, tuple(range(axis_in(node["axis"], x.ndim), x.ndim)), node["epsilon"])
+    y = y * scale
+    return y if bias is None else y + bias, mean, inverse
+
+
+def lp_normalization(node: Node, arrays: Arrays) -> np.ndarray:
+    """x / (sum of |x|^p)^(1/p) along an axis; 0 where all elements are."""
+    (x,) = arrays
+    norm = (np.abs(x) ** node["p"]).sum(node["axis"], keepdims=True) ** (1 / node["p"])
+    return np.where(norm == 0, 0, x / norm)
+
+
+def mean_variance_normalization(node: Node, arrays: Arrays) -> np.ndarray:
+    """(x - mean) / (deviation + 1e-9) over axes."""
+    (x,) = arrays
+    axes = tuple(node["axes"])
+    return (x - x.mean(axes, keepdims=True)) / (x.std(axes, keepdims=True) + 1e-9)
+
+
+def lrn(node: Node, arrays: Arrays) -> np.ndarray:
+    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels)^beta."""
+    (x,) = arrays
+    size, channels = node["size"], x.shape[1]
+    squares = np.zeros_like(x)
+    for c in range(channels):
+        first, last = max(0, c - (size - 1) // 2), min(channels, c + size // 2 + 1)
+        squares[:, c] = (x[:, first:last] ** 2).sum(1)
+    return x / (node["bias"] + node["alpha"] / size * squares) ** node["beta"]
+
+
+def log_softmax(node: Node, arrays: Arrays) -> np.ndarray:
+    """log(exp(x) / sum of exp(x) along an axis)."""
+    (x,) = arrays
+    shifted = x - x.max(node["axis"], keepdims=True, initial=-np.inf)
+    return shifted - np.log(np.exp(shifted).sum(node["axis"], keepdims=True))
+
+
+def softmax(node: Node, arrays: Arrays) -> np.ndarray:
+    """exp(x) / sum of exp(x) along an axis."""
+    return np.exp(log_softmax(node, arrays))
+
+
+def _infer_along(node: Node, inputs: Inputs) -> list[Value]:
+    axis_in(node["axis"], len(inputs[0].shape))
+    return like_first(node, inputs)
+
+
+def _infer_channels(node: Node, inputs: Inputs) -> list[Value]:
+    for vector in inputs[1:]:
+        if vector.shape != inputs[0].shape[1:2]:
+            raise ValueError("there must be one number a channel")
+    return like_first(node, inputs)
+
+
+OPS = (
+    Op(
+        "BatchNormalization",
+        lambda node, inputs: _infer_channels(node, inputs) if len(inputs[0].shape) > 1 else like_first(node, inputs),
+        batch_normalization,
+        {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0},
+        mixed=True,
+    ),
+    Op("InstanceNormalization", _infer_channels, instance_normalization, {"epsilon": 1e-5}),
+    Op(
+        "GroupNormalization",
+        _infer_channels,
+        group_normalization,
+        {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1},
+    ),
+    Op("LayerNormalization", _infer_layer, layer_normalization, {"axis": -1, "epsilon": 1e-5, "stash_type": 1}),
+    Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
+    Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
+    Op("LRN", like_first, lrn, {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}),
+    Op("Softmax", _infer_along, softmax, {"axis": -1}),
+    Op("LogSoftmax", _infer_along, log_softmax, {"axis": -1}),
+)

@@ -1,0 +1,107 @@
+"""Poolings: the largest, the mean or the norm of what a window sees, or of a whole plane.
+
+Source: ONNX operators MaxPool, AveragePool, LpPool and their global forms.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op
+from cpuconv.graph.ops.window import Window
+
+
+def _window(node: Node, shape: tuple[int, ...]) -> Window:
+    return Window.of(node, shape[2:], node["kernel_shape"])
+
+
+def _infer_pool(node: Node, inputs: Inputs) -> list[Value]:
+    x = inputs[0]
+    shape = (*x.shape[:2], *_window(node, x.shape).outputs)
+    return [Value(shape, x.dtype), Value(shape, np.dtype(np.int64))][: len(node.outputs)]
+
+
+def max_pool(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The largest element under the window, and its index in the flattened input; padding is never the largest."""
+    (x,) = arrays
+    window = _window(node, x.shape)
+    places = np.arange(math.prod(window.sizes)).reshape(window.sizes, order="F" if node["storage_order"] else "C")
+    y = np.zeros((*x.shape[:2], *window.outputs), x.dtype)
+    where = np.full(y.shape, -1)
+    for _, out, read in window.taps():
+        seen = x[(..., *read)]
+        better = (where[(..., *out)] < 0) | (seen > y[(..., *out)]) | np.isnan(seen)
+        y[(..., *out)] = np.where(better, seen, y[(..., *out)])
+        where[(..., *out)] = np.where(better, places[read], where[(..., *out)])
+    planes = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(window.sizes))
+    return y, planes * places.size + where
+
+
+def _sum(x: np.ndarray, window: Window) -> np.ndarray:
+    y = np.zeros((*x.shape[:2], *window.outputs))
+    for _, out, read in window.taps():
+        y[(..., *out)] += x[(..., *read)]
+    return y
+
+
+def average_pool(node: Node, arrays: Arrays) -> np.ndarray:
+    """The sum over the window divided by the number of its taps inside the input (or inside input and padding)."""
+    (x,) = arrays
+    window = _window(node, x.shape)
+    count = np.zeros(window.outputs)
+    for _, out, _ in window.taps(padded=bool(node["count_include_pad"])):
+        count[out] += 1
+    return _sum(x, window) / count
+
+
+def lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
+    """(sum over the window of |x|^p)^(1/p)."""
+    (x,) = arrays
+    return _sum(np.abs(x) ** node["p"], _window(node, x.shape)) ** (1 / node["p"])
+
+
+def _infer_global(node: Node, inputs: Inputs) -> list[Value]:
+    x = inputs[0]
+    return [Value((*x.shape[:2], *[1] * (len(x.shape) - 2)), x.dtype)]
+
+
+def _spatial(x: np.ndarray) -> tuple[int, ...]:
+    return tuple(range(2, x.ndim))
+
+
+def global_max_pool(node: Node, arrays: Arrays) -> np.ndarray:
+    """The largest element of each plane."""
+    return arrays[0].max(_spatial(arrays[0]), keepdims=True)
+
+
+def global_average_pool(node: Node, arrays: Arrays) -> np.ndarray:
+    """The mean of each plane."""
+    return arrays[0].mean(_spatial(arrays[0]), keepdims=True)
+
+
+def global_lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
+    """(sum over each plane of |x|^p)^(1/p)."""
+    (x,) = arrays
+    return (np.abs(x) ** node["p"]).sum(_spatial(x), keepdims=True) ** (1 / node["p"])
+
+
+_WINDOW = {
+    "auto_pad": "NOTSET",
+    "ceil_mode": 0,
+    "dilations": None,
+    "kernel_shape": REQUIRED,
+    "pads": None,
+    "strides": None,
+}
+
+OPS = (
+    Op("MaxPool", _infer_pool, max_pool, {**_WINDOW, "storage_order": 0}),
+    Op("AveragePool", _infer_pool, average_pool, {**_WINDOW, "count_include_pad": 0}),
+    Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}),
+    Op("GlobalMaxPool", _infer_global, global_max_pool),
+    Op("GlobalAveragePool", _infer_global, global_average_pool),
+    Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
+)

@@ -1,0 +1,225 @@
+"""Resize in all its modes, and the exchange of channels for pixels.
+
+Source: ONNX operators Resize, DepthToSpace and SpaceToDepth. Resize works on one axis after
+the other: each output has a place in the input (`COORDINATES`) and is a weighted mean of the inputs around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
+
+
+class Axis(NamedTuple):
+    """One axis that is resized: its sizes, outputs an input (stated, or the sizes' ratio), and the region taken."""
+
+    axis: int
+    size: int
+    outputs: int
+    scale: float
+    start: float
+    end: float
+
+
+# --- which axes, to which sizes -------------------------------------------------------------------------------------
+
+
+def _resized(
+    node: Node,
+    shape: Sequence[int],
+    roi: np.ndarray | None,
+    scales: np.ndarray | None,
+    sizes: np.ndarray | None,
+) -> list[Axis]:
+    """Every axis that the node names, with what becomes of it."""
+    axes = [axis_in(axis, len(shape)) for axis in (range(len(shape)) if node["axes"] is None else node["axes"])]
+    lengths = [shape[axis] for axis in axes]
+    if scales is not None and scales.size:
+        factors = [float(scale) for scale in scales]
+        outputs = [int(np.float32(length) * np.float32(scale)) for length, scale in zip(lengths, scales, strict=True)]
+    else:
+        outputs = integers(sizes)
+        factors = [count / length for count, length in zip(outputs, lengths, strict=True)]
+        policy = {"not_larger": min, "not_smaller": max}.get(node["keep_aspect_ratio_policy"])
+        if policy:
+            factors = [policy(factors)] * len(axes)
+            outputs = [int(factors[0] * length + 0.5) for length in lengths]
+    cropped = roi is not None and roi.size and node["coordinate_transformation_mode"] == "tf_crop_and_resize"
+    regions = roi.reshape(2, -1).T.tolist() if cropped else [(0.0, 1.0)] * len(axes)
+    return [Axis(*fields, *region) for *fields, region in zip(axes, lengths, outputs, factors, regions, strict=True)]
+
+
+def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:
+    x, *parameters = inputs
+    arrays = [given(parameters, at) and given(parameters, at).array for at in range(3)]
+    shape = list(x.shape)
+    for one in _resized(node, x.shape, *arrays):
+        shape[one.axis] = one.outputs
+    return [Value(tuple(shape), x.dtype)]
+
+
+# --- from an output to the place in the input -----------------------------------------------------------------------
+
+
+def _align_corners(at: np.ndarray, one: Axis) -> np.ndarray:
+    return at * (one.size - 1) / max(1, one.outputs - 1)
+
+
+def _half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
+    return (at + 0.5) / one.scale - 0.5
+
+
+def _half_pixel_symmetric(at: np.ndarray, one: Axis) -> np.ndarray:
+    adjustment = one.outputs / (one.scale * one.size)
+    return one.size / 2 * (1 - adjustment) + _half_pixel(at, one)
+
+
+def _pytorch_half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
+    return _half_pixel(at, one) if one.outputs > 1 else 0 * at
+
+
+def _crop(at: np.ndarray, one: Axis) -> np.ndarray:
+    last = one.size - 1
+    if one.outputs == 1:
+        return 0 * at + (one.start + one.end) / 2 * last
+    return one.start * last + at * (one.end - one.start) * last / (one.outputs - 1)
+
+
+COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": lambda at, one: at / one.scale,
+    "tf_half_pixel_for_nn": lambda at, one: (at + 0.5) / one.scale,
+    "tf_crop_and_resize": _crop,
+}
+
+ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda at: np.floor(at) + (at - np.floor(at) > 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at) + (at - np.floor(at) >= 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+def _triangle(distance: np.ndarray, a: float) -> np.ndarray:
+    return np.maximum(0, 1 - np.abs(distance))
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    """Keys' convolution kernel (1981)."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}  # with half their width in inputs
+
+
+def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(outputs, taps): the inputs that every output is made of, and their weights. Outside the input lies its edge."""
+    kernel, half = KERNELS[node["mode"]]
+    narrow = min(one.scale, 1.0) if node["antialias"] else 1.0
+    reach = math.ceil(half / narrow)
+    inputs = np.floor(places)[:, None] + np.arange(1 - reach, 1 + reach)
+    weights = kernel((inputs - places[:, None]) * narrow, node["cubic_coeff_a"])
+    if node["exclude_outside"]:
+        weights = np.where((inputs < 0) | (inputs >= one.size), 0, weights)
+    total = weights.sum(1, keepdims=True)
+    return np.clip(inputs, 0, one.size - 1).astype(int), weights / np.where(total == 0, 1, total)
+
+
+def along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """A vector in a shape that broadcasts along an axis."""
+    return vector.reshape(-1, *[1] * (rank - 1 - axis))
+
+
+def resize(node: Node, arrays: Arrays) -> np.ndarray:
+    """Every output is a weighted mean of inputs around the place that it comes from."""
+    x = arrays[0]
+    for one in _resized(node, x.shape, *(given(arrays, at) for at in (1, 2, 3))):
+        if one.scale == 1 and one.outputs == one.size and (one.start, one.end) == (0, 1):
+            continue
+        # Where a place is rounded, that in float32 decides, as in ONNX Runtime.
+        outputs = np.arange(one.outputs, dtype=np.float32 if node["mode"] == "nearest" else np.float64)
+        places = COORDINATES[node["coordinate_transformation_mode"]](outputs, one)
+        if node["mode"] == "nearest":
+            taken = np.clip(ROUNDING[node["nearest_mode"]](places), 0, one.size - 1).astype(int)
+            x = np.take(x, taken, one.axis)
+        else:
+            pairs = zip(*(array.T for array in neighbours(node, one, places)), strict=True)
+            x = sum(np.take(x, inputs, one.axis) * along(weights, one.axis, x.ndim) for inputs, weights in pairs)
+        if node["coordinate_transformation_mode"] == "tf_crop_and_resize":
+            outside = (places < 0) | (places > one.size - 1)
+            x = np.where(along(outside, one.axis, x.ndim), node["extrapolation_value"], x)
+    return x
+
+
+# --- channels and pixels --------------------------------------------------------------------------------------------
+
+
+def _infer_to_space(node: Node, inputs: Inputs) -> list[Value]:
+    (n, c, h, w), b = inputs[0].shape, node["blocksize"]
+    if c % (b * b):
+        raise ValueError(f"{c} channels are no multiple of {b}x{b}")
+    return [Value((n, c // (b * b), h * b, w * b), inputs[0].dtype)]
+
+
+def depth_to_space(node: Node, arrays: Arrays) -> np.ndarray:
+    """Blocks of b x b pixels from b*b channels each; these lie apart (DCR) or together (CRD)."""
+    (x,), b = arrays, node["blocksize"]
+    n, c, h, w = x.shape
+    if node["mode"] == "DCR":
+        blocks = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return blocks.reshape(n, c // (b * b), h * b, w * b)
+
+
+def _infer_to_depth(node: Node, inputs: Inputs) -> list[Value]:
+    (n, c, h, w), b = inputs[0].shape, node["blocksize"]
+    if h % b or w % b:
+        raise ValueError(f"a plane of {h}x{w} has no whole blocks of {b}x{b}")
+    return [Value((n, c * b * b, h // b, w // b), inputs[0].dtype)]
+
+
+def space_to_depth(node: Node, arrays: Arrays) -> np.ndarray:
+    """The inverse of DepthToSpace."""
+    (x,), b = arrays, node["blocksize"]
+    n, c, h, w = x.shape
+    order = (0, 3, 5, 1, 2, 4) if node["mode"] == "DCR" else (0, 1, 3, 5, 2, 4)
+    return x.reshape(n, c, h // b, b, w // b, b).transpose(order).reshape(n, c * b * b, h // b, w // b)
+
+
+OPS = (
+    Op(
+        "Resize",
+        _infer_resize,
+        resize,
+        {
+            "antialias": 0,
+            "axes": None,
+            "coordinate_transformation_mode": "half_pixel",
+            "cubic_coeff_a": -0.75,
+            "exclude_outside": 0,
+            "extrapolation_value": 0.0,
+            "keep_aspect_ratio_policy": "stretch",
+            "mode": "nearest",
+            "nearest_mode": "round_prefer_floor",
+        },
+        parameters=(1, 2, 3),
+    ),
+    Op("DepthToSpace", _infer_to_space, depth_to_space, {"blocksize": REQUIRED, "mode": "DCR"}),
+    Op("SpaceToDepth", _infer_to_depth, space_to_depth, {"blocksize": REQUIRED, "mode": "DCR"}),
+)

@@ -1,0 +1,112 @@
+"""Programs: the kernel calls of a network, recorded as one table for the launcher.
+
+Every address is a base and an offset. Bases are the arena (values while the network runs), the workspace (of one node
+at a time), constants, and the arrays of the caller. Addresses that are known when a recording is bound are written
+then, those of the caller's arrays before each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.problem.arrays import address
+from cpuconv.runtime import Program
+from cpuconv.runtime.cache import Code
+from cpuconv.solvers.shared.base import MicroRef, Ref, Step
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel call, compiled: words of its argument block, and which of them are addresses in which base."""
+
+    code: Code
+    words: np.ndarray
+    bases: Mapping[str, np.ndarray]  # by base: indices into `words`, which hold the offsets
+    parts: int
+
+
+def compiled(step: Step, kept: list[Any]) -> Row:
+    """A step as a row; what its addresses need to stay valid goes to `kept`."""
+    words: dict[str, int] = {}
+    bases: dict[str, list[int]] = {}
+    for name, value in step.args.items():
+        if isinstance(value, Ref):
+            words[name] = value.offset
+            bases.setdefault(value.name, []).append(step.kernel.fields.index(name))
+        elif isinstance(value, np.ndarray):
+            kept.append(value)
+            words[name] = address(value)
+        elif isinstance(value, MicroRef):
+            kept.append(code := value.entry())
+            words[name] = code.address
+        else:
+            words[name] = int(value)
+    indices = {base: np.array(places, np.int64) for base, places in bases.items()}
+    return Row(step.compile(), step.kernel.pack(words), indices, step.parts)
+
+
+class Recording:
+    """The rows of a network, to be bound to memory any number of times.
+
+    Attributes
+    ----------
+    rows : Sequence[Row]
+    threads : int
+        Most threads to run on.
+    """
+
+    def __init__(self, steps: Sequence[Step], threads: int) -> None:
+        self._kept: list[Any] = []
+        self.rows = [compiled(step, self._kept) for step in steps]
+        self.threads = threads
+        starts = np.cumsum([0, *(row.words.size for row in self.rows)])
+        self._words = np.concatenate([row.words for row in self.rows] or [np.zeros(0, np.int64)])
+        self._starts = starts
+        patches: dict[str, list[np.ndarray]] = {}
+        for start, row in zip(starts, self.rows, strict=False):
+            for base, indices in row.bases.items():
+                patches.setdefault(base, []).append(start + indices)
+        self._patches = {base: np.concatenate(indices) for base, indices in patches.items()}
+
+    @property
+    def bases(self) -> frozenset[str]:
+        """The bases that its addresses refer to."""
+        return frozenset(self._patches)
+
+    def bind(self, addresses: Mapping[str, int]) -> Bound:
+        """The rows with argument blocks of their own, in which these bases have these addresses."""
+        return Bound(self, addresses)
+
+
+class Bound:
+    """A recording bound to memory; not to be run twice at once."""
+
+    def __init__(self, recording: Recording, addresses: Mapping[str, int]) -> None:
+        self._words = recording._words.copy()
+        for base, start in addresses.items():
+            if base in recording._patches:
+                self._words[recording._patches[base]] += start
+        self._late = {
+            base: (places, recording._words[places])
+            for base, places in recording._patches.items()
+            if base not in addresses
+        }
+        starts = recording._starts
+        blocks = [self._words[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
+        rows = [(row.code, block, row.parts) for row, block in zip(recording.rows, blocks, strict=True)]
+        self._program = Program(rows, recording.threads) if rows else None
+
+    def point(self, base: str, start: int) -> None:
+        """Give a base, left open when the recording was bound, its address for the next runs."""
+        late = self._late.get(base)
+        if late is not None:
+            self._words[late[0]] = late[1] + start
+
+    def run(self) -> None:
+        """Run all rows; every base has an address."""
+        if self._program is not None:
+            self._program.run()

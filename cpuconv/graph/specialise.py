@@ -1,0 +1,146 @@
+"""A graph for inputs of certain sizes: every shape known, and what follows from shapes and constants alone computed."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
+from cpuconv.graph import ops
+from cpuconv.graph.interpret import run
+from cpuconv.graph.ir import Graph, Node, Value
+
+Sizes = Mapping[str, Sequence[int]]
+
+
+def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool = False) -> Graph:
+    """The graph with the shape and dtype of every value, without nodes whose outputs are the same in every run.
+
+    Parameters
+    ----------
+    graph : Graph
+        Any graph.
+    input_shapes : Sizes | None
+        Shapes of inputs by name, as far as the graph leaves them open; a size that is stated for a symbol holds
+        wherever the symbol stands.
+    strict : bool
+        Refuse operators that ONNX's reference evaluator would have to compute.
+
+    Raises
+    ------
+    ArgumentError
+        A shape for an input that there is not, or one that does not fit what the graph states.
+    SourceError
+        A shape stays open, nodes do not fit together, or an operator is refused.
+
+    Warns:
+        CpuconvWarning: Some operators are left to the reference evaluator; names them.
+    """
+    known = _inputs(graph, input_shapes or {})
+    known |= {name: Value.of(array) for name, array in graph.constants.items()}
+    nodes = []
+    left = deque(graph.nodes)
+    while left:
+        node = left.popleft()
+        if node.op == "If" and known[node.inputs[0]].array is not None:
+            body, constants = _taken(node, bool(known[node.inputs[0]].array.all()))
+            known |= constants
+            left.extendleft(reversed(body))
+            continue
+        outputs = _outputs(node, [known[name] if name else None for name in node.inputs])
+        known.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
+        if any(known[name].array is None for name in node.outputs if name):
+            nodes.append(node)
+    kept = {name for node in nodes for name in node.outputs if name}
+    constants = {name: value.array for name, value in known.items() if name not in kept and value.array is not None}
+    values = {name: Value(value.shape, value.dtype) for name, value in known.items() if name not in constants}
+    made = replace(graph, nodes=tuple(nodes), constants=constants, values=values).live()
+    _tell_foreign(made, strict)
+    return made
+
+
+def _inputs(graph: Graph, stated: Sizes) -> dict[str, Value]:
+    """The inputs with all their sizes."""
+    for name in stated:
+        if name not in graph.inputs:
+            raise ArgumentError(
+                must("input_shapes", f"shapes of inputs ({', '.join(graph.inputs)})", f"one of {name!r}")
+            )
+    symbols: dict[str, int] = {}
+    for name in graph.inputs:
+        sizes = stated.get(name)
+        if sizes is None:
+            continue
+        if any(isinstance(size, bool) or not hasattr(size, "__index__") for size in sizes):
+            raise ArgumentTypeError(must(f"input_shapes[{name!r}]", "integers", tuple(sizes)))
+        shape = graph.value(name).shape
+        shape = (None,) * len(sizes) if shape is None else shape
+        form = f"a shape that fits {graph.value(name)}" + (f" where {symbols}" if symbols else "")
+        if len(sizes) != len(shape):
+            raise ArgumentError(must(f"input_shapes[{name!r}]", form, tuple(sizes)))
+        for size, dim in zip(sizes, shape, strict=True):
+            fits = size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True
+            if not fits or size < 0:
+                raise ArgumentError(must(f"input_shapes[{name!r}]", form, tuple(sizes)))
+    return {
+        name: Value(_bound(graph, name, stated.get(name), symbols), graph.value(name).dtype) for name in graph.inputs
+    }
+
+
+def _bound(graph: Graph, name: str, sizes: Sequence[int] | None, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of one input."""
+    shape = graph.value(name).shape
+    known = sizes
+    if sizes is None and shape is not None:
+        known = [symbols.get(dim, -1) if isinstance(dim, str) else -1 if dim is None else dim for dim in shape]
+    if known is None or min(known, default=0) < 0:
+        raise SourceError(
+            f"{graph.name}: the input {name!r} of shape {graph.value(name)} must have fixed sizes: state them in"
+            " 'input_shapes'."
+        )
+    return tuple(int(size) for size in known)
+
+
+def _outputs(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+    """What the outputs of a node are; their elements too, where those of the inputs are known or not needed."""
+    values = ops.meaning(node).infer(node, inputs)
+    wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
+    if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
+        return values
+    arrays = [None if value is None else value.array for value in inputs]
+    return [_constant(array) for array in run(node, arrays, [value.dtype for value in values])]
+
+
+def _constant(array: np.ndarray) -> Value:
+    """A computed constant, its elements in order in memory even where it is a view of another."""
+    array = np.asarray(array, order="C").view()
+    array.flags.writeable = False
+    return Value.of(array)
+
+
+def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
+    """The nodes and constants of the branch that an If takes, under names of their own."""
+    branch: Graph = node["then_branch" if condition else "else_branch"]
+    own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
+    names = {name: f"{node.outputs[0]}/{name}" for name in own}
+    body = [inner.reads(names).writes(names) for inner in branch.nodes]
+    for inner, outer in zip(branch.outputs, node.outputs, strict=True):
+        body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))
+    return body, {names[name]: Value.of(array) for name, array in branch.constants.items()}
+
+
+def _tell_foreign(graph: Graph, strict: bool) -> None:
+    """Name the operators that the reference evaluator computes."""
+    foreign = dict.fromkeys(node.op for node in graph.nodes if node.meaning is not None)
+    if foreign and strict:
+        raise SourceError(f"{graph.name} has operators without kernels: {', '.join(foreign)}.")
+    if foreign:
+        warnings.warn(
+            f"{graph.name}: {', '.join(foreign)} run through the reference evaluator of onnx, which is slow.",
+            CpuconvWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,170 @@
+"""One node through its kernels: what `offers` and `lower` of an operator make of it, against its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, Place, contiguous_strides, image_shape
+from cpuconv.graph.program import Recording
+from cpuconv.isa import current
+from cpuconv.problem.arrays import address
+from cpuconv.solvers.shared.base import Ref, Space, aligned
+
+_GAP = 192  # bytes between images that lie apart
+
+
+class Kept:
+    """Constants of a call: arrays that stay alive, at fixed addresses."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def keep(self, array: np.ndarray) -> Ref:
+        assert array.flags.c_contiguous
+        name = f"constant {len(self.arrays)}"
+        self.arrays[name] = array
+        return Ref(name)
+
+    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
+        return self.keep(make())
+
+
+def target(threads: int = 1) -> Target:
+    """This machine, algorithms chosen by the model."""
+    return Target(current(), threads, "heuristic")
+
+
+def offers(node: Node, arrays: Sequence[np.ndarray | None], constant: Sequence[int] = (), threads: int = 1) -> Any:
+    """What the node's operator offers for operands like these; `constant`: positions of elements known beforehand."""
+    values = _values(arrays, constant)
+    offered = ops.TABLE[node.op].offers
+    return offered(node, values, target(threads)) if offered else []
+
+
+def _values(arrays: Sequence[np.ndarray | None], constant: Sequence[int]) -> list[Value | None]:
+    return [
+        None if array is None else Value.of(array) if at in constant else Value(array.shape, array.dtype)
+        for at, array in enumerate(arrays)
+    ]
+
+
+class _Memory:
+    """The bytes of the operands."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> Place:
+        """Room for a tensor, filled with NaN; `apart`: its images, or for a dense tensor its first axis, with gaps."""
+        if lies == BLOCKED:
+            place = Place.blocked(Ref(name), shape, current().lanes)
+        elif lies == DENSE:
+            place = Place.plain(Ref(name), shape, dtype)
+        else:  # the last two axes change places
+            turned = (*shape[:-2], *shape[-2:][::-1])
+            steps = list(contiguous_strides(turned, dtype.itemsize))
+            steps[-2:] = steps[-2:][::-1]
+            place = Place(Ref(name), shape, tuple(steps), 1, dtype)
+        if apart and lies != "strided" and place.physical and shape[0] > 1:
+            step = place.strides[0] + _GAP
+            place = Place(place.ref, shape, (step, *place.strides[1:]), place.block, place.dtype)
+        span = sum(max(0, size - 1) * step for size, step in zip(place.physical, place.strides, strict=True))
+        memory = aligned((span + 64) // 4 + 16)
+        memory[:] = np.nan
+        self.arrays[name] = memory
+        return place
+
+    def view(self, place: Place) -> np.ndarray:
+        """The elements of a place, by its physical axes."""
+        start = self.arrays[place.ref.name].view(np.uint8)[place.ref.offset :]
+        return np.ndarray(place.physical, place.dtype, start, 0, place.strides)
+
+
+def _write(view: np.ndarray, array: np.ndarray, place: Place) -> None:
+    if place.block == 1:
+        view[...] = array
+    else:
+        view[...] = layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(place.block))
+
+
+def _read(view: np.ndarray, place: Place) -> np.ndarray:
+    if place.block == 1:
+        return view.copy()
+    nchw = layouts.to_nchw(view, layouts.blocked(place.block), place.shape[1])
+    tail = view[:, -1, :, :, (place.shape[1] - 1) % place.block + 1 :]
+    assert not tail.any() and not np.isnan(tail).any(), "lanes without a channel must be zero"
+    return nchw.reshape(place.shape)
+
+
+def run_offer(
+    node: Node,
+    arrays: Sequence[np.ndarray | None],
+    offer: Offer,
+    constant: Sequence[int] = (),
+    threads: int = 1,
+    apart: bool = False,
+) -> list[np.ndarray]:
+    """The outputs of one offer of a node, operands as it says; `apart`: images with gaps between them.
+
+    Inputs must be left as they were.
+    """
+    op, memory, kept, space = ops.TABLE[node.op], _Memory(), Kept(), Space()
+    inputs: list[Place | None] = []
+    for at, (array, lies) in enumerate(zip(arrays, offer.inputs, strict=True)):
+        if array is None:
+            inputs.append(None)
+            continue
+        place = memory.place(f"input {at}", array.shape, lies or DENSE, array.dtype, apart and bool(lies))
+        _write(memory.view(place), array, place)
+        if at in constant:
+            place = Place(place.ref, place.shape, place.strides, place.block, place.dtype, array)
+        inputs.append(place)
+    results = op.infer(node, _values(arrays, constant))
+    before = {name: array.copy() for name, array in memory.arrays.items()}
+    if offer.view:
+        assert op.view is not None
+        outputs = op.view(node, inputs, results)
+        return [_read(memory.view(place), place) for place in outputs]
+    outputs = [
+        memory.place(f"output {at}", value.shape, lies, value.dtype or FLOAT32, apart)  # type: ignore[arg-type]
+        for at, (value, lies) in enumerate(zip(results, offer.outputs, strict=True))
+    ]
+    assert op.lower is not None
+    steps = op.lower(Call(node, inputs, outputs, offer, target(threads), space, kept))
+    workspace = aligned(space.size + 64, np.uint8)
+    bases = memory.arrays | kept.arrays | {"workspace": workspace}
+    Recording(steps, threads).bind({name: address(array) for name, array in bases.items()}).run()
+    for name, array in before.items():
+        assert np.array_equal(array, memory.arrays[name], equal_nan=True), f"{name} was written to"
+    return [_read(memory.view(place), place) for place in outputs]
+
+
+def check(
+    node: Node,
+    arrays: Sequence[np.ndarray | None],
+    constant: Sequence[int] = (),
+    threads: int = 1,
+    apart: bool = False,
+    tolerance: float = 1e-5,
+) -> int:
+    """Compare every offer of a node with its reference; gives the number of offers."""
+    results = ops.TABLE[node.op].infer(node, _values(arrays, constant))
+    wide = [np.dtype(np.float64) if value.dtype == FLOAT32 else value.dtype for value in results]
+    expected = ops.TABLE[node.op].evaluate(node, arrays, wide)
+    made = offers(node, arrays, constant, threads)
+    for offer in made:
+        for got, wanted in zip(run_offer(node, arrays, offer, constant, threads, apart), expected, strict=False):
+            assert got.shape == wanted.shape
+            finite = np.isfinite(wanted)
+            scale = np.abs(wanted[finite]).max(initial=1e-30)
+            assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer
+            error = np.abs(got[finite] - wanted[finite]).max(initial=0) / scale
+            assert error <= tolerance, (offer, error)
+    return len(made)
