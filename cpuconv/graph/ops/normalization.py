@@ -122,11 +122,12 @@ def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_instance(call: Call) -> list[Step]:
-    x, y = call.inputs[0], call.outputs[0]
-    scale, bias = (place and place.array for place in call.inputs[1:])
+    x, scale, bias = call.inputs
+    y = call.outputs[0]
     assert x is not None and scale is not None and bias is not None
+    assert scale.array is not None and bias.array is not None
     parts = call.target.parts(x.size + y.size)
-    return [normalise_step(call.target.isa, x, y, scale, bias, call.node["epsilon"], parts)]
+    return [normalise_step(call.target.isa, x, y, scale.array, bias.array, call.node["epsilon"], parts)]
 
 
 OPS = (
