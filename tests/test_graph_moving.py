@@ -50,7 +50,9 @@ def strided(draw):
     steps = [draw(st.sampled_from((1, 1, 1, 2, -1, -2))) for _ in shape]
     memory = np.arange(np.prod([2 * size for size in shape]))
     memory = memory.astype(dtype).reshape([2 * shape[axis] for axis in order]).transpose(np.argsort(order))
-    x = memory[tuple(slice(0 if step > 0 else size * -step - 1, None, step) for size, step in zip(shape, steps))]
+    x = memory[
+        tuple(slice(0 if step > 0 else size * -step - 1, None, step) for size, step in zip(shape, steps, strict=True))
+    ]
     x = x[tuple(map(slice, shape))]
     still = draw(st.sampled_from((None, *range(len(shape)))))
     if still is not None and draw(st.booleans()):

@@ -54,9 +54,10 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     left = deque(graph.nodes)
     while left:
         node = left.popleft()
-        if node.op == "If" and known[node.inputs[0]].array is not None:
-            body, constants = _taken(node, bool(known[node.inputs[0]].array.all()))
-            known |= constants
+        condition = known[node.inputs[0]].array if node.op == "If" else None
+        if condition is not None:
+            body, own = _taken(node, bool(condition.all()))
+            known |= own
             left.extendleft(reversed(body))
             continue
         outputs = _outputs(node, [known[name] if name else None for name in node.inputs])

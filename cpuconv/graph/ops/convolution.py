@@ -44,7 +44,7 @@ def conv(node: Node, arrays: Arrays) -> np.ndarray:
     taps = w.reshape(groups, k // groups, w.shape[1], *w.shape[2:])
     y = np.zeros((n, groups, k // groups, *window.outputs), x.dtype)
     for tap, out, read in window.taps():
-        y[(..., *out)] += _mixed(taps[(..., *tap)], image[(..., *read)])
+        y[out] += _mixed(taps[tap], image[read])
     y = _biased(y.reshape(n, k, *window.outputs), bias)
     return activations.apply(y if residual is None else y + residual, node["activation"])
 
@@ -132,7 +132,7 @@ def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
     taps = np.swapaxes(w.reshape(groups, -1, *w.shape[1:]), 1, 2)
     y = np.zeros((n, groups, w.shape[1], *window.sizes), x.dtype)
     for tap, read, out in window.taps():
-        y[(..., *out)] += _mixed(taps[(..., *tap)], image[(..., *read)])
+        y[out] += _mixed(taps[tap], image[read])
     return _biased(y.reshape(n, k, *window.sizes), bias)
 
 
