@@ -6,6 +6,8 @@ import numpy as np
 from graphs import Case
 from hypothesis import strategies as st
 
+from cpuconv.graph.kernels.expression import Operand, apply
+
 FLOAT, INT, INT32 = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.int32)
 SIZES = st.integers(1, 5)
 SHAPES = st.lists(SIZES, min_size=1, max_size=4).map(tuple)
@@ -52,6 +54,25 @@ def clip(draw):
 def where(draw):
     case = draw(broadcast(3))
     return Case([case.arrays[0] > 0, *case.arrays[1:]])
+
+
+@st.composite
+def expressions(draw, count):
+    """Trees over some of `count` operands that are right for numbers of either sign, and of a moderate size."""
+    tree = Operand(draw(st.integers(0, count - 1)))
+    for _ in range(draw(st.integers(1, 4))):
+        other = draw(st.one_of(st.integers(0, count - 1).map(Operand), st.sampled_from((-1.5, 0.0, 0.5, 3.0))))
+        name = draw(st.sampled_from(("add", "sub", "mul", "max", "min", "prelu", "sigmoid", "tanh", "abs", "erf")))
+        unary = name in ("sigmoid", "tanh", "abs", "erf")
+        tree = apply(name, tree) if unary else apply(name, *((tree, other) if draw(st.booleans()) else (other, tree)))
+    return tree
+
+
+@st.composite
+def elementwise(draw):
+    count = draw(st.integers(1, 4))
+    case = draw(broadcast(count))
+    return Case(case.arrays, {"expression": draw(expressions(count))})
 
 
 # --- windows --------------------------------------------------------------------------------------------------------
