@@ -18,7 +18,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, elementwise_steps
 from cpuconv.graph.kernels.expression import Constant, Expression, Operand, apply
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import REQUIRED, Inputs, Op, broadcast
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast
 from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
 from cpuconv.solvers.shared.base import Step
 
@@ -258,11 +258,10 @@ def native(*rows: Op) -> tuple[Op, ...]:
     return tuple(replace(op, offers=_offers, lower=_lower, in_place=True) if op.name in FORMS else op for op in rows)
 
 
-OPS = native(
-    Op(
-        "Elementwise",
-        broadcast,
-        lambda node, arrays: node["expression"].evaluate(arrays),
-        {"expression": REQUIRED},
-    )
-)
+def _evaluate(node: Node, arrays: Arrays) -> np.ndarray:
+    """The expression's meaning; operands that it does not read count for the shape."""
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return np.broadcast_to(node["expression"].evaluate(arrays), shape)
+
+
+OPS = native(Op("Elementwise", broadcast, _evaluate, {"expression": REQUIRED}))
