@@ -72,6 +72,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "Floor": draws.unary(),
     "Ceil": draws.unary(),
     "Round": draws.unary(),
+    "Elementwise": draws.elementwise(),
     "Equal": draws.broadcast(dtypes=(INT32,)),
     "Less": draws.broadcast(dtypes=_INTS),
     "LessOrEqual": draws.broadcast(dtypes=_INTS),
