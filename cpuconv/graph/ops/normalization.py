@@ -8,7 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.instance import normalise_step
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, like_first
+from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.solvers.shared.base import Step
 
 
 def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
@@ -109,6 +113,22 @@ def _infer_channels(node: Node, inputs: Inputs) -> list[Value]:
     return like_first(node, inputs)
 
 
+def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks, with a scale and a bias known beforehand."""
+    x, *vectors = inputs
+    if not is_image(x) or any(vector.array is None for vector in vectors) or node["epsilon"] <= 0:
+        return []
+    return blocked_offer(node, x, x, target, 6 * floats(x, target))
+
+
+def _lower_instance(call: Call) -> list[Step]:
+    x, y = call.inputs[0], call.outputs[0]
+    scale, bias = (place and place.array for place in call.inputs[1:])
+    assert x is not None and scale is not None and bias is not None
+    parts = call.target.parts(x.size + y.size)
+    return [normalise_step(call.target.isa, x, y, scale, bias, call.node["epsilon"], parts)]
+
+
 OPS = (
     Op(
         "BatchNormalization",
@@ -117,7 +137,14 @@ OPS = (
         {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0},
         mixed=True,
     ),
-    Op("InstanceNormalization", _infer_channels, instance_normalization, {"epsilon": 1e-5}),
+    Op(
+        "InstanceNormalization",
+        _infer_channels,
+        instance_normalization,
+        {"epsilon": 1e-5},
+        offers=_offers_instance,
+        lower=_lower_instance,
+    ),
     Op(
         "GroupNormalization",
         _infer_channels,
