@@ -10,9 +10,14 @@ from collections.abc import Callable
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.lines import WORKS
+from cpuconv.graph.kernels.walks import full, line_offers, line_steps, together
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers
+from cpuconv.solvers.shared.base import Step
 
 Function = Callable[..., np.ndarray]
+_OPERATIONS = 2  # an element
 
 
 def _axes(node: Node, rank: int, stated: np.ndarray | None) -> tuple[int, ...]:
@@ -29,6 +34,23 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(tuple(shape), x.dtype)]
 
 
+def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Plain tensors, of which the reduced axes are neighbours."""
+    x, stated = inputs[0], given(inputs, 1)
+    axes = _axes(node, len(x.shape), stated and stated.array)
+    return line_offers([x], _OPERATIONS, target, len(inputs) - 1) if together(x.shape, axes) else []
+
+
+def lower_rows(call: Call) -> list[Step]:
+    """One step along the lines of the reduced axes."""
+    x, stated = call.inputs[0], call.given(1)
+    assert x is not None
+    chosen = _axes(call.node, len(x.shape), stated and stated.array)
+    axes = together(x.shape, chosen)
+    assert axes is not None
+    return line_steps(call, axes, full(call.outputs[0], x.shape, chosen))
+
+
 def _op(name: str, function: Function) -> Op:
     """A row from a function of an array and the keywords axis and keepdims."""
 
@@ -36,7 +58,8 @@ def _op(name: str, function: Function) -> Op:
         x = arrays[0]
         return function(x, axis=_axes(node, x.ndim, given(arrays, 1)), keepdims=bool(node["keepdims"]))
 
-    return Op(name, _infer, reference, {"keepdims": 1, "noop_with_empty_axes": 0}, parameters=(1,))
+    native = {"offers": row_offers, "lower": lower_rows} if name in WORKS else {}
+    return Op(name, _infer, reference, {"keepdims": 1, "noop_with_empty_axes": 0}, parameters=(1,), **native)
 
 
 def _least(dtype: np.dtype) -> float | int | bool:
