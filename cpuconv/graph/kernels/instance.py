@@ -5,7 +5,6 @@ The work is cut into units (image, channel block).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np

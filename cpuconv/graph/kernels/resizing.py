@@ -17,7 +17,6 @@ from cpuconv.graph.kernels.planes import FIELDS, PlaneTile, plane_args
 from cpuconv.graph.place import Place
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.micro.intrinsics import word
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared.base import Args, MicroRef, Step
