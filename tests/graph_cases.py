@@ -85,6 +85,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "IsInf": draws.unary(),
     "Where": draws.where(),
     "MatMul": draws.matmul(),
+    "Linear": draws.linear(),
     "Gemm": draws.gemm(),
     "Einsum": draws.einsum(),
     "ReduceSum": axes.reduce(),
