@@ -86,6 +86,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "IsInf": draws.unary(),
     "Where": draws.where(),
     "MatMul": draws.matmul(),
+    "Linear": draws.linear(),
     "Gemm": draws.gemm(),
     "Einsum": draws.einsum(),
     "ReduceSum": axes.reduce(),

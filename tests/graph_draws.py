@@ -20,6 +20,7 @@ SHAPES = st.one_of(
 )
 GENERATORS = st.integers(0, 2**16).map(np.random.default_rng)
 FLAG = st.integers(0, 1)
+ACTIVATIONS = st.sampled_from((None, ("relu",), ("clip", -0.5, 0.75), ("sigmoid",), ("gelu",)))
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype = FLOAT) -> np.ndarray:
@@ -185,6 +186,14 @@ def matmul(draw):
     if draw(st.booleans()) and len(right) == 2:
         right = [k]
     return Case([numbers(rng, tuple(left), dtype), numbers(rng, tuple(right), dtype)])
+
+
+@st.composite
+def linear(draw):
+    rng, rows, (k, n) = draw(GENERATORS), draw(SHAPES), [draw(SIZES) for _ in range(2)]
+    y = (*rows, n)
+    bias, residual = (numbers(rng, shape) if draw(st.booleans()) else None for shape in (y[-1:], y))
+    return Case([numbers(rng, (*rows, k)), numbers(rng, (k, n)), bias, residual], {"activation": draw(ACTIVATIONS)})
 
 
 @st.composite
