@@ -1,0 +1,56 @@
+"""The networks of the package onnx, whose files hold shapes in place of weights, with random weights."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from bench.networks import Network
+from bench.networks.model import constants, drawn, replace, settle
+
+FOLDER = Path(onnx.__file__).parent / "backend/test/data/light"
+IMAGE = (1, 3, 224, 224)
+
+
+def model(name: str, inputs: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """The network of a file, with the random weights."""
+    made = onnx.load(FOLDER / f"light_{name}.onnx")
+    fill(made, np.random.default_rng(0))
+    free_batch(made)
+    settle(made, inputs)
+    return made
+
+
+def fill(model: onnx.ModelProto, rng: np.random.Generator) -> None:
+    """Put random weights in the place of the nodes that make them of one number."""
+    shapes = constants(model)
+    fillers = [node for node in model.graph.node if node.op_type == "ConstantOfShape"]
+    for node in fillers:
+        model.graph.node.remove(node)
+    replace(model, {node.output[0]: drawn(rng, shapes[node.input[0]]) for node in fillers})
+
+
+def free_batch(model: onnx.ModelProto) -> None:
+    """Have reshapes keep the number of images, which the files state as one."""
+    known = constants(model)
+    targets = (node.input[1] for node in model.graph.node if node.op_type == "Reshape" and node.input[0] not in known)
+    replace(model, {name: np.array([0, *known[name][1:]]) for name in targets})
+
+
+NETWORKS = tuple(
+    Network(name, {source: IMAGE}, functools.partial(model, name, {source: IMAGE}), {"onnx": "onnx"}, small)
+    for name, source, small in (
+        ("bvlc_alexnet", "data_0", {}),
+        ("densenet121", "data_0", {"data_0": (1, 3, 64, 64)}),
+        ("inception_v1", "data_0", {}),
+        ("inception_v2", "data_0", {}),
+        ("resnet50", "gpu_0/data_0", {}),
+        ("shufflenet", "gpu_0/data_0", {}),
+        ("squeezenet", "data_0", {"data_0": (1, 3, 64, 64)}),
+        ("vgg19", "data_0", {}),
+        ("zfnet512", "gpu_0/data_0", {}),
+    )
+)
