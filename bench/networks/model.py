@@ -75,13 +75,14 @@ def settle(model: onnx.ModelProto, inputs: Sizes, seed: int = 0) -> None:
     whatever the input is, and one after saturating activations is the same for all classes.
     """
     rng = np.random.default_rng(seed)
-    graph = specialise(read(model), inputs)
+    graph, weights = specialise(read(model), inputs), constants(model)
     settled: dict[str, np.ndarray] = {}
     arrays = {**graph.constants, **feed(inputs, seed)}
     for node in graph.nodes:
-        changed = _fitting(graph, node, arrays, rng)
-        settled |= changed
-        arrays |= changed
+        if set(node.inputs[1:]) <= weights.keys():
+            changed = _fitting(graph, node, arrays, rng)
+            settled |= changed
+            arrays |= changed
         arrays.update(zip(node.outputs, _outputs(graph, node, arrays), strict=True))
     replace(model, settled)
 
@@ -101,7 +102,7 @@ def _fitting(
         scale = rng.uniform(*_SPREAD, x.shape[1]).astype(np.float32)
         shift = drawn(rng, x.shape[1:2])
         return dict(zip(node.inputs[1:], (scale, shift, x.mean(axes), x.var(axes)), strict=True))
-    if node.op in ("Conv", "ConvTranspose", "Gemm", "MatMul") and node.inputs[1] in graph.constants:
+    if node.op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         spread = float(_outputs(graph, node, arrays)[0].std())
         return {node.inputs[1]: arrays[node.inputs[1]] / np.float32(spread)} if spread > 0 else {}
     return {}

@@ -52,8 +52,9 @@ def exported(build: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> on
     network = build().eval()
     for layer in network.modules():
         if isinstance(layer, torch.nn.BatchNorm2d):  # as they begin, they would do nothing
-            torch.nn.init.uniform_(layer.weight, 0.5, 1.5)
-            torch.nn.init.normal_(layer.bias, std=0.1)
+            for scale, shift in ((layer.weight, layer.bias), (layer.running_var, layer.running_mean)):
+                torch.nn.init.uniform_(scale, 0.5, 1.5)
+                torch.nn.init.normal_(shift, std=0.1)
     file = io.BytesIO()
     names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "N"}}}
     with warnings.catch_warnings():
