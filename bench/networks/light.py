@@ -34,10 +34,15 @@ def fill(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
 
 def free_batch(model: onnx.ModelProto) -> None:
-    """Have reshapes keep the number of images, which the files state as one."""
+    """Have reshapes keep the number of images, which the files state as one; those of weights are carried out."""
     known = constants(model)
-    targets = (node.input[1] for node in model.graph.node if node.op_type == "Reshape" and node.input[0] not in known)
-    replace(model, {name: np.array([0, *known[name][1:]]) for name in targets})
+    for node in [node for node in model.graph.node if node.op_type == "Reshape"]:
+        data, shape = node.input
+        if data in known:
+            model.graph.node.remove(node)
+            replace(model, {node.output[0]: known[data].reshape(known[shape])})
+        else:
+            replace(model, {shape: np.array([0, *known[shape][1:]])})
 
 
 NETWORKS = tuple(
