@@ -103,7 +103,8 @@ def _fitting(
         shift = drawn(rng, x.shape[1:2])
         return dict(zip(node.inputs[1:], (scale, shift, x.mean(axes), x.var(axes)), strict=True))
     if node.op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
-        spread = float(_outputs(graph, node, arrays)[0].std())
+        without_bias = {name: arrays[name] for name in node.inputs[:2]}
+        spread = float(_outputs(graph, node, without_bias)[0].std())
         return {node.inputs[1]: arrays[node.inputs[1]] / np.float32(spread)} if spread > 0 else {}
     return {}
 
