@@ -32,7 +32,7 @@ def loop(builder: ir.IRBuilder, first: int, last: Any, body: Callable[[Any], Non
 def fold(
     builder: ir.IRBuilder, first: Any, last: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Emit `for index in range(first, last): values = body(index, values)` for i64 ends; gives the values at the end."""
+    """Emit `for index in range(first, last): values = body(index, values)`, ends i64; gives the last values."""
     entry = builder.block
     head, block, done = (builder.append_basic_block(name) for name in ("fold", "fold.body", "fold.done"))
     builder.branch(head)
