@@ -15,7 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.graph.ops.base import REQUIRED  # noqa: E402
 
-STANDARD = [op for op in TABLE if onnx.defs.has(op)]  # the others are the compiler's own
+STANDARD = [op for op in TABLE if onnx.defs.has(op)]  # the compiler has some of its own
 
 
 def test_every_operator_has_cases():

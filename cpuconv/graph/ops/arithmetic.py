@@ -86,7 +86,7 @@ OPS = native(
     _op("Log", np.log),
     _op("Sin", np.sin),
     _op("Cos", np.cos),
-    _op("Erf", lambda x: _erf(x).astype(np.float64)),
+    _op("Erf", lambda x: np.asarray(_erf(x), np.float64)),
     _op("Floor", np.floor),
     _op("Ceil", np.ceil),
     _op("Round", np.rint),  # halves to even

@@ -6,6 +6,7 @@ Source: ONNX operators Reduce*. The axes are the second input; without them all,
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -41,19 +42,19 @@ def _op(name: str, function: Function) -> Op:
 
 def _least(dtype: np.dtype) -> float | int | bool:
     """What the largest of nothing is."""
-    return {"f": -np.inf, "b": False}.get(dtype.kind, np.iinfo(dtype).min if dtype.kind in "iu" else None)
+    return {"f": -np.inf, "b": False}[dtype.kind] if dtype.kind in "fb" else np.iinfo(dtype).min
 
 
 def _most(dtype: np.dtype) -> float | int | bool:
     """What the smallest of nothing is."""
-    return {"f": np.inf, "b": True}.get(dtype.kind, np.iinfo(dtype).max if dtype.kind in "iu" else None)
+    return {"f": np.inf, "b": True}[dtype.kind] if dtype.kind in "fb" else np.iinfo(dtype).max
 
 
-def _sum(x: np.ndarray, **axes: object) -> np.ndarray:
+def _sum(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.sum(x, dtype=x.dtype, **axes)
 
 
-def _log_sum_exp(x: np.ndarray, **axes: object) -> np.ndarray:
+def _log_sum_exp(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.logaddexp.reduce(x.astype(np.float64), **axes) if axes["axis"] != () else x
 
 
