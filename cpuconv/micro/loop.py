@@ -47,3 +47,13 @@ def fold(
     builder.branch(head)
     builder.position_at_end(done)
     return carried
+
+
+def each(builder: ir.IRBuilder, count: Any, body: Callable[[Any], None]) -> None:
+    """Emit `for index in range(count): body(index)`; `count` an i64 value, which may be 0."""
+
+    def step(index: Any, values: list[Any]) -> list[Any]:
+        body(index)
+        return values
+
+    fold(builder, I64(0), count, [], step)
