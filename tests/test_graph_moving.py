@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from lowered import check, offers, run_offer, target
 
-from cpuconv.graph import ops
-from cpuconv.graph.kernels.copying import copy_step
-from cpuconv.graph.place import Place
-from cpuconv.graph.program import Recording
-from cpuconv.isa import current
-from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import Ref
+onnx = pytest.importorskip("onnx")
+
+from graph_cases import CASES  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from lowered import check, offers, run_offer, target  # noqa: E402
+
+from cpuconv.graph import ops  # noqa: E402
+from cpuconv.graph.kernels.copying import copy_step  # noqa: E402
+from cpuconv.graph.place import Place  # noqa: E402
+from cpuconv.graph.program import Recording  # noqa: E402
+from cpuconv.isa import current  # noqa: E402
+from cpuconv.problem.arrays import address  # noqa: E402
+from cpuconv.solvers.shared.base import Ref  # noqa: E402
 
 LANES = current().lanes
 quick = settings(max_examples=60, deadline=None)
@@ -50,7 +54,9 @@ def strided(draw):
     steps = [draw(st.sampled_from((1, 1, 1, 2, -1, -2))) for _ in shape]
     memory = np.arange(np.prod([2 * size for size in shape]))
     memory = memory.astype(dtype).reshape([2 * shape[axis] for axis in order]).transpose(np.argsort(order))
-    x = memory[tuple(slice(0 if step > 0 else size * -step - 1, None, step) for size, step in zip(shape, steps))]
+    x = memory[
+        tuple(slice(0 if step > 0 else size * -step - 1, None, step) for size, step in zip(shape, steps, strict=True))
+    ]
     x = x[tuple(map(slice, shape))]
     still = draw(st.sampled_from((None, *range(len(shape)))))
     if still is not None and draw(st.booleans()):
@@ -124,3 +130,37 @@ def test_copy_of_any_type(dtype):
     (offer,) = offers(node("Copy"), [x])
     (got,) = run_offer(node("Copy"), [x], offer)
     assert got.dtype == dtype and np.array_equal(got, x)
+
+
+# --- operators ------------------------------------------------------------------------------------------------------
+
+MOVING = (
+    *("Copy", "Identity", "Cast", "CastLike", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"),
+    *("Concat", "Split", "Slice", "Pad", "Tile", "Gather"),
+)
+INDICES = {"Gather": (1,), "Pad": (1, 2, 3)}  # what kernels want to know beforehand, besides what sizes depend on
+
+
+def lies(op: str, arrays, outputs: int = 1, threads: int = 1, apart: bool = False, **attributes) -> list[str]:
+    """Check every offer of an operator, to the bit; gives how they read and write, views marked."""
+    made, constant = node(op, len(arrays), outputs, **attributes), INDICES.get(op, ops.TABLE[op].parameters)
+    ways = []
+    for offer in offers(made, arrays, constant, threads):
+        results = run_offer(made, arrays, offer, constant, threads, apart)
+        for got, expected in zip(
+            results, ops.TABLE[op].evaluate(made, arrays, [y.dtype for y in results]), strict=True
+        ):
+            np.testing.assert_array_equal(got, expected)
+        ways.append(f"{offer.inputs[0]} {offer.outputs[0]}{' view' if offer.view else ''}")
+    return ways
+
+
+@pytest.mark.parametrize("op", MOVING)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_every_offer_is_right(op, data):
+    case = data.draw(CASES[op])
+    attributes = dict(case.attributes)
+    if "to" in attributes:
+        attributes["to"] = onnx.helper.tensor_dtype_to_np_dtype(attributes["to"])
+    lies(op, case.arrays, case.outputs, data.draw(st.integers(1, 2)), **attributes)
