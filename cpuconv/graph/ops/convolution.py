@@ -11,6 +11,7 @@ import numpy as np
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
 from cpuconv.graph.ops.window import Window
+from cpuconv.problem import activation as activations
 
 
 def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
@@ -18,12 +19,19 @@ def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
     if x.shape[1] != w.shape[1] * node["group"] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
     window = Window.of(node, x.shape[2:], w.shape[2:])
-    return [Value((x.shape[0], w.shape[0], *window.outputs), x.dtype)]
+    shape, residual = (x.shape[0], w.shape[0], *window.outputs), given(inputs, 3)
+    if residual is not None and residual.shape != shape:
+        raise ValueError(f"what is added is not of shape {shape}")
+    return [Value(shape, x.dtype)]
 
 
 def conv(node: Node, arrays: Arrays) -> np.ndarray:
-    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups, + bias."""
-    x, w, bias = *arrays[:2], given(arrays, 2)
+    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups, + bias.
+
+    The fourth input, if there is one, is added to that; then comes the attribute `activation`, one of
+    `cpuconv.problem.activation`. ONNX has neither: rewrites of a graph put them there.
+    """
+    x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
     window = Window.of(node, x.shape[2:], w.shape[2:])
     n, groups, k = len(x), node["group"], len(w)
     image = x.reshape(n, groups, -1, *x.shape[2:])
@@ -31,7 +39,8 @@ def conv(node: Node, arrays: Arrays) -> np.ndarray:
     y = np.zeros((n, groups, k // groups, *window.outputs), x.dtype)
     for tap, out, read in window.taps():
         y[(..., *out)] += _mixed(taps[(..., *tap)], image[(..., *read)])
-    return _biased(y.reshape(n, k, *window.outputs), bias)
+    y = _biased(y.reshape(n, k, *window.outputs), bias)
+    return activations.apply(y if residual is None else y + residual, node["activation"])
 
 
 def _window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
@@ -94,6 +103,6 @@ def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
 _WINDOW = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
 
 OPS = (
-    Op("Conv", _infer_conv, conv, _WINDOW),
+    Op("Conv", _infer_conv, conv, {**_WINDOW, "activation": None}),
     Op("ConvTranspose", _infer_transpose, conv_transpose, {**_WINDOW, "output_padding": None, "output_shape": None}),
 )

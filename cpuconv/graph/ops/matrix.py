@@ -9,6 +9,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
+from cpuconv.problem import activation as activations
 
 
 def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -41,6 +42,27 @@ def gemm(node: Node, arrays: Arrays) -> np.ndarray:
     return y if c is None else y + node["beta"] * c
 
 
+def _infer_linear(node: Node, inputs: Inputs) -> list[Value]:
+    x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
+    shape = _matmul_shape(x.shape, w.shape)
+    if len(w.shape) != 2 or (bias is not None and bias.shape != w.shape[1:]):
+        raise ValueError("the second must be a matrix, the third a number a column of it")
+    if residual is not None and residual.shape != shape:
+        raise ValueError(f"what is added is not of shape {shape}")
+    return [Value(shape, x.dtype)]
+
+
+def linear(node: Node, arrays: Arrays) -> np.ndarray:
+    """x W + bias + residual over the last axis of x, then the attribute `activation`.
+
+    ONNX has no such operator: rewrites of a graph make it.
+    """
+    x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
+    y = x @ w
+    y = y if bias is None else y + bias
+    return activations.apply(y if residual is None else y + residual, node["activation"])
+
+
 def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
     """The sizes of the output's letters; the axes that an ellipsis stands for broadcast."""
     operands, arrow, result = node["equation"].replace(" ", "").partition("->")
@@ -64,6 +86,7 @@ def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
 OPS = (
     Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1]),
     Op("Gemm", _infer_gemm, gemm, {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}),
+    Op("Linear", _infer_linear, linear, {"activation": None}),
     Op(
         "Einsum",
         _infer_einsum,
