@@ -16,19 +16,21 @@ class Note:
 
     Attributes
     ----------
-    rewrite : str
-        Name of the rewrite.
+    name : str
+        Of the rewrite.
     old : tuple[str, ...]
         Labels of the nodes that are gone.
     new : tuple[str, ...]
         Labels of the nodes in their place; none: they were not needed.
     """
 
-    rewrite: str
+    name: str
     old: tuple[str, ...]
     new: tuple[str, ...]
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """What happened, as a sentence."""
         old, new = ", ".join(self.old), ", ".join(self.new)
         return f"{old} became {new}." if new else f"{old} went: not needed."
 
