@@ -10,10 +10,12 @@ import math
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.instance import normalise_step
 from cpuconv.graph.kernels.neighbours import neighbours_step
 from cpuconv.graph.kernels.walks import Axes, line_offers, line_steps
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, like_first
+from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32
 from cpuconv.solvers.shared.base import FLOAT, Step
 
@@ -145,14 +147,24 @@ def _lower_layer(call: Call) -> list[Step]:
 
 
 def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    return line_offers(inputs, _STANDARD_OPERATIONS, target) if len(inputs[0].shape) > 2 else []
+    """Plain, a line for each plane; or in channel blocks, with a scale and a bias known beforehand."""
+    x, *vectors = inputs
+    made = line_offers(inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
+    if is_image(x) and all(vector.array is not None for vector in vectors) and node["epsilon"] > 0:
+        made += blocked_offer(node, x, x, target, 6 * floats(x, target))
+    return made
 
 
 def _lower_instance(call: Call) -> list[Step]:
-    (y,), (_, scale, bias) = call.outputs, call.inputs
-    assert scale is not None and bias is not None
+    (y,), (x, scale, bias) = call.outputs, call.inputs
+    assert x is not None and scale is not None and bias is not None
+    epsilon = call.node["epsilon"]
+    if call.offer.outputs == (BLOCKED,):
+        assert scale.array is not None
+        parts = call.target.parts(x.size + y.size)
+        return [normalise_step(call.target.isa, x, y, scale.array, bias.array, epsilon, parts)]
     axes = Axes(2, len(y.shape))
-    return line_steps(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=call.node["epsilon"])
+    return line_steps(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
 
 
 def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -161,7 +173,7 @@ def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if x.dtype != FLOAT32 or len(x.shape) not in (3, 4) or 0 in x.shape or node["bias"] <= 0 or node["alpha"] < 0:
         return []
     size = FLOAT * math.prod(x.shape)
-    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes else (DENSE,)
+    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes + 1 else (DENSE,)
     seconds = target.moving(2 * size) + target.computing((node["size"] + _LRN_OPERATIONS) * size / FLOAT)
     return [Offer((way,), (way,), seconds) for way in ways]
 
