@@ -24,7 +24,7 @@ from tabulate import tabulate
 
 from autotune.files import write_whole
 from bench.compare import INTERRUPTED, STRATEGIES, positive
-from bench.engine import LOADING
+from bench.engine import LOADING, EngineError
 from bench.networks import Network, networks
 from bench.networks.problem import problems
 from bench.race import Race, started
@@ -112,18 +112,22 @@ def raced(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[d
 def loads(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[dict[str, Any], int]:
     """Time loading, in new processes every round; medians of the rounds."""
     console = Console(stderr=True)
-    times: dict[str, dict[str, list[dict[str, float]]]] = {}
     names: dict[str, str] = {}
+    lines = []
     with problems(folder, chosen, run.batch or 1) as found:
-        for turn, (label, problem) in itertools.product(range(run.rounds), found.items()):
-            with started(run, (lambda *_, **__: None) if turn else console.print) as engines:
-                names |= {engine.key: engine.name for engine in engines}
-                for engine in engines:
-                    times.setdefault(label, {}).setdefault(engine.key, []).append(engine.load(problem))
-    lines = [
-        {"label": label, "engines": {key: _medians(of) for key, of in engines.items()}, "notes": []}
-        for label, engines in times.items()
-    ]
+        for label, problem in found.items():
+            times: dict[str, list[dict[str, float]]] = {}
+            failed: dict[str, str] = {}
+            for turn in range(run.rounds):
+                with started(run, (lambda *_, **__: None) if turn or lines else console.print) as engines:
+                    names |= {engine.key: engine.name for engine in engines}
+                    for engine in engines:
+                        try:
+                            times.setdefault(engine.key, []).append(engine.load(problem))
+                        except EngineError as error:
+                            failed[engine.key] = f"{engine.name} failed: {error}"
+            timed = {key: _medians(figures) for key, figures in times.items() if key not in failed}
+            lines.append({"label": label, "engines": timed, "notes": list(failed.values())})
     return _described(run) | {"engines": {key: {"name": name} for key, name in names.items()}, "lines": lines}, 0
 
 
