@@ -25,7 +25,7 @@ from cpuconv.problem.problem import ConvProblem
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
 LEAST_RUNS = 3
-LOADING = ("import", "load", "run")  # what `load` takes the time of
+LOADING = ("load and run", "run")  # what `load` takes the time of
 SETTLE = 0.2  # the part of a sample that is run first and not counted
 
 
@@ -94,7 +94,7 @@ class Engine:
         return self.ask("prepare", problem)
 
     def load(self, problem: NetworkProblem) -> dict[str, float]:
-        """Load a network; seconds of each part. Those of a process's first load tell what it takes from nothing."""
+        """Load a network; seconds of each part (`LOADING`). A process's first load tells what it takes from nothing."""
         return self.ask("load", problem)
 
     def time(self, form: str, seconds: float) -> list[float]:
@@ -213,12 +213,11 @@ class Session:
         return prepared
 
     def load(self, problem: NetworkProblem) -> dict[str, float]:
-        """Seconds to import the engine, to load a network and run it once, and to run it again."""
+        """Seconds to load a network and run it once, and to run it again."""
         feed = problem.feed()
+        importlib.import_module(self.peer.package)
         with self._converted(problem) as path:
             ends = [time.perf_counter()]
-            importlib.import_module(self.peer.package)
-            ends.append(time.perf_counter())
             form = self.peer.network(path, feed, self.threads)[0]
             form.run()
             ends.append(time.perf_counter())

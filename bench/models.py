@@ -110,7 +110,7 @@ def raced(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[d
 
 
 def loads(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[dict[str, Any], int]:
-    """Time loading, in new processes every round; medians of the rounds."""
+    """Time loading, in new processes every round; the first, after which kernels are on disk, does not count."""
     console = Console(stderr=True)
     names: dict[str, str] = {}
     lines = []
@@ -118,7 +118,7 @@ def loads(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[d
         for label, problem in found.items():
             times: dict[str, list[dict[str, float]]] = {}
             failed: dict[str, str] = {}
-            for turn in range(run.rounds):
+            for turn in range(1 + run.rounds):
                 with started(run, (lambda *_, **__: None) if turn or lines else console.print) as engines:
                     names |= {engine.key: engine.name for engine in engines}
                     for engine in engines:
@@ -126,7 +126,7 @@ def loads(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[d
                             times.setdefault(engine.key, []).append(engine.load(problem))
                         except EngineError as error:
                             failed[engine.key] = f"{engine.name} failed: {error}"
-            timed = {key: _medians(figures) for key, figures in times.items() if key not in failed}
+            timed = {key: _medians(figures[1:]) for key, figures in times.items() if key not in failed}
             lines.append({"label": label, "engines": timed, "notes": list(failed.values())})
     return _described(run) | {"engines": {key: {"name": name} for key, name in names.items()}, "lines": lines}, 0
 
