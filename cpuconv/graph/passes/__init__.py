@@ -13,6 +13,7 @@ from cpuconv.graph.passes import (
     batch_norms,
     common,
     decomposed,
+    elementwise,
     epilogues,
     equal_constants,
     forms,
@@ -46,6 +47,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("common", common.run),
     ("pads", pads.run),
     ("epilogues", epilogues.run),
+    ("elementwise", elementwise.run),
 )
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
 
