@@ -90,8 +90,8 @@ def _pads(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) ->
     at = range(rank) if axes is None else [axis_in(axis, rank) for axis in integers(axes)]
     numbers = integers(stated)
     pads = [(0, 0)] * rank
-    for axis, *pair in zip(at, numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :], strict=True):
-        pads[axis] = tuple(pair)
+    for axis, before, behind in zip(at, numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :], strict=True):
+        pads[axis] = (before, behind)
     return pads
 
 
@@ -157,7 +157,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         x, parts = inputs[0], boxes(node, inputs)
-        if any(each.count == 0 for box in parts for each in box):
+        if any(each.size == 0 for box in parts for each in box):
             return []
         dense = all(stays_dense(x.shape, box) for box in parts)
         ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if dense else [])]
@@ -172,7 +172,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
                 copies.append(Offer(source, (BLOCKED,) * len(parts), target.moving(2 * nbytes(x))))
         return view_offers(inputs, ways, len(parts)) + copies
 
-    def view(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+    def view(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
         return [cut(places[0], box) for box in boxes(node, places)]
 
     def lower(call: Call) -> list[Step]:
@@ -210,7 +210,7 @@ def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return [Offer((source,) * len(inputs), (goal,), seconds) for source, goal in ways]
 
 
-def _concat_parts(node: Node, inputs: Sequence[Value], output: Place) -> list[Place]:
+def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
     """Where inputs lie in the output, if that is legal for an output of an operator: none, or all.
 
     Plain: contiguous but for the first axis. Blocked: whole blocks of channels, or images.
@@ -249,7 +249,7 @@ class _Piece(NamedTuple):
     """A stretch of an axis of the output: where it starts, and what of the input it repeats (None: the constant)."""
 
     start: int
-    count: int
+    size: int
     source: Cut | None
 
 
@@ -267,7 +267,7 @@ def _pieces(mode: str, size: int, before: int, behind: int) -> list[_Piece] | No
         "wrap": (Cut(high - before, before), Cut(low, behind)),
     }[mode]
     pieces = [_Piece(before, kept, Cut(low, kept)), _Piece(0, before, ends[0])]
-    return [piece for piece in (*pieces, _Piece(before + kept, behind, ends[1])) if piece.count]
+    return [piece for piece in (*pieces, _Piece(before + kept, behind, ends[1])) if piece.size]
 
 
 def _padded(node: Node, inputs: Inputs) -> list[list[_Piece]] | None:
@@ -324,7 +324,7 @@ def _constant(constants: Constants, value: float, like: Place) -> Place:
 
 def _offer_tile(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     y = _infer_tile(node, inputs)[0]
-    return [] if 0 in y.shape else [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(y)))]
+    return [] if nbytes(y) == 0 else [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(y)))]
 
 
 def _lower_tile(call: Call) -> list[Step]:
