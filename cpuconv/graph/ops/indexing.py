@@ -59,7 +59,7 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(_infer_gather(node, inputs)[0])))]
 
 
-def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
     box = _evenly(node, places)
     assert box is not None
     part = cut(places[0], box)
