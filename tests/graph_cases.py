@@ -107,6 +107,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "Flatten": axes.flatten(),
     "Squeeze": axes.squeeze(),
     "Unsqueeze": axes.unsqueeze(),
+    "Copy": draws.unary(dtypes=_INTS),
     "Identity": draws.unary(dtypes=_INTS),
     "Cast": axes.cast(),
     "CastLike": axes.cast_like(),

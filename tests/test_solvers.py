@@ -188,6 +188,22 @@ def test_whatever_it_claims(solver):
 
 
 @SOLVERS
+def test_images_apart(solver):
+    likely = st.sampled_from(LIKELY[solver.NAME]).flatmap(
+        lambda ranges: problems(**{**USUAL, **ranges, "n": of(1, 3, 3)})
+    )
+
+    @settings(max_examples=EXAMPLES.get(solver.NAME, 12))
+    @given(likely, st.integers(0, 99))
+    def runs(problem, choice):
+        assume(solver.applicable(problem, current()) is None)
+        found = candidates(solver, problem)
+        oracle.check_apart(problem, found[choice % len(found)], choice)
+
+    runs()
+
+
+@SOLVERS
 @pytest.mark.parametrize("threads", sorted({1, oracle.THREADS}))
 def test_twice_bit_for_bit(solver, threads):
     """Also where tiles overlap at the far edges, whoever computes them."""

@@ -90,7 +90,7 @@ def lower_conv(call: Call) -> list[Step]:
     return steps(call, operands, weight, bias and bias.array)
 
 
-def _window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
+def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
     """The window of the convolution whose transpose the node is: its outputs are the node's inputs."""
     rank = len(x) - 2
     strides, dilations = tuple(node["strides"] or [1] * rank), tuple(node["dilations"] or [1] * rank)
@@ -119,14 +119,14 @@ def _infer_transpose(node: Node, inputs: Inputs) -> list[Value]:
     x, w = inputs[:2]
     if x.shape[1] != w.shape[0] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
-    window = _window_of_transpose(node, x.shape, w.shape)
+    window = window_of_transpose(node, x.shape, w.shape)
     return [Value((x.shape[0], w.shape[1] * node["group"], *window.sizes), x.dtype)]
 
 
 def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
     """y[n, k, i * stride + t * dilation - pad] += w[c, k, t] x[n, c, i], within groups, + bias."""
     x, w, bias = *arrays[:2], given(arrays, 2)
-    window = _window_of_transpose(node, x.shape, w.shape)
+    window = window_of_transpose(node, x.shape, w.shape)
     n, groups, k = len(x), node["group"], w.shape[1] * node["group"]
     image = x.reshape(n, groups, -1, *x.shape[2:])
     taps = np.swapaxes(w.reshape(groups, -1, *w.shape[1:]), 1, 2)

@@ -5,12 +5,31 @@ Source: ONNX operators Concat, Split, Slice, Pad and Tile.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.copying import copy_steps
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers
+from cpuconv.graph.ops.views import (
+    Box,
+    Cut,
+    blockable,
+    cut,
+    nbytes,
+    stays_dense,
+    view_offers,
+    whole,
+    whole_blocks,
+    whole_planes,
+)
+from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.solvers.shared.base import Step
 
 
 def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:
@@ -100,10 +119,133 @@ def tile(node: Node, arrays: Arrays) -> np.ndarray:
     return np.tile(arrays[0], integers(arrays[1]))
 
 
+# --- parts of a tensor ----------------------------------------------------------------------------------------------
+
+
+def _split_boxes(node: Node, inputs: Inputs) -> list[Box]:
+    """Where each output lies in the input."""
+    x, stated = inputs[0], given(inputs, 1)
+    axis = axis_in(node["axis"], len(x.shape))
+    sizes = _parts(node, x.shape[axis], stated and stated.array)
+    return [whole(x.shape, axis, Cut(end - size, size)) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def _slice_boxes(node: Node, inputs: Inputs) -> list[Box]:
+    """Where the output lies in the input."""
+    taken = slice_(node, [_Taken(inputs[0].shape), *(value and value.array for value in inputs[1:])])
+    return [[Cut(part.start, len(part), part.step) for part in taken]]
+
+
+class _Taken:
+    """In the place of an array: its index gives the range of elements of every axis."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape, self.ndim = shape, len(shape)
+
+    def __getitem__(self, index: tuple[slice, ...]) -> list[range]:
+        return [range(size)[part] for size, part in zip(self.shape, index, strict=True)]
+
+
+def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
+    """How an operator is run whose outputs are these parts of its first input: as views or, of channel blocks, copies.
+
+    Copies of blocks are needed where a part does not have whole planes or whole blocks.
+    """
+
+    def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+        x, parts = inputs[0], boxes(node, inputs)
+        if any(each.count == 0 for box in parts for each in box):
+            return []
+        dense = all(stays_dense(x.shape, box) for box in parts)
+        ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if dense else [])]
+        if not blockable(x):
+            return view_offers(inputs, ways, len(parts))
+        blocks = all(whole_blocks(x.shape[1], box[1], target.isa.lanes) for box in parts)
+        if blocks and all(whole_planes(x.shape, box) for box in parts):
+            return view_offers(inputs, [*ways, (BLOCKED, BLOCKED)], len(parts))
+        made = view_offers(inputs, ways, len(parts))
+        if blocks:
+            seconds = target.moving(2 * nbytes(x))
+            made.append(Offer((BLOCKED, *[""] * (len(inputs) - 1)), (BLOCKED,) * len(parts), seconds))
+        return made
+
+    def view(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+        return [cut(places[0], box) for box in boxes(node, places)]
+
+    def lower(call: Call) -> list[Step]:
+        x = call.given(0)
+        assert x is not None
+        steps = []
+        for box, y in zip(boxes(call.node, call.inputs), call.outputs, strict=True):
+            steps += copy_steps(call.target, call.space, cut(x, box), y)
+        return steps
+
+    return {"offers": offers, "lower": lower, "view": view}
+
+
+# --- one behind the other -------------------------------------------------------------------------------------------
+
+
+def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
+    """Where each input lies in the output."""
+    axis = axis_in(node["axis"], len(inputs[0].shape))
+    sizes = [value.shape[axis] for value in inputs]
+    starts = [end - size for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    return [
+        whole(value.shape, axis, Cut(start, size)) for value, start, size in zip(inputs, starts, sizes, strict=True)
+    ]
+
+
+def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    if any(0 in value.shape for value in inputs):
+        return []
+    count, seconds = len(inputs), target.moving(2 * sum(map(nbytes, inputs)))
+    offers = [Offer((STRIDED,) * count, (DENSE,), seconds)]
+    if blockable(inputs[0]) and _joins_blocks(node, inputs, target.isa.lanes):
+        offers.append(Offer((BLOCKED,) * count, (BLOCKED,), seconds))
+    return offers
+
+
+def _joins_blocks(node: Node, inputs: Inputs, lanes: int) -> bool:
+    """Whether inputs are whole blocks of the output's channels."""
+    return axis_in(node["axis"], len(inputs[0].shape)) != 1 or all(value.shape[1] % lanes == 0 for value in inputs[:-1])
+
+
+def _concat_parts(node: Node, inputs: Sequence[Value], output: Place) -> list[Place]:
+    """Where inputs lie in the output, if that is legal for an output of an operator: none, or all.
+
+    Plain: contiguous but for the first axis. Blocked: whole blocks of channels, or images.
+    """
+    axis = axis_in(node["axis"], len(output.shape))
+    if output.block > 1:
+        legal = axis == 0 or (axis == 1 and _joins_blocks(node, inputs, output.block))
+    else:
+        legal = math.prod(output.shape[1:axis]) == 1
+    return [cut(output, box) for box in _concat_boxes(node, inputs)] if legal else []
+
+
+def _lower_concat(call: Call) -> list[Step]:
+    """Copies of the inputs that do not lie in the output already."""
+    steps = []
+    for x, box in zip(call.inputs, _concat_boxes(call.node, call.inputs), strict=True):
+        part = cut(call.outputs[0], box)
+        if (x.ref, x.strides) != (part.ref, part.strides):  # type: ignore[union-attr]
+            steps += copy_steps(call.target, call.space, x, part)  # type: ignore[arg-type]
+    return steps
+
+
 OPS = (
-    Op("Concat", _infer_concat, concat, {"axis": REQUIRED}),
-    Op("Split", as_reference(split), split, {"axis": 0, "num_outputs": None}, parameters=(1,)),
-    Op("Slice", as_reference(slice_), slice_, parameters=(1, 2, 3, 4)),
+    Op(
+        "Concat",
+        _infer_concat,
+        concat,
+        {"axis": REQUIRED},
+        offers=_offer_concat,
+        lower=_lower_concat,
+        parts=_concat_parts,
+    ),
+    Op("Split", as_reference(split), split, {"axis": 0, "num_outputs": None}, parameters=(1,), **_cuts(_split_boxes)),
+    Op("Slice", as_reference(slice_), slice_, parameters=(1, 2, 3, 4), **_cuts(_slice_boxes)),
     Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), mixed=True),
     Op("Tile", _infer_tile, tile, parameters=(1,)),
 )

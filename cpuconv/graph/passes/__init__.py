@@ -1,8 +1,10 @@
 """Rewrites of specialised graphs."""
 
 from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 from cpuconv.graph.ir import Graph
 
 NAMES: tuple[str, ...] = ()
