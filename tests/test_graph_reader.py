@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -274,6 +275,34 @@ def test_every_truncated_model_is_an_error_or_a_model():
     for length in range(len(data)):
         with pytest.raises(SourceError):
             read(data[:length])
+
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_bvlc_alexnet.onnx"
+
+
+def _graph_or_error(data: bytes) -> bool:
+    """Whether the bytes are a model; what is wrong with them otherwise is said by a SourceError of one kind."""
+    try:
+        return str(read(data)) != ""
+    except SourceError as error:
+        assert "model" in str(error)
+        return False
+
+
+def test_every_fiftieth_truncation_of_a_network_is_an_error():
+    data = LIGHT.read_bytes()
+    assert _graph_or_error(data)
+    assert not any(_graph_or_error(data[:length]) for length in range(0, len(data), 50))
+
+
+def test_a_byte_changed_in_a_network_gives_an_error_or_a_graph():
+    data, rng = LIGHT.read_bytes(), np.random.default_rng(0)
+    read_ = 0
+    for place, byte in zip(rng.integers(len(data), size=200), rng.integers(256, size=200), strict=True):
+        changed = bytearray(data)
+        changed[place] = byte
+        read_ += _graph_or_error(bytes(changed))
+    assert 0 < read_ < 200
 
 
 @settings(max_examples=300)
