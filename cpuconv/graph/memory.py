@@ -126,7 +126,7 @@ class _Planner:
         """Places of a node's outputs."""
         node, op = laid.node, _op(laid)
         if laid.offer is not None and laid.offer.view and op is not None and op.view is not None:
-            inputs = [self.places.get(name) for name in node.inputs]
+            inputs = [self._operand(name) for name in node.inputs]
             values = [self.graph.value(name) for name in node.outputs if name]
             views = op.view(node, inputs, values)
             self.places |= {name: place for name, place in zip(node.outputs, views, strict=False) if name}
@@ -135,6 +135,13 @@ class _Planner:
             if not name or name in self.places:
                 continue
             self.places[name] = self._in_place(at, laid, name) or self._own(name, laid.writes(position))
+
+    def _operand(self, name: str) -> Place | None:
+        """An input of a view; constants are read when the network is compiled, so that they lie nowhere."""
+        array = self.graph.constants.get(name)
+        if array is None:
+            return self.places.get(name)
+        return Place.plain(Ref("constant"), array.shape, array.dtype, array)
 
     def _own(self, name: str, lies: str) -> Place:
         """Memory of its own: a part of a concatenation, an output of the network, or a new buffer."""

@@ -17,6 +17,7 @@ from cpuconv.recipe import assemble, effective_threads
 from cpuconv.solvers.shared.base import Operands, Ref, Step, aligned, divide
 
 _WIDEST_BLOCK = 16
+_LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Convolution:
     Attributes
     ----------
     problem : ConvProblem
-        Its layouts are the instruction set's blocks, or "NCHW" for plain operands of any strides.
+        Its layouts are the instruction set's blocks, "NCHW" for plain operands, or "NHWC" for rows of channels.
     target : Target
     seconds : float
         By the model, whatever has been tuned: tuning does not change which layouts a network asks for.
@@ -41,51 +42,50 @@ class Convolution:
         """The candidate that runs it."""
         return choose(self.problem, self.target.strategy, self.target.limits)
 
-    @property
-    def lies(self) -> tuple[str, str]:
-        """How input and output lie."""
-        plain_in, plain_out = self.problem.in_layout == "NCHW", self.problem.out_layout == "NCHW"
-        return STRIDED if plain_in else BLOCKED, DENSE if plain_out else BLOCKED
-
 
 def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
-    """The problem in every pair of layouts that the model finds worth asking for.
+    """The problem in every pair of layouts, blocks and "NCHW", that the model finds worth asking for.
 
     A pair is not where another pair, with reorders of the whole input and output around it, is as fast.
     """
-    problem = replace(problem, threads=target.threads)
-    problem = replace(problem, threads=effective_threads(problem))
-    reorders = {
-        "in": target.moving(2 * problem.in_bytes),
-        "out": target.moving(2 * problem.out_bytes),
-    }
-    best: dict[tuple[str, str], float] = {}
+    problem = _shared(problem, target)
+    reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
+    known: dict[tuple[str, str], float] = {}
     for first in favourite_layouts(problem.c):
         for second in favourite_layouts(problem.k):
             option = replace(problem, in_layout=first, out_layout=second)
-            if not best:
-                ranked = favourite(option, target.limits)
-            else:
-                below = min(
-                    seconds + reorders["in"] * (first != a) + reorders["out"] * (second != b)
-                    for (a, b), seconds in best.items()
-                )
-                ranked = search(option, target.limits, below=below)
+            around = [
+                seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
+                for other, seconds in known.items()
+            ]
+            ranked = search(option, target.limits, below=min(around)) if around else favourite(option, target.limits)
             if ranked is not None:
-                best[first, second] = ranked.cost.estimate
+                known[first, second] = ranked.cost.estimate
                 yield Convolution(option, target, ranked.cost.estimate)
+
+
+def way(problem: ConvProblem, target: Target) -> Convolution:
+    """The problem in its own layouts."""
+    problem = _shared(problem, target)
+    return Convolution(problem, target, favourite(problem, target.limits).cost.estimate)
+
+
+def _shared(problem: ConvProblem, target: Target) -> ConvProblem:
+    """The problem for as many threads of the target as are worth waking."""
+    problem = replace(problem, threads=target.threads)
+    return replace(problem, threads=effective_threads(problem))
 
 
 def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
     """One way for operands in the order of Conv: input, weights, bias, what is added (which lies as the output)."""
-    first, second = way.lies
-    added = STRIDED if second == DENSE else second
+    first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
+    added, result = _LIES.get(way.problem.out_layout, (BLOCKED, BLOCKED))
     lies = (first, "", "", added if way.problem.residual else "")
-    return Offer(lies[: len(inputs)], (second,), way.seconds, way)
+    return Offer(lies[: len(inputs)], (result,), way.seconds, way)
 
 
 def steps(
-    call: Call, operands: Operands, weight: np.ndarray, bias: np.ndarray | None, form: Hashable = None
+    call: Call, operands: Operands, weight: np.ndarray, bias: np.ndarray | None, view: Hashable = None
 ) -> list[Step]:
     """The kernel calls of a convolution whose weights are the constant `call.node.inputs[1]`.
 
@@ -97,16 +97,16 @@ def steps(
     weight : numpy.ndarray, (K, C/groups, R, S)
         float32, of any strides.
     bias : numpy.ndarray, (K,), or None
-    form : hashable
-        Tells views of one constant apart that are packed in the same form.
+    view : hashable
+        Tells views of one constant apart, which may be packed in the same form.
     """
-    way: Convolution = call.offer.detail
-    problem, candidate = way.problem, way.choice.candidate
+    asked: Convolution = call.offer.detail
+    problem, candidate = asked.problem, asked.choice.candidate
     recipe = assemble(problem, candidate, operands)
     packing = candidate.packing(problem)
     name = call.node.inputs[1]
     known = {
-        "w": call.constants.packed(name, (form, packing), lambda: packing.pack(weight, call.target.threads)),
+        "w": call.constants.packed(name, (view, packing), lambda: packing.pack(weight, call.target.threads)),
         "bias": call.constants.keep(_padded(problem.k, bias)),
         "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }

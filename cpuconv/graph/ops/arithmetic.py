@@ -13,6 +13,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Infer, Inputs, Op, broadcast
+from cpuconv.graph.ops.elementwise import native
 
 Function = Callable[..., np.ndarray]
 
@@ -65,7 +66,7 @@ def _is_inf(x: np.ndarray, detect_negative: int, detect_positive: int) -> np.nda
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
-OPS = (
+OPS = native(
     _op("Add", np.add),
     _op("Sub", np.subtract),
     _op("Mul", np.multiply),

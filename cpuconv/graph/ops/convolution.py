@@ -57,16 +57,16 @@ def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
     if len(x.shape) not in (3, 4) or not x.shape[0]:
         return None
     window = Window.of(node, x.shape[2:], w.shape[2:])
-    flat = len(x.shape) == 3
     n, c, h, width = image_shape(x.shape)
     k, _, r, s = image_shape(w.shape)
-    (top, left), (bottom, right) = ((0, *ends) if flat else ends for ends in (window.near, window.far))
+    (top, left), (bottom, right) = ((0, *ends)[-2:] for ends in (window.near, window.far))
+    (step_h, step_w), (gap_h, gap_w) = ((1, *steps)[-2:] for steps in (window.strides, window.dilations))
     try:
         return ConvProblem(
             n, c, h, width, k, r, s,
-            stride=(1, *window.strides) if flat else window.strides,
+            stride=(step_h, step_w),
             pads=(top, bottom, left, right),
-            dilation=(1, *window.dilations) if flat else window.dilations,
+            dilation=(gap_h, gap_w),
             groups=node["group"],
             activation=node["activation"],
             residual=given(inputs, 3) is not None,
@@ -83,11 +83,11 @@ def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 def lower_conv(call: Call) -> list[Step]:
     """The solver's own steps."""
-    w, bias = call.inputs[1], call.given(2)
+    x, w, bias, residual = (call.given(at) for at in range(4))
+    assert x is not None and w is not None and w.array is not None
     weight = w.array if len(w.shape) == 4 else w.array[:, :, None]
-    residual = call.given(3)
-    operands = Operands(call.inputs[0].operand, call.outputs[0].operand, residual and residual.operand)
-    return steps(call, operands, weight, bias and bias.array)
+    operands = Operands(x.operand, call.outputs[0].operand, residual.operand if residual else None)
+    return steps(call, operands, weight, bias.array if bias else None)
 
 
 def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:

@@ -13,7 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.resizing import Sources, resize_step
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
+from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.solvers.shared.base import Step
 
 
 class Axis(NamedTuple):
@@ -144,30 +148,91 @@ def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, n
     return np.clip(inputs, 0, one.size - 1).astype(int), weights / np.where(total == 0, 1, total)
 
 
+def sources(node: Node, one: Axis) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """(outputs, taps): the inputs of every output and their weights (None: one, a copy); and the outputs' places."""
+    # Where a place is rounded, that in float32 decides, as in ONNX Runtime.
+    outputs = np.arange(one.outputs, dtype=np.float32 if node["mode"] == "nearest" else np.float64)
+    places = COORDINATES[node["coordinate_transformation_mode"]](outputs, one)
+    if node["mode"] != "nearest":
+        return *neighbours(node, one, places), places
+    taken = np.clip(ROUNDING[node["nearest_mode"]](places), 0, one.size - 1).astype(int)
+    return taken[:, None], None, places
+
+
 def along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
     """A vector in a shape that broadcasts along an axis."""
     return vector.reshape(-1, *[1] * (rank - 1 - axis))
+
+
+def _unchanged(one: Axis) -> bool:
+    return one.scale == 1 and one.outputs == one.size and (one.start, one.end) == (0, 1)
 
 
 def resize(node: Node, arrays: Arrays) -> np.ndarray:
     """Every output is a weighted mean of inputs around the place that it comes from."""
     x = arrays[0]
     for one in _resized(node, x.shape, *(given(arrays, at) for at in (1, 2, 3))):
-        if one.scale == 1 and one.outputs == one.size and (one.start, one.end) == (0, 1):
+        if _unchanged(one):
             continue
-        # Where a place is rounded, that in float32 decides, as in ONNX Runtime.
-        outputs = np.arange(one.outputs, dtype=np.float32 if node["mode"] == "nearest" else np.float64)
-        places = COORDINATES[node["coordinate_transformation_mode"]](outputs, one)
-        if node["mode"] == "nearest":
-            taken = np.clip(ROUNDING[node["nearest_mode"]](places), 0, one.size - 1).astype(int)
-            x = np.take(x, taken, one.axis)
+        inputs, weights, places = sources(node, one)
+        if weights is None:
+            x = np.take(x, inputs[:, 0], one.axis)
         else:
-            pairs = zip(*(array.T for array in neighbours(node, one, places)), strict=True)
-            x = sum(np.take(x, inputs, one.axis) * along(weights, one.axis, x.ndim) for inputs, weights in pairs)
+            pairs = zip(inputs.T, weights.T, strict=True)
+            x = sum(np.take(x, at, one.axis) * along(weight, one.axis, x.ndim) for at, weight in pairs)
         if node["coordinate_transformation_mode"] == "tf_crop_and_resize":
             outside = (places < 0) | (places > one.size - 1)
             x = np.where(along(outside, one.axis, x.ndim), node["extrapolation_value"], x)
     return x
+
+
+# --- by kernels -----------------------------------------------------------------------------------------------------
+
+
+def _planes(node: Node, shape: Sequence[int], arrays: Sequence[np.ndarray | None]) -> tuple[Sources, Sources] | None:
+    """The inputs of rows and of columns; None where an output is made of others than a kernel takes."""
+    axes = [one for one in _resized(node, shape, *arrays) if not _unchanged(one)]
+    crops = node["coordinate_transformation_mode"] == "tf_crop_and_resize"
+    if crops or any(one.axis < 2 for one in axes) or node["mode"] not in ("nearest", "linear"):
+        return None
+    taps = 1 if node["mode"] == "nearest" else 2
+    tables = []
+    for axis in (len(shape) - 2, len(shape) - 1):
+        one = next((one for one in axes if one.axis == axis), None)
+        if one is None:  # an output is its input, of a linear mean twice the half, which is exact
+            size = shape[axis] if axis > 1 else 1
+            inputs, weights = np.arange(size)[:, None].repeat(taps, 1), np.full((size, taps), 1 / taps)
+        else:
+            inputs, weights, _ = sources(node, one)
+            weights = np.ones(inputs.shape) if weights is None else weights
+        if inputs.shape[1] != taps:
+            return None
+        tables.append((inputs, weights))
+    return tables[0], tables[1]
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks, where only planes change and an output is made of two by two inputs or is one of them."""
+    x, *parameters = inputs
+    y, given_arrays = _infer_resize(node, inputs)[0], [value and value.array for value in parameters]
+    if not is_image(x) or not is_image(y) or any(value is not None and value.array is None for value in parameters):
+        return []
+    if _planes(node, x.shape, _three(given_arrays)) is None:
+        return []
+    return blocked_offer(node, x, y, target, (1 if node["mode"] == "nearest" else 10) * floats(y, target))
+
+
+def _three(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+    """The region, the scales and the sizes."""
+    return [given(arrays, at) for at in range(3)]
+
+
+def _lower(call: Call) -> list[Step]:
+    x, y = call.inputs[0], call.outputs[0]
+    assert x is not None
+    tables = _planes(call.node, x.shape, _three([place and place.array for place in call.inputs[1:]]))
+    assert tables is not None
+    return [resize_step(call.target.isa, x, y, *tables, call.target.parts(x.size + y.size))]
 
 
 # --- channels and pixels --------------------------------------------------------------------------------------------
@@ -223,6 +288,8 @@ OPS = (
             "nearest_mode": "round_prefer_floor",
         },
         parameters=(1, 2, 3),
+        offers=_offers,
+        lower=_lower,
     ),
     Op("DepthToSpace", _infer_to_space, depth_to_space, {"blocksize": REQUIRED, "mode": "DCR"}),
     Op("SpaceToDepth", _infer_to_depth, space_to_depth, {"blocksize": REQUIRED, "mode": "DCR"}),
