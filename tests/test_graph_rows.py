@@ -122,3 +122,25 @@ def test_axes_apart_from_each_other_and_other_types_are_not_offered():
     assert not offers(node, [numbers(2, 3, 4), np.array([0, 2])], (1,))
     assert not offers(node, [np.ones((2, 3), np.int32), np.array([0])], (1,))
     assert not offers(ops.TABLE["Softmax"].node(["x"], ["y"]), [np.ones((2, 3))])
+
+
+@THREADS
+@pytest.mark.parametrize("channels", (1, 3, LANES - 1, LANES, LANES + 1, 3 * LANES))
+def test_lrn_in_planes_and_blocks(channels, threads):
+    shapes = (1, channels, 1, 1), (3, channels, 5, 7), (1, channels, 30, 31), (2, channels, 9)
+    for shape, size in zip(shapes, (5, 3, 5, 4), strict=True):
+        node = ops.TABLE["LRN"].node(["x"], ["y"], size=size, alpha=0.5, bias=1.5)
+        for apart in (False, True):
+            assert check(node, [numbers(*shape)], (), threads, apart) == 2
+
+
+@pytest.mark.parametrize("beta", (0.5, 0.75, 1.0, 0.3))
+def test_lrn_of_any_power(beta):
+    x = numbers(2, LANES + 3, 6, 6) * 10
+    for size in (1, 2, LANES, 2 * LANES, 2 * LANES + 1):
+        node = ops.TABLE["LRN"].node(["x"], ["y"], size=size, alpha=0.1, beta=beta, bias=2.0)
+        assert check(node, [x]) == (2 if size <= 2 * LANES else 1)
+
+
+def test_lrn_without_a_positive_bias_is_not_offered():
+    assert not offers(ops.TABLE["LRN"].node(["x"], ["y"], size=5, bias=0.0), [numbers(1, 8, 3, 3)])

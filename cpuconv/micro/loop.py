@@ -32,7 +32,7 @@ def loop(builder: ir.IRBuilder, first: int, last: Any, body: Callable[[Any], Non
 def fold(
     builder: ir.IRBuilder, first: Any, last: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Emit `for index in range(first, last): values = body(index, values)` for i64 ends; gives the values at the end."""
+    """Emit `for index in range(first, last): values = body(index, values)`, ends i64; gives the last values."""
     entry = builder.block
     head, block, done = (builder.append_basic_block(name) for name in ("fold", "fold.body", "fold.done"))
     builder.branch(head)
@@ -47,3 +47,13 @@ def fold(
     builder.branch(head)
     builder.position_at_end(done)
     return carried
+
+
+def each(builder: ir.IRBuilder, count: Any, body: Callable[[Any], None]) -> None:
+    """Emit `for index in range(count): body(index)`; `count` an i64 value, which may be 0."""
+
+    def step(index: Any, values: list[Any]) -> list[Any]:
+        body(index)
+        return values
+
+    fold(builder, I64(0), count, [], step)

@@ -12,9 +12,10 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.convolution import offer, steps, way
+from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.place import FLOAT32, Place
+from cpuconv.graph.place import DENSE, FLOAT32, STRIDED, Place
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.base import FLOAT, Operand, Operands, Step
@@ -121,10 +122,49 @@ def _rows(place: Place) -> Operand:
     return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
 
 
+def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Of two operands that are known only when the network runs: both in place, whatever their strides."""
+    a, b, c = *inputs[:2], given(inputs, 2)
+    scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
+    if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
+        return []
+    turned = bool(node.attributes.get("transB", 0))
+    inputs_lie = (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
+    return [Offer(inputs_lie, (DENSE,), seconds(target, *_sizes(node, a.shape, b.shape), turned))]
+
+
+def _sizes(node: Node, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
+    """The stack of products, and the rows, depth and columns of each."""
+    a = a[::-1] if node.attributes.get("transA", 0) else a
+    b = b[::-1] if node.attributes.get("transB", 0) else b
+    rows = a[-2] if len(a) > 1 else 1
+    columns = b[-1] if len(b) > 1 else 1
+    return np.broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
+
+
+def lower_product(call: Call) -> list[Step]:
+    """One step for the whole stack."""
+    (a, b, *_), (y,), node = call.inputs, call.outputs, call.node
+    assert a is not None and b is not None
+    stack, rows, depth, columns = _sizes(node, a.shape, b.shape)
+    is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
+    left = Matrices.of(a, rank, row=is_row, turned=bool(node.attributes.get("transA", 0)))
+    right = Matrices.of(b, rank, column=is_column, turned=bool(node.attributes.get("transB", 0)))
+    result = Matrices.of(y, rank, row=is_row, column=is_column)
+    return [product_step(call.target, call.space, Product(stack, rows, depth, columns, left, right, result))]
+
+
 OPS = (
-    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1]),
+    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], offers=product_offers, lower=lower_product),
     Op("Linear", _infer_linear, linear, {"activation": None}, offers=linear_offers, lower=lower_linear),
-    Op("Gemm", _infer_gemm, gemm, {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}),
+    Op(
+        "Gemm",
+        _infer_gemm,
+        gemm,
+        {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
+        offers=product_offers,
+        lower=lower_product,
+    ),
     Op(
         "Einsum",
         _infer_einsum,

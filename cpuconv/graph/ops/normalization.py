@@ -5,16 +5,19 @@ Source: ONNX operators of these names, as at inference.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.instance import normalise_step
+from cpuconv.graph.kernels.neighbours import neighbours_step
 from cpuconv.graph.kernels.walks import Axes, line_offers, line_steps
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, like_first
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
-from cpuconv.graph.place import BLOCKED
-from cpuconv.solvers.shared.base import Step
+from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32
+from cpuconv.solvers.shared.base import FLOAT, Step
 
 
 def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
@@ -115,7 +118,7 @@ def _infer_channels(node: Node, inputs: Inputs) -> list[Value]:
     return like_first(node, inputs)
 
 
-_SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS = 30, 12  # an element
+_SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 30, 12, 40  # an element
 
 
 def _offers_softmax(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -157,11 +160,26 @@ def _lower_instance(call: Call) -> list[Step]:
     assert x is not None and scale is not None and bias is not None
     epsilon = call.node["epsilon"]
     if call.offer.outputs == (BLOCKED,):
-        assert scale.array is not None
+        assert scale.array is not None and bias.array is not None
         parts = call.target.parts(x.size + y.size)
         return [normalise_step(call.target.isa, x, y, scale.array, bias.array, epsilon, parts)]
     axes = Axes(2, len(y.shape))
     return line_steps(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
+
+
+def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Planes, and channel blocks where the window reaches only into the next ones."""
+    (x,) = inputs
+    if x.dtype != FLOAT32 or len(x.shape) not in (3, 4) or 0 in x.shape or node["bias"] <= 0 or node["alpha"] < 0:
+        return []
+    size = FLOAT * math.prod(x.shape)
+    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes else (DENSE,)
+    seconds = target.moving(2 * size) + target.computing((node["size"] + _LRN_OPERATIONS) * size / FLOAT)
+    return [Offer((way,), (way,), seconds) for way in ways]
+
+
+def _lower_lrn(call: Call) -> list[Step]:
+    return [neighbours_step(call, *(call.node[name] for name in ("size", "alpha", "beta", "bias")))]
 
 
 OPS = (
@@ -196,7 +214,14 @@ OPS = (
     ),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
-    Op("LRN", like_first, lrn, {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}),
+    Op(
+        "LRN",
+        like_first,
+        lrn,
+        {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED},
+        offers=_offers_lrn,
+        lower=_lower_lrn,
+    ),
     Op("Softmax", _infer_along, softmax, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax),
     Op("LogSoftmax", _infer_along, log_softmax, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax),
 )
