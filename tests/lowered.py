@@ -83,8 +83,8 @@ class _Memory:
 
     def view(self, place: Place) -> np.ndarray:
         """The elements of a place, by its physical axes."""
-        start = self.arrays[place.ref.name].view(np.uint8)[place.ref.offset :]
-        return np.ndarray(place.physical, place.dtype, start, 0, place.strides)
+        memory = self.arrays[place.ref.name].view(np.uint8)
+        return np.ndarray(place.physical, place.dtype, memory, place.ref.offset, place.strides)
 
 
 def _write(view: np.ndarray, array: np.ndarray, place: Place) -> None:

@@ -132,6 +132,13 @@ def whole_planes(shape: Sequence[int], box: Box) -> bool:
     return box[0].step > 0 and all(each == Cut(0, size) for each, size in zip(box[2:], shape[2:], strict=True))
 
 
+def other_channels(shape: Sequence[int], box: Box) -> bool:
+    """Whether a part of a tensor is a range of its channels."""
+    return box[1].step == 1 and all(
+        each == Cut(0, size) for each, size in zip(box, shape, strict=True) if each is not box[1]
+    )
+
+
 def stays_dense(shape: Sequence[int], box: Box) -> bool:
     """Whether a part of a contiguous tensor is contiguous."""
     cuts = [axis for axis, each in enumerate(box) if each != Cut(0, shape[axis])]
