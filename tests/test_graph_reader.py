@@ -24,6 +24,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa
 from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.onnx_reader import read  # noqa: E402
+from cpuconv.graph.ops import OWN, TABLE  # noqa: E402
 from cpuconv.graph.specialise import specialise  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
@@ -333,6 +334,7 @@ def test_every_damaged_model_is_an_error_or_a_model(changes):
         ("g (string[3] x) => (string[3] y) { y = Identity(x) }", "the input 'x' must be a tensor of numbers"),
         ("g (seq(float[3]) x) => (float[3] y) { y = Relu(x) }", "the input 'x' must be a tensor of numbers"),
         ("g (float[3] x) => (float[3] y) { y = Rlu(x) }", "Rlu node 'y': there is no operator 'Rlu'"),
+        ("g (float[3] x) => (float[3] y) { y = Copy(x) }", "there is no operator 'Copy'"),
         ("g (float[3] x) => (float[3] y) { y = com.some.Relu(x) }", "no operator 'Relu' of domain 'com.some'"),
     ],
 )
@@ -357,6 +359,10 @@ def test_wrong_models(text, message):
 def test_nodes_that_do_not_fit(text, message):
     with pytest.raises(SourceError, match=message):
         made(parse(text))
+
+
+def test_operators_are_known_to_onnx_or_our_own():
+    assert {op for op in TABLE if not onnx.defs.has(op)} == OWN
 
 
 def test_opsets():
