@@ -7,6 +7,7 @@ import pytest
 from lowered import check, offers, run_offer
 
 from cpuconv.graph import ops
+from cpuconv.graph.place import DENSE
 from cpuconv.isa import current
 
 LANES = current().lanes
@@ -22,7 +23,8 @@ def numbers(*shape: int) -> np.ndarray:
 def run(op: str, arrays, threads: int = 1, apart: bool = False, constant=(), outputs: int = 1, **attributes) -> None:
     names = [f"x{at}" for at in range(len(arrays))]
     node = ops.TABLE[op].node(names, [f"y{at}" for at in range(outputs)], **attributes)
-    assert check(node, arrays, constant, threads, apart) == 1
+    assert any(offer.outputs == (DENSE,) for offer in offers(node, arrays, constant, threads))
+    assert check(node, arrays, constant, threads, apart) >= 1
 
 
 @THREADS
@@ -37,7 +39,7 @@ def test_softmax_of_any_axis(op, size, threads):
 @pytest.mark.parametrize("op", ("Softmax", "LogSoftmax"))
 @pytest.mark.parametrize("axis", (0, 1))
 def test_softmax_of_extreme_values(op, axis):
-    x = numbers(LANES + 3, LANES + 3) * 100 + 1e4
+    x = numbers(19, 19) * 100 + 1e4
     x[0, :] = x[:, 0] = -np.inf  # a line of nothing else, and others with one
     x[5, 5] = np.nan
     x[7, 7] = np.inf
@@ -75,10 +77,11 @@ def test_layer_normalization_is_not_offered_for_what_kernels_do_not_give():
 
 @THREADS
 def test_instance_normalization(threads):
+    node = ops.TABLE["InstanceNormalization"].node(["x", "scale", "bias"], ["y"])
     for shape in ((1, 3, LANES), (3, LANES + 1, 5, 7), (2, 3, 33, 35)):
         vectors = [numbers(shape[1]), numbers(shape[1]) + 1]
         for apart in (False, True):
-            run("InstanceNormalization", [numbers(*shape) + 3, *vectors], threads, apart)
+            assert check(node, [numbers(*shape) + 3, *vectors], (), threads, apart) == 1
 
 
 @THREADS
@@ -137,9 +140,9 @@ def test_lrn_in_planes_and_blocks(channels, threads):
 @pytest.mark.parametrize("beta", (0.5, 0.75, 1.0, 0.3))
 def test_lrn_of_any_power(beta):
     x = numbers(2, LANES + 3, 6, 6) * 10
-    for size in (1, 2, LANES, 2 * LANES, 2 * LANES + 1):
+    for size in (1, 2, LANES, 2 * LANES + 1, 2 * LANES + 2):
         node = ops.TABLE["LRN"].node(["x"], ["y"], size=size, alpha=0.1, beta=beta, bias=2.0)
-        assert check(node, [x]) == (2 if size <= 2 * LANES else 1)
+        assert check(node, [x]) == (2 if size <= 2 * LANES + 1 else 1)
 
 
 def test_lrn_without_a_positive_bias_is_not_offered():

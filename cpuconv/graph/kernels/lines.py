@@ -7,21 +7,22 @@ line is gone through a few times by one micro-kernel, which stays in L1 or L2 wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
-from cpuconv.graph.kernels.logarithm import log
+from cpuconv.graph.kernels.fold import FOLDS, repeat
+from cpuconv.graph.kernels.functions import FUNCTIONS, Math
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.micro.epilogue import exp
-from cpuconv.micro.loop import fold
 from cpuconv.micro.transpose import first_lanes
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
+_log = FUNCTIONS["log"].emit
 _LEAST = -87.0  # e to this power is the smallest normal number; below, it is zero here
 
 
@@ -113,7 +114,7 @@ class _Line:
                 values[j] = body(at, values[j])
             return values
 
-        return fold(builder, I64(0), self.size, values, step)
+        return repeat(vec, I64(0), self.size, values, step)
 
     def _along(self, values: list[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
         builder, vec, unroll = self.vec.builder, self.vec, self.tile.vectors
@@ -131,8 +132,8 @@ class _Line:
         def one(index: Any, values: list[Any]) -> list[Any]:
             return [body(at(index, 0), values[0])]
 
-        values = fold(builder, I64(0), groups, values, several)
-        values[:1] = fold(builder, builder.mul(groups, I64(unroll)), whole, values[:1], one)
+        values = repeat(vec, I64(0), groups, values, several)
+        values[:1] = repeat(vec, builder.mul(groups, I64(unroll)), whole, values[:1], one)
         left = builder.sub(self.size, builder.mul(whole, I64(vec.lanes)))
         values[0] = body(at(whole, 0, first_lanes(vec, left)), values[0])
         return values
@@ -188,22 +189,13 @@ class _Line:
 # --- what is done along a line --------------------------------------------------------------------------------------
 
 
-def _extreme(sign: str) -> Callable[[Vector, Any, Any], Any]:
-    def combine(vec: Vector, a: Any, b: Any) -> Any:
-        """The larger or smaller of two; NaN where either is."""
-        builder = vec.builder
-        chosen = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
-        return builder.select(builder.fcmp_unordered("uno", a, a), a, chosen)
-
-    return combine
-
-
 COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
-    "sum": (0.0, Vector.add),
+    "sum": (0.0, FOLDS["sum"]),
     "prod": (1.0, Vector.mul),
-    "max": (-np.inf, _extreme(">")),
-    "min": (np.inf, _extreme("<")),
+    "max": (-math.inf, FOLDS["max"]),
+    "min": (math.inf, FOLDS["min"]),
 }
+"""How elements are combined, and what changes nothing."""
 
 
 def _softmax(line: _Line) -> None:
@@ -226,7 +218,7 @@ def _log_softmax(line: _Line) -> None:
     vec = line.vec
     top = line.reduce("max", lambda at: at.load(at.x))
     total = line.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.load(at.x), top[at.column])))
-    less = [log(vec, value) for value in total]
+    less = [_log(vec, value) for value in total]
     line.each(lambda at: at.store(vec.sub(vec.sub(at.load(at.x), top[at.column]), less[at.column])))
 
 
@@ -304,7 +296,7 @@ WORKS: dict[str, Callable[[_Line], None]] = {
     "ReduceL1": _reduction("sum", Vector.absolute, _itself),
     "ReduceL2": _reduction("sum", _square, lambda vec, x, count: vec.sqrt(x)),
     "ReduceSumSquare": _reduction("sum", _square, _itself),
-    "ReduceLogSum": _reduction("sum", _itself, lambda vec, x, count: log(vec, x)),
+    "ReduceLogSum": _reduction("sum", _itself, lambda vec, x, count: _log(vec, x)),
 }
 """What micro-kernels do along a line, by the name of the operator."""
 
@@ -334,7 +326,7 @@ def line(
     valid
         Masked: lanes that are lines.
     """
-    vec = Vector(builder, tile.lanes)
+    vec = Math(builder, tile.lanes)
     x, y, scale, bias = (vec.pointer(address) for address in (x, y, scale, bias))
     WORKS[tile.work](_Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias))
 

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from cpuconv.graph.kernels.logarithm import log
+from cpuconv.graph.kernels.fold import repeat
+from cpuconv.graph.kernels.functions import FUNCTIONS, Math
 from cpuconv.graph.lowering import Call
 from cpuconv.graph.place import image_shape
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.micro.epilogue import exp
-from cpuconv.micro.loop import each, fold
 from cpuconv.micro.transpose import first_lanes
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Step, divide
 
+_log = FUNCTIONS["log"].emit
 _CHUNK_BYTES = 2048  # of a plane, or of a channel block, that a unit works on: those of its window stay in L1
 
 
@@ -59,7 +60,7 @@ def _damped(tile: WindowTile, vec: Vector, x: Any, squares: Any) -> Any:
         return vec.div(x, vec.sqrt(vec.mul(base, vec.sqrt(base))))
     if tile.beta == 0.5:
         return vec.div(x, vec.sqrt(base))
-    return vec.mul(x, exp(vec, vec.mul(log(vec, base), vec.constant(-tile.beta))))
+    return vec.mul(x, exp(vec, vec.mul(_log(vec, base), vec.constant(-tile.beta))))
 
 
 def _planes(
@@ -69,7 +70,7 @@ def _planes(
     builder = vec.builder
     whole = builder.udiv(builder.sub(pixels, I64(1)), I64(vec.lanes))
 
-    def at(index: Any, mask: Any = None) -> None:
+    def at(index: Any, mask: Any = None) -> list[Any]:
         offset = builder.mul(index, I64(vec.size))
         source, target = vec.offset(x, offset), vec.offset(y, offset)
 
@@ -80,14 +81,15 @@ def _planes(
             value = load(vec.offset(source, builder.mul(channel, step)))
             return [vec.fma(value, value, sums[0])]
 
-        (squares,) = fold(builder, first, last, [vec.constant(0.0)], add)
+        (squares,) = repeat(vec, first, last, [vec.constant(0.0)], add)
         value = _damped(tile, vec, load(source), squares)
         if mask is None:
             vec.store(value, target)
         else:
             vec.store_first(value, target, mask)
+        return []
 
-    each(builder, whole, at)
+    repeat(vec, I64(0), whole, [], lambda index, _: at(index))
     at(whole, first_lanes(vec, builder.sub(pixels, builder.mul(whole, I64(vec.lanes)))))
 
 
@@ -102,7 +104,7 @@ def _blocks(
         value = vec.load(builder.select(there, address, zeros))
         return vec.mul(value, value)
 
-    def at(index: Any) -> None:
+    def at(index: Any, _: list[Any]) -> list[Any]:
         offset = builder.mul(index, I64(vec.size))
         source = vec.offset(x, offset)
         value = vec.load(source)
@@ -114,8 +116,9 @@ def _blocks(
         for i in range(1, 1 + tile.after):
             squares = vec.add(squares, vec.shuffle(own, high, range(i, lanes + i)))
         vec.store(_damped(tile, vec, value, squares), vec.offset(y, offset))
+        return []
 
-    each(builder, pixels, at)
+    repeat(vec, I64(0), pixels, [], at)
 
 
 @MicroKernel
@@ -135,7 +138,7 @@ def window(
     The window is the planes, or is in the blocks, first … last-1, counted from that at x and `step` bytes apart. In
     place of a block that there is not, the vector of zeros at `zeros` is read.
     """
-    vec = Vector(builder, tile.lanes)
+    vec = Math(builder, tile.lanes)
     x, y, zeros = (vec.pointer(address) for address in (x, y, zeros))
     (_blocks if tile.blocked else _planes)(tile, vec, x, y, first, last, step, zeros, pixels)
 

@@ -173,7 +173,7 @@ def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if x.dtype != FLOAT32 or len(x.shape) not in (3, 4) or 0 in x.shape or node["bias"] <= 0 or node["alpha"] < 0:
         return []
     size = FLOAT * math.prod(x.shape)
-    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes else (DENSE,)
+    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes + 1 else (DENSE,)
     seconds = target.moving(2 * size) + target.computing((node["size"] + _LRN_OPERATIONS) * size / FLOAT)
     return [Offer((way,), (way,), seconds) for way in ways]
 
