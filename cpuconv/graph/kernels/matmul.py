@@ -194,8 +194,8 @@ class Product:
             y=replace(self.y, stack=tuple(y)),
         )
         if made.columns == 1 and made.y.row == FLOAT or made.rows == 1 and made.y.column != FLOAT:
-            a, b, y = made.b.turned, made.a.turned, made.y.turned
-            return replace(made, a=a, b=b, y=y, rows=made.columns, columns=made.rows)
+            turned = replace(made, a=made.b.turned, b=made.a.turned, y=made.y.turned)
+            return replace(turned, rows=made.columns, columns=made.rows)
         return made
 
     @property
