@@ -9,9 +9,11 @@ from cpuconv.graph.ops import (
     activation,
     arithmetic,
     convolution,
+    elementwise,
     indexing,
     joining,
     matrix,
+    moving,
     normalization,
     pooling,
     reduction,
@@ -26,14 +28,18 @@ FAMILIES: tuple[ModuleType, ...] = (
     normalization,
     activation,
     arithmetic,
+    elementwise,
     matrix,
     reduction,
     joining,
+    moving,
     shaping,
     indexing,
     resizing,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
+OWN = frozenset({"Copy", "Elementwise", "Linear"})
+"""Operators that are none of ONNX's: rewrites and layouts make them."""
 
 
 def meaning(node: Node) -> Meaning:

@@ -37,10 +37,10 @@ def max_pool(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     y = np.zeros((*x.shape[:2], *window.outputs), x.dtype)
     where = np.full(y.shape, -1)
     for _, out, read in window.taps():
-        seen = x[(..., *read)]
-        better = (where[(..., *out)] < 0) | (seen > y[(..., *out)]) | np.isnan(seen)
-        y[(..., *out)] = np.where(better, seen, y[(..., *out)])
-        where[(..., *out)] = np.where(better, places[read], where[(..., *out)])
+        seen = x[read]
+        better = (where[out] < 0) | (seen > y[out]) | np.isnan(seen)
+        y[out] = np.where(better, seen, y[out])
+        where[out] = np.where(better, places[read], where[out])
     planes = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(window.sizes))
     return y, planes * places.size + where
 
@@ -48,7 +48,7 @@ def max_pool(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 def _sum(x: np.ndarray, window: Window) -> np.ndarray:
     y = np.zeros((*x.shape[:2], *window.outputs))
     for _, out, read in window.taps():
-        y[(..., *out)] += x[(..., *read)]
+        y[out] += x[read]
     return y
 
 

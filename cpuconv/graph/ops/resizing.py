@@ -48,6 +48,8 @@ def _resized(
     if scales is not None and scales.size:
         factors = [float(scale) for scale in scales]
         outputs = [int(np.float32(length) * np.float32(scale)) for length, scale in zip(lengths, scales, strict=True)]
+    elif sizes is None:
+        raise ValueError("there are neither scales nor sizes")
     else:
         outputs = integers(sizes)
         factors = [count / length for count, length in zip(outputs, lengths, strict=True)]
@@ -55,9 +57,11 @@ def _resized(
         if policy:
             factors = [policy(factors)] * len(axes)
             outputs = [int(factors[0] * length + 0.5) for length in lengths]
-    cropped = roi is not None and roi.size and node["coordinate_transformation_mode"] == "tf_crop_and_resize"
-    regions = roi.reshape(2, -1).T.tolist() if cropped else [(0.0, 1.0)] * len(axes)
-    return [Axis(*fields, *region) for *fields, region in zip(axes, lengths, outputs, factors, regions, strict=True)]
+    starts, ends = [0.0] * len(axes), [1.0] * len(axes)
+    if roi is not None and roi.size and node["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        starts, ends = roi.reshape(2, -1).tolist()
+    columns = zip(axes, lengths, outputs, factors, starts, ends, strict=True)
+    return [Axis(*fields) for fields in columns]
 
 
 def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:

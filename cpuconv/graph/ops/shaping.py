@@ -6,11 +6,31 @@ Source: ONNX operators of these names.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers, like_first
+from cpuconv.graph.kernels.copying import copy_steps
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.base import (
+    REQUIRED,
+    Arrays,
+    Infer,
+    Inputs,
+    Offers,
+    Op,
+    Reference,
+    as_reference,
+    axis_in,
+    given,
+    integers,
+    like_first,
+)
+from cpuconv.graph.ops.views import blockable, broadcast, nbytes, permuted, reshaped, unpermuted, view_offers
+from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.solvers.shared.base import Ref, Step
 
 # --- the same elements ----------------------------------------------------------------------------------------------
 
@@ -102,16 +122,119 @@ def _infer_range(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(range_(node, [value.array for value in inputs]).shape, inputs[0].dtype)]
 
 
+# --- where the results lie ------------------------------------------------------------------------------------------
+
+
+def _reshapes(rule: Infer) -> Offers:
+    """Offers of views with other axes, whose sizes are as the rule says."""
+
+    def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+        x, shape = inputs[0], _sizes(rule(node, inputs)[0])
+        ways = [(DENSE, DENSE)]
+        if _without_ones(x.shape) == _without_ones(shape):
+            ways.append((STRIDED, STRIDED))
+        if blockable(x):
+            place = reshaped(Place.blocked(Ref("x"), x.shape, target.isa.lanes), shape)
+            ways += [(BLOCKED, BLOCKED if place.block > 1 else DENSE)] if place else []
+        return view_offers(inputs, ways)
+
+    return offers
+
+
+def _view_reshaped(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    place = reshaped(places[0], values[0].shape)
+    return [] if place is None else [place]
+
+
+def _offer_same(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    ways = [(DENSE, DENSE), (STRIDED, STRIDED), *([(BLOCKED, BLOCKED)] if blockable(inputs[0]) else [])]
+    return view_offers(inputs, ways)
+
+
+def _offer_cast(rule: Infer) -> Offers:
+    """Offers of what keeps the type."""
+    return lambda node, inputs, target: (
+        _offer_same(node, inputs, target) if rule(node, inputs)[0].dtype == inputs[0].dtype else []
+    )
+
+
+def _view_same(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    return [places[0]]
+
+
+def _offer_expand(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    return view_offers(inputs, [(STRIDED, STRIDED)])
+
+
+def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    return [broadcast(places[0], values[0].shape)]
+
+
+def _order(node: Node, rank: int) -> list[int]:
+    """The order of the axes, as stated or reversed."""
+    return list(range(rank))[::-1] if node["perm"] is None else list(node["perm"])
+
+
+def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """A view, or a copy of what lies in channel blocks."""
+    x = inputs[0]
+    order = _order(node, len(x.shape))
+    moved = [axis for axis in order if x.shape[axis] > 1]
+    offers = view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if moved == sorted(moved) else [])])
+    return offers + ([Offer((BLOCKED,), (DENSE,), target.moving(2 * nbytes(x)))] if blockable(x) else [])
+
+
+def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    return [permuted(places[0], _order(node, len(places[0].shape)))]
+
+
+def _lower_transpose(call: Call) -> list[Step]:
+    x = call.given(0)
+    assert x is not None
+    return copy_steps(call.target, call.space, x, unpermuted(call.outputs[0], _order(call.node, len(x.shape))))
+
+
+def _without_ones(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    """The shape of a value, which is concrete."""
+    return value.shape
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def _reshaping(name: str, reference: Reference, attributes: Mapping[str, object] | None = None, **rest: Any) -> Op:
+    """An operator that only gives the axes other sizes."""
+    rule = as_reference(reference)
+    return Op(name, rule, reference, attributes or {}, **rest, offers=_reshapes(rule), view=_view_reshaped)
+
+
+def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
+    """An operator that only changes the type; kernels have the case that it stays."""
+    return Op(name, rule, identity, attributes, **rest, offers=_offer_cast(rule), view=_view_same)
+
+
 OPS = (
-    Op("Transpose", as_reference(transpose), transpose, {"perm": None}),
-    Op("Reshape", as_reference(reshape), reshape, {"allowzero": 0}, parameters=(1,)),
-    Op("Flatten", as_reference(flatten), flatten, {"axis": 1}),
-    Op("Squeeze", as_reference(squeeze), squeeze, parameters=(1,)),
-    Op("Unsqueeze", as_reference(unsqueeze), unsqueeze, parameters=(1,)),
-    Op("Identity", like_first, identity),
-    Op("Cast", _infer_cast, identity, {"to": REQUIRED, "saturate": 1, "round_mode": "up"}),
-    Op("CastLike", _infer_cast_like, identity, {"saturate": 1, "round_mode": "up"}, mixed=True),
-    Op("Expand", as_reference(expand), expand, parameters=(1,)),
+    Op(
+        "Transpose",
+        as_reference(transpose),
+        transpose,
+        {"perm": None},
+        offers=_offer_transpose,
+        lower=_lower_transpose,
+        view=_view_transposed,
+    ),
+    _reshaping("Reshape", reshape, {"allowzero": 0}, parameters=(1,)),
+    _reshaping("Flatten", flatten, {"axis": 1}),
+    _reshaping("Squeeze", squeeze, parameters=(1,)),
+    _reshaping("Unsqueeze", unsqueeze, parameters=(1,)),
+    Op("Identity", like_first, identity, offers=_offer_same, view=_view_same),
+    _casting("Cast", _infer_cast, {"to": REQUIRED, "saturate": 1, "round_mode": "up"}),
+    _casting("CastLike", _infer_cast_like, {"saturate": 1, "round_mode": "up"}, mixed=True),
+    Op("Expand", as_reference(expand), expand, parameters=(1,), offers=_offer_expand, view=_view_expanded),
     Op("Shape", _infer_shape, shape, {"start": 0, "end": None}),
     Op("Size", _infer_size, size),
     Op("ConstantOfShape", as_reference(constant_of_shape), constant_of_shape, {"value": None}, parameters=(0,)),

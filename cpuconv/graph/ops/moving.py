@@ -1,0 +1,39 @@
+"""Operators of the compiler of networks itself: what it puts between others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Node
+from cpuconv.graph.kernels.copying import copy_steps
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
+from cpuconv.graph.ops.views import blockable, nbytes
+from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
+from cpuconv.solvers.shared.base import Step
+
+_PLAIN = ((STRIDED, DENSE),)
+_BLOCKED = ((STRIDED, BLOCKED), (DENSE, BLOCKED), (BLOCKED, DENSE), (BLOCKED, BLOCKED))
+
+
+def copied(node: Node, arrays: Arrays) -> np.ndarray:
+    """The input, elsewhere."""
+    return arrays[0]
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    x = inputs[0]
+    if 0 in x.shape:
+        return []
+    ways = _PLAIN + (_BLOCKED if blockable(x) else ())
+    seconds = target.moving(2 * nbytes(x))
+    return [Offer((source,), (goal,), seconds) for source, goal in ways]
+
+
+def _lower(call: Call) -> list[Step]:
+    x = call.given(0)
+    assert x is not None
+    return copy_steps(call.target, call.space, x, call.outputs[0])
+
+
+OPS = (Op("Copy", like_first, copied, offers=_offers, lower=_lower),)
