@@ -160,7 +160,7 @@ def _lower_instance(call: Call) -> list[Step]:
     assert x is not None and scale is not None and bias is not None
     epsilon = call.node["epsilon"]
     if call.offer.outputs == (BLOCKED,):
-        assert scale.array is not None
+        assert scale.array is not None and bias.array is not None
         parts = call.target.parts(x.size + y.size)
         return [normalise_step(call.target.isa, x, y, scale.array, bias.array, epsilon, parts)]
     axes = Axes(2, len(y.shape))
