@@ -326,7 +326,7 @@ def test_missed_problems_are_tuned(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_another_warmup_is_at_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    (problem,) = fake.workload.load("good:1", Reading(("NCHW", "NCHW")))
+    (problem,) = fake.workload.load("good:1", Reading())
     with Store() as other:
         assert other.claim(fingerprint().key, problem.key)
         assert main(["warmup", "good:1", "--threads", "1", "--json"]) == OK
@@ -358,4 +358,4 @@ def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr(fake.Fake, "load", load)
     arguments = ["--batches", "1,8,8", "--input", "a=1x3", "--input", "b=2x2", "--threads", "1"]
     assert main(["warmup", "good:1", *arguments]) == OK
-    assert seen == [Reading(("NCHW", "NCHW"), 1, (1, 8), {"a": (1, 3), "b": (2, 2)})]
+    assert seen == [Reading(None, 1, (1, 8), {"a": (1, 3), "b": (2, 2)})]
