@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             failed += name in asked
         else:
             start = time.perf_counter()
-            save(sized(network.make(), network.inputs), path)
+            save(sized(network.make(network.inputs), network.inputs), path)
             console.print(f"{label}: {path.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - start:.1f} s")
     return int(failed > 0)
 

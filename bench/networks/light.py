@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from bench.networks import Network
+from bench.networks import Network, Shapes
 from bench.networks.model import constants, drawn, replace, settle
 
 FOLDER = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -17,7 +17,7 @@ IMAGE = (1, 3, 224, 224)
 IR_VERSION = 8
 
 
-def model(name: str, inputs: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
+def model(name: str, inputs: Shapes) -> onnx.ModelProto:
     """The network of a file, with the random weights."""
     made = onnx.load(FOLDER / f"light_{name}.onnx")
     fill(made, np.random.default_rng(0))
@@ -63,7 +63,7 @@ def modernise(model: onnx.ModelProto, inputs: Iterable[str]) -> None:
 
 
 NETWORKS = tuple(
-    Network(name, {source: IMAGE}, functools.partial(model, name, {source: IMAGE}), {"onnx": "onnx"}, small)
+    Network(name, {source: IMAGE}, functools.partial(model, name), {"onnx": "onnx"}, small)
     for name, source, small in (
         ("bvlc_alexnet", "data_0", {}),
         ("densenet121", "data_0", {"data_0": (1, 3, 64, 64)}),

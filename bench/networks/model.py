@@ -16,7 +16,7 @@ from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.specialise import specialise
 
-Sizes = Mapping[str, Sequence[int]]
+Sizes = Mapping[str, Sequence[int | str]]  # a symbol where a size is left open
 _BIAS = 0.1  # standard deviation of biases and shifts, where that of a layer's output is one
 _SPREAD = (0.5, 1.5)  # of scales
 
@@ -27,13 +27,13 @@ def feed(inputs: Sizes, seed: int = 0) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape, np.float32) for name, shape in inputs.items()}
 
 
-def batched(inputs: Sizes, batch: int) -> dict[str, tuple[int, ...]]:
+def batched(inputs: Sizes, batch: int | str) -> dict[str, tuple[int | str, ...]]:
     """The shapes with as many images, which the first axis of every input counts."""
     return {name: (batch, *shape[1:]) for name, shape in inputs.items()}
 
 
 def sized(model: onnx.ModelProto, inputs: Sizes) -> onnx.ModelProto:
-    """The model for inputs of exactly these shapes; what it said of other shapes is left out."""
+    """The model for inputs of exactly these shapes; what it said of other tensors' shapes is left out."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     del fixed.graph.value_info[:]
@@ -41,7 +41,8 @@ def sized(model: onnx.ModelProto, inputs: Sizes) -> onnx.ModelProto:
         if info.name in inputs:
             shape = info.type.tensor_type.shape
             del shape.dim[:]
-            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in inputs[info.name])
+            for size in inputs[info.name]:
+                shape.dim.add(**{"dim_param" if isinstance(size, str) else "dim_value": size})
     for info in fixed.graph.output:
         info.type.tensor_type.ClearField("shape")
     return fixed

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cpuconv.choice.model import Limits
+from cpuconv.choice.select import Tuner
 from cpuconv.graph.ir import Node
 from cpuconv.graph.place import Place
 from cpuconv.isa import Isa
@@ -16,6 +17,7 @@ from cpuconv.solvers.shared.base import Ref, Space, Step
 from cpuconv.solvers.shared.machine import machine
 
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
+PART_BYTES, MOST_PARTS = 1 << 15, 8  # of a part, at least, and for each thread: a thread that starts late leaves some
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,15 @@ class Target:
         How convolutions are chosen: "heuristic", "cached" or "profile".
     limits : Limits
         What their choices keep to.
+    tuner : Tuner or None
+        What times candidates for "profile".
     """
 
     isa: Isa
     threads: int = 1
     strategy: str = "cached"
     limits: Limits = Limits()
+    tuner: Tuner | None = None
 
     def moving(self, size: float) -> float:
         """Seconds to read or write `size` bytes, by the model."""
@@ -47,8 +52,10 @@ class Target:
         return machine().seconds(operations / self.isa.lanes, self.threads)
 
     def parts(self, size: float) -> int:
-        """Parts of a step (`Step.parts`) that moves so many bytes: 1 for each thread, or 0: run by one."""
-        return 1 if self.threads > 1 and size >= PARALLEL_BYTES else 0
+        """Parts of a step (`Step.parts`) that moves so many bytes: some for each thread, or 0: run by one."""
+        if self.threads == 1 or size < PARALLEL_BYTES:
+            return 0
+        return max(1, min(MOST_PARTS, int(size / self.threads / PART_BYTES)))
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,14 @@
-"""`compile`: a whole network from an ONNX file, ready to run."""
+"""A network, ready to run: its programs by sizes of inputs, and what callers hand over."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from cpuconv.choice.model import Limits, check_options
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.executable import Executable, Packed
@@ -18,17 +16,11 @@ from cpuconv.graph.explain import Explanation
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.passes import Note
 from cpuconv.graph.profile import Profile, profile
 from cpuconv.graph.specialise import bound_inputs, specialise
-from cpuconv.isa import current
 from cpuconv.problem.arrays import as_float32_view
-from cpuconv.runtime.threads import check_threads
 from cpuconv.solvers.shared.base import aligned
-
-if TYPE_CHECKING:
-    import onnx
 
 _FLOAT32 = np.dtype(np.float32)
 Shapes = tuple[tuple[int, ...], ...]
@@ -56,7 +48,7 @@ class Port:
 
 
 class Model:
-    """A network; made by `compile`. Several threads may run it at once.
+    """A network; made by `cpuconv.compile`. Several threads may run it at once.
 
     Attributes
     ----------
@@ -66,9 +58,11 @@ class Model:
         Most threads of a run.
     """
 
-    def __init__(self, graph: Graph, target: Target, shapes: Mapping[str, Sequence[int]], options: _Options) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, shapes: Mapping[str, Sequence[int]], options: Rewriting | None = None
+    ) -> None:
         self._known = bound_inputs(graph, shapes)
-        self._name, self._target, self._options = graph.name, target, options
+        self._name, self._target, self._options = graph.name, target, options or Rewriting()
         self._graph: Graph | None = graph
         self.threads = target.threads
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
@@ -200,7 +194,7 @@ class Model:
             wrong = next(name for (name, sizes), own in zip(named.items(), fixed, strict=True) if sizes != own)
             raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {_sizes(self._known[wrong])}", named[wrong]))
         for name, value in self._known.items():
-            if not _fits(value, named[name]):
+            if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         graph, notes = rewritten(self._graph, named, self._options)
         laid = lay_out(graph, self._target)
@@ -212,14 +206,6 @@ class Model:
 
 def _sizes(value: Value) -> tuple[int, ...]:
     return tuple(int(size) for size in value.shape or () if size is not None)
-
-
-def _fits(value: Value, sizes: Sequence[int]) -> bool:
-    """Whether an array of these sizes may be fed for an input."""
-    if value.shape is None:
-        return True
-    same = (not isinstance(known, int) or known == size for known, size in zip(value.shape, sizes, strict=False))
-    return len(value.shape) == len(sizes) and all(same)
 
 
 def _port(name: str, value: Value) -> Port:
@@ -270,7 +256,7 @@ def _checked(name: str, array: np.ndarray, value: Value, inputs: Sequence[np.nda
 
 
 @dataclass(frozen=True)
-class _Options:
+class Rewriting:
     """What decides how a graph is rewritten."""
 
     strict: bool = False
@@ -285,62 +271,6 @@ class _Made:
     explanation: Explanation
 
 
-def compile(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    *,
-    threads: int | None = None,
-    strategy: str = "cached",
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    accuracy: str = "standard",
-    strict: bool = False,
-    skip_passes: Sequence[str] = (),
-) -> Model:
-    """Make a network ready to run: read, rewritten, laid out, placed in memory and recorded.
-
-    Parameters
-    ----------
-    source : path, bytes or onnx.ModelProto
-        An ONNX model, opset 7 or newer.
-    threads : int or None
-        Most threads of a run. None: `get_num_threads()`.
-    strategy : "heuristic", "cached" or "profile"
-        How convolutions are chosen, as for `plan`.
-    input_shapes : mapping of str to sequence of int, or None
-        Sizes of inputs, where the model leaves them open. Those that stay open are taken from the arrays of a run.
-    accuracy : "exact", "standard" or "fast"
-        As for `plan`.
-    strict : bool
-        Whether to refuse operators that run through ONNX's reference evaluator.
-    skip_passes : sequence of str
-        Names of rewrites to leave out (`cpuconv.graph.passes.NAMES`), to look for the cause of a difference.
-
-    Returns
-    -------
-    Model
-        Call it with an array, or its `run` with a dict.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type.
-    SourceError
-        The model cannot be read, is wrong in itself, or has an operator that `strict` refuses.
-
-    Warns
-    -----
-    CpuconvWarning
-        Some operators run through ONNX's reference evaluator; it names them.
-    """
-    check_options(strategy, accuracy, None, False)
-    unknown = [name for name in skip_passes if name not in passes.NAMES]
-    if unknown:
-        raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
-    target = Target(current(), check_threads(threads), strategy, Limits(accuracy))
-    return Model(read(source), target, dict(input_shapes or {}), _Options(strict, tuple(skip_passes)))
-
-
-def rewritten(
-    graph: Graph, shapes: Mapping[str, Sequence[int]], options: _Options = _Options()
-) -> tuple[Graph, list[Note]]:
+def rewritten(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting) -> tuple[Graph, list[Note]]:
     """The graph for inputs of these shapes, after all passes, and what they did."""
     return passes.apply(specialise(graph, shapes, strict=options.strict), options.skip_passes)

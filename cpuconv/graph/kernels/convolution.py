@@ -40,7 +40,7 @@ class Convolution:
     @property
     def choice(self) -> Choice:
         """The candidate that runs it."""
-        return choose(self.problem, self.target.strategy, self.target.limits)
+        return choose(self.problem, self.target.strategy, self.target.limits, tuner=self.target.tuner)
 
 
 def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:

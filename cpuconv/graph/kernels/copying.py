@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.place import Place, image_shape
-from cpuconv.isa.vector import F32, Vector
+from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.micro.choice import choose
 from cpuconv.micro.intrinsics import copy_vector, emitter, word
 from cpuconv.micro.rows import ROWS, RowTile, pack_vectors, unpack_vectors
@@ -25,19 +25,29 @@ from cpuconv.runtime.kernel import inline, kernel
 from cpuconv.solvers.shared.base import Args, Space, Step, divide
 from cpuconv.solvers.shared.reordering import reorder_step
 
-RUNS, COLUMNS, LINES, ELEMENTS = range(4)
-"""How a plane is copied: row by row in bytes; transposed by vectors that run down its columns, or along its rows;
-element by element."""
+RUNS, COLUMNS, LINES, ZIP, UNZIP, ELEMENTS = range(6)
+"""How a plane is copied: row by row in bytes; transposed by vectors that run down its columns, or along its rows; a few
+lines interleaved, or told apart; element by element."""
 
 _QUAD = 16  # bytes that are moved at once at the ends of runs, and the largest element
 _ELEMENTS = (1, 2, 4, 8, _QUAD)
+_FEW = 3  # lines that are interleaved; more of them are transposed
 _UNIT = 1 << 15  # bytes of a unit of work, where planes allow
 _STRETCH = 64  # pixels of a transposition, for all lines: few pages and cache lines are open at a time
 
 
 @dataclass(frozen=True)
 class CopyTile:
-    """How a plane is copied, by vectors of so many floats or elements of so many bytes."""
+    """How a plane is copied.
+
+    Attributes
+    ----------
+    lanes : int
+        Floats of a vector.
+    mode : int
+    size : int
+        Bytes of an element, or of the elements that interleaved lines have side by side.
+    """
 
     lanes: int
     mode: int
@@ -57,6 +67,9 @@ class Axis(NamedTuple):
     y: int
 
 
+_ONE = Axis(1, 0, 0)
+
+
 # --- the kernel -----------------------------------------------------------------------------------------------------
 
 
@@ -74,6 +87,35 @@ def _copy_element(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     value = vec.builder.load(vec.builder.inttoptr(source, kind))
     value.align = 1
     vec.builder.store(value, vec.builder.inttoptr(target, kind)).align = 1
+
+
+def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int]) -> Any:
+    """The floats at these places of the vectors, side by side; `value` in lanes with a place in none."""
+    for number, other in enumerate(vectors):
+        here = [place - number * vec.lanes for place in places]
+        mask = [vec.lanes + at if 0 <= at < vec.lanes else lane for lane, at in enumerate(here)]
+        value = vec.shuffle(value, other, mask)
+    return value
+
+
+@emitter
+def _zip(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
+    """`lanes` floats of each of a few lines, `step` bytes apart: first all first ones, then all second ones, ..."""
+    lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
+    vectors = [vec.load(vec.offset(source, vec.builder.mul(step, I64(i)))) for i in range(lines)]
+    for first in range(0, lines * vec.lanes, vec.lanes):
+        places = [at % lines * vec.lanes + at // lines for at in range(first, first + vec.lanes)]
+        vec.store(picked(vec, vectors[0], vectors, places), vec.offset(target, 4 * first))
+
+
+@emitter
+def _unzip(tile: Any, vec: Vector, source: Any, target: Any, step: Any) -> None:
+    """The reverse."""
+    lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
+    vectors = [vec.load(vec.offset(source, vec.size * i)) for i in range(lines)]
+    for line in range(lines):
+        value = picked(vec, vectors[0], vectors, [lane * lines + line for lane in range(vec.lanes)])
+        vec.store(value, vec.offset(target, vec.builder.mul(step, I64(line))))
 
 
 @inline
@@ -119,6 +161,18 @@ def _plane_of_lines(tile, args, x, y, row, rows, column, columns):
         )
 
 
+def _plane_of_zips(tile, args, x, y, row, rows, column, columns):
+    for first in range(row, row + rows, tile.lanes):
+        at = min(first, args.rows - tile.lanes)
+        _zip(tile, x + 4 * at, args.x_column, y + at * args.y_row)
+
+
+def _plane_of_unzips(tile, args, x, y, row, rows, column, columns):
+    for first in range(column, column + columns, tile.lanes):
+        at = min(first, args.columns - tile.lanes)
+        _unzip(tile, x + at * args.x_column, y + 4 * at, args.y_row)
+
+
 def _plane_of_elements(tile, args, x, y, row, rows, column, columns):
     x += row * args.x_row + column * args.x_column
     y += row * args.y_row + column * args.y_column
@@ -129,7 +183,14 @@ def _plane_of_elements(tile, args, x, y, row, rows, column, columns):
         y += args.y_row
 
 
-_PLANES = {RUNS: _plane_of_runs, COLUMNS: _plane_of_columns, LINES: _plane_of_lines, ELEMENTS: _plane_of_elements}
+_PLANES = {
+    RUNS: _plane_of_runs,
+    COLUMNS: _plane_of_columns,
+    LINES: _plane_of_lines,
+    ZIP: _plane_of_zips,
+    UNZIP: _plane_of_unzips,
+    ELEMENTS: _plane_of_elements,
+}
 
 
 @choose(lambda tile: _PLANES[tile.mode])
@@ -138,11 +199,11 @@ def _copy_plane(tile, args, x, y, row, rows, column, columns):
 
 
 @kernel(
-    "x y units outer axes table y_table rows columns row_step column_step row_parts column_parts "
-    "x_row x_column y_row y_column"
+    "x y units outer axes table y_table planes rows columns plane_step row_step column_step "
+    "plane_parts row_parts column_parts x_plane x_row x_column y_plane y_row y_column"
 )
 def copy(tile, worker, before, part, parts, args):
-    """y = x by planes of rows and columns, cut into parts of `row_step` rows and `column_step` columns.
+    """y = x by planes of rows and columns, cut into parts of so many planes, rows and columns (`…_step`).
 
     `outer` is the address of (size, x stride, y stride) of each of so many outer `axes`, fastest last. With a `table`,
     of byte offsets into x, one more axis is walked before them all.
@@ -152,7 +213,9 @@ def copy(tile, worker, before, part, parts, args):
         rest = unit // args.column_parts
         row = rest % args.row_parts * args.row_step
         rest = rest // args.row_parts
-        x, y = args.x, args.y
+        plane = rest % args.plane_parts * args.plane_step
+        rest = rest // args.plane_parts
+        x, y = args.x + plane * args.x_plane, args.y + plane * args.y_plane
         for axis in range(args.axes - 1, -1, -1):
             size = word(tile, args.outer, 3 * axis)
             index = rest % size
@@ -163,7 +226,11 @@ def copy(tile, worker, before, part, parts, args):
             x += word(tile, args.table, rest)
             y += rest * args.y_table
         rows = min(args.row_step, args.rows - row)
-        _copy_plane(tile, args, x, y, row, rows, column, min(args.column_step, args.columns - column))
+        columns = min(args.column_step, args.columns - column)
+        for _ in range(min(args.plane_step, args.planes - plane)):
+            _copy_plane(tile, args, x, y, row, rows, column, columns)
+            x += args.x_plane
+            y += args.y_plane
 
 
 # --- how the work is cut --------------------------------------------------------------------------------------------
@@ -182,33 +249,38 @@ def joined(axes: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
     return kept
 
 
-def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis], Axis, Axis]:
-    """How a plane is copied, the outer axes, and the plane's rows and columns (in bytes, where it is copied so)."""
-    one = Axis(1, 0, 0)
-    *outer, columns = axes or [one]
+def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis]]:
+    """How planes are copied, and all axes, those of a plane last; columns are bytes where they are copied so."""
+    *outer, columns = axes or [_ONE]
     if columns.x == columns.y == size and columns.size * size in _ELEMENTS:  # a short run is an element
         size *= columns.size
-        *outer, columns = outer or [one]
+        *outer, columns = outer or [_ONE]
     if columns.x == columns.y == size and columns.size * size > _QUAD:
-        rows = outer.pop() if outer else one
-        return CopyTile(lanes, RUNS, 1), outer, rows, Axis(columns.size * size, 1, 1)
+        return CopyTile(lanes, RUNS, 1), [*outer, Axis(columns.size * size, 1, 1)]
     beside = [axis for axis in outer if axis.x == size == 4 == columns.y]
-    longest = max([columns.size, *(axis.size for axis in beside)])
-    if beside and longest >= 4:
+    if beside and max(columns.size, beside[0].size) >= 4:
         rows = beside[0]
         outer.remove(rows)
-        lanes = max(wide for wide in (4, 8, lanes) if wide <= min(lanes, longest))
-        return CopyTile(lanes, COLUMNS if columns.size >= lanes else LINES, 4), outer, rows, columns
-    rows = outer.pop() if outer else one
-    return CopyTile(lanes, ELEMENTS, size), outer, rows, columns
+        few, many = sorted((rows.size, columns.size))
+        lanes = max(wide for wide in (4, 8, lanes) if wide <= min(lanes, many))
+        mode = COLUMNS if columns.size >= lanes else LINES
+        if few <= _FEW and columns.x == 4 * few == 4 * rows.size:
+            mode = UNZIP
+        elif few <= _FEW and rows.y == 4 * few == 4 * columns.size:
+            mode = ZIP
+        return CopyTile(lanes, mode, 4 * few if mode in (ZIP, UNZIP) else 4), [*outer, rows, columns]
+    return CopyTile(lanes, ELEMENTS, size), [*outer, columns]
 
 
-def _cut(tile: CopyTile, rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of a unit."""
+def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """Planes, rows and columns of a unit."""
+    size = 1 if tile.mode == RUNS else tile.size if tile.mode == ELEMENTS else 4
     if tile.mode in (COLUMNS, LINES):
-        return divide(rows, divide(rows, _STRETCH)), _UNIT // (4 * _STRETCH)
-    step = min(columns, _UNIT // tile.size)
-    return max(1, min(rows, _UNIT // (tile.size * step))), step
+        row_step = divide(rows, divide(rows, _STRETCH))
+    else:
+        row_step = max(1, min(rows, _UNIT // (size * columns)))
+    column_step = min(columns, _UNIT // (size * row_step))
+    return max(1, min(planes, _UNIT // (size * row_step * column_step))), row_step, column_step
 
 
 def copy_step(target: Target, x: Place, y: Place, table: np.ndarray | None = None) -> Step:
@@ -224,30 +296,26 @@ def copy_step(target: Target, x: Place, y: Place, table: np.ndarray | None = Non
     """
     axes = [Axis(*axis) for axis in zip(x.shape, x.strides, y.strides, strict=True)]
     size = x.dtype.itemsize
-    first, axes = (axes[0], axes[1:]) if table is not None else (Axis(1, 0, 0), axes)
+    first, axes = (axes[0], axes[1:]) if table is not None else (_ONE, axes)
     ordered = sorted((axis for axis in axes if axis.size > 1), key=lambda axis: -axis.y)
-    tile, outer, rows, columns = _plane([Axis(*axis) for axis in joined(ordered)], size, target.isa.lanes)
-    row_step, column_step = _cut(tile, rows.size, columns.size)
-    row_parts, column_parts = divide(rows.size, row_step), divide(columns.size, column_step)
+    tile, walked = _plane([Axis(*axis) for axis in joined(ordered)], size, target.isa.lanes)
+    *outer, planes, rows, columns = [_ONE, _ONE, _ONE, *walked]
+    steps = _cut(tile, planes.size, rows.size, columns.size)
     args: Args = {
         "x": x.ref,
         "y": y.ref,
-        "units": first.size * math.prod(axis.size for axis in outer) * row_parts * column_parts,
-        "outer": np.array(outer or [Axis(1, 0, 0)], np.int64),
+        "outer": np.array(outer, np.int64),
         "axes": len(outer),
         "table": 0 if table is None else np.ascontiguousarray(table, np.int64),
         "y_table": first.y,
-        "rows": rows.size,
-        "columns": columns.size,
-        "row_step": row_step,
-        "column_step": column_step,
-        "row_parts": row_parts,
-        "column_parts": column_parts,
-        "x_row": rows.x,
-        "x_column": columns.x,
-        "y_row": rows.y,
-        "y_column": columns.y,
     }
+    units = first.size * math.prod(axis.size for axis in outer)
+    for name, axis, step in zip(("plane", "row", "column"), (planes, rows, columns), steps, strict=True):
+        parts = divide(axis.size, step)
+        units *= parts
+        args |= {f"{name}s": axis.size, f"{name}_step": step, f"{name}_parts": parts}
+        args |= {f"x_{name}": axis.x, f"y_{name}": axis.y}
+    args["units"] = units
     return Step(copy, tile, args, target.parts(2 * size * math.prod(y.shape)))
 
 

@@ -9,17 +9,7 @@ from cpuconv.isa.vector import I64, Vector
 
 Fold = Callable[[Vector, Any, Any], Any]
 
-
-def _sticky(fold: Fold) -> Fold:
-    """A fold that gives its second operand where either is NaN, made to keep NaN of the first as well."""
-    return lambda vec, a, b: vec.builder.select(vec.builder.fcmp_unordered("uno", a, a), a, fold(vec, a, b))
-
-
-FOLDS: dict[str, Fold] = {
-    "sum": Vector.add,
-    "max": _sticky(Vector.maximum),  # NaN where either is
-    "min": _sticky(Vector.minimum),
-}
+FOLDS: dict[str, Fold] = {"sum": Vector.add, "max": Vector.largest, "min": Vector.smallest}
 
 
 def repeat(

@@ -5,15 +5,23 @@ Source: ONNX operators of these names. Negative indices count from the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.copying import copy_step
+from cpuconv.graph.kernels.lane_pick import pick_step, picks
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, like_first
+from cpuconv.graph.ops.views import Box, Cut, blockable, cut, nbytes, permuted, stays_dense, view_offers, whole
+from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.solvers.shared.base import Step
 
 _INT64 = np.dtype(np.int64)
+
+_MOST_PICKS = 16  # micro-kernels to be compiled for channels in another order
 
 # --- taken ----------------------------------------------------------------------------------------------------------
 
@@ -28,6 +36,68 @@ def gather(node: Node, arrays: Arrays) -> np.ndarray:
     """The slices along an axis that `indices` names."""
     data, indices = arrays
     return np.take(data, indices, node["axis"])
+
+
+def _evenly(node: Node, inputs: Inputs) -> Box | None:
+    """The part of the data that constant indices name, if these are one number or evenly spaced ones; else None."""
+    data, indices = inputs[0], inputs[1].array
+    axis = axis_in(node["axis"], len(data.shape))
+    if indices is None or indices.ndim > 1 or not indices.size:
+        return None
+    places = indices.ravel() % data.shape[axis]
+    step = int(places[1] - places[0]) if places.size > 1 else 1
+    if step == 0 or (np.diff(places) != step).any():
+        return None
+    return whole(data.shape, axis, Cut(int(places[0]), places.size, step))
+
+
+def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """A view where indices are evenly spaced, else a copy of what constant ones name; channels in blocks, too."""
+    data, indices = inputs
+    if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
+        return []
+    seconds = target.moving(2 * nbytes(_infer_gather(node, inputs)[0]))
+    copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds)] if _picks_channels(node, inputs, target.isa.lanes) else []
+    box = _evenly(node, inputs)
+    if box is None:
+        return [Offer((STRIDED, ""), (DENSE,), seconds), *copies]
+    ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if stays_dense(data.shape, box) else [])]
+    return view_offers(inputs, ways) + copies
+
+
+def _picks_channels(node: Node, inputs: Inputs, lanes: int) -> bool:
+    """Whether channels of blocks are taken, in a manner that few micro-kernels have."""
+    data, indices = inputs
+    if not blockable(data) or indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
+        return False
+    return len({tile for tile, _ in picks(_channels(data, indices), lanes)}) <= _MOST_PICKS
+
+
+def _channels(data: Any, indices: Any) -> list[int]:
+    """The channels that constant indices name."""
+    return integers(indices.array % data.shape[1])
+
+
+def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    box = _evenly(node, places)
+    assert box is not None
+    part = cut(places[0], box)
+    if places[1].array.ndim:
+        return [part]
+    kept = [axis for axis in range(len(part.shape)) if axis != axis_in(node["axis"], len(part.shape))]
+    return [part.at(0, [part.shape[axis] for axis in kept], [part.strides[axis] for axis in kept])]
+
+
+def _lower_gather(call: Call) -> list[Step]:
+    """One copy, the indices as a table."""
+    (data, indices), y = call.inputs, call.outputs[0]
+    assert data is not None and indices is not None and indices.array is not None
+    if y.block > 1:
+        return [pick_step(call.target, data, y, _channels(data, indices))]
+    axis = axis_in(call.node["axis"], len(data.shape))
+    order = [axis, *(other for other in range(len(data.shape)) if other != axis)]
+    table = indices.array % data.shape[axis] * data.strides[axis]
+    return [copy_step(call.target, permuted(data.at(0, y.shape), order), permuted(y, order), table)]
 
 
 def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:
@@ -165,7 +235,16 @@ def cum_sum(node: Node, arrays: Arrays) -> np.ndarray:
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 OPS = (
-    Op("Gather", _infer_gather, gather, {"axis": 0}, mixed=True),
+    Op(
+        "Gather",
+        _infer_gather,
+        gather,
+        {"axis": 0},
+        mixed=True,
+        offers=_offer_gather,
+        lower=_lower_gather,
+        view=_view_gathered,
+    ),
     Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, mixed=True),
     Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, mixed=True),
     Op("ScatterElements", like_first, scatter_elements, {"axis": 0, "reduction": "none"}, mixed=True),

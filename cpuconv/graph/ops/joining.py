@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import Any
+from dataclasses import replace
+from itertools import accumulate, product
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.copying import copy_steps
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.kernels.lane_shift import shift_step
+from cpuconv.graph.lowering import Call, Constants, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers
 from cpuconv.graph.ops.views import (
     Box,
     Cut,
     blockable,
+    broadcast,
     cut,
     nbytes,
+    other_channels,
     stays_dense,
     view_offers,
     whole,
@@ -149,27 +153,27 @@ class _Taken:
 def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
     """How an operator is run whose outputs are these parts of its first input: as views or, of channel blocks, copies.
 
-    Copies of blocks are needed where a part does not have whole planes or whole blocks.
+    Blocks are copied where a part does not have whole planes, or whole blocks.
     """
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         x, parts = inputs[0], boxes(node, inputs)
-        if any(each.count == 0 for box in parts for each in box):
+        if any(each.size == 0 for box in parts for each in box):
             return []
         dense = all(stays_dense(x.shape, box) for box in parts)
         ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if dense else [])]
-        if not blockable(x):
-            return view_offers(inputs, ways, len(parts))
-        blocks = all(whole_blocks(x.shape[1], box[1], target.isa.lanes) for box in parts)
-        if blocks and all(whole_planes(x.shape, box) for box in parts):
-            return view_offers(inputs, [*ways, (BLOCKED, BLOCKED)], len(parts))
-        made = view_offers(inputs, ways, len(parts))
-        if blocks:
-            seconds = target.moving(2 * nbytes(x))
-            made.append(Offer((BLOCKED, *[""] * (len(inputs) - 1)), (BLOCKED,) * len(parts), seconds))
-        return made
+        copies = []
+        if blockable(x):
+            blocks = all(whole_blocks(x.shape[1], box[1], target.isa.lanes) for box in parts)
+            planes = all(whole_planes(x.shape, box) for box in parts)
+            if blocks and planes:
+                ways.append((BLOCKED, BLOCKED))
+            elif blocks or all(other_channels(x.shape, box) for box in parts):
+                source = (BLOCKED, *[""] * (len(inputs) - 1))
+                copies.append(Offer(source, (BLOCKED,) * len(parts), target.moving(2 * nbytes(x))))
+        return view_offers(inputs, ways, len(parts)) + copies
 
-    def view(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+    def view(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
         return [cut(places[0], box) for box in boxes(node, places)]
 
     def lower(call: Call) -> list[Step]:
@@ -177,7 +181,10 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
         assert x is not None
         steps = []
         for box, y in zip(boxes(call.node, call.inputs), call.outputs, strict=True):
-            steps += copy_steps(call.target, call.space, cut(x, box), y)
+            if whole_blocks(x.shape[1], box[1], x.block):
+                steps += copy_steps(call.target, call.space, cut(x, box), y)
+            else:
+                steps.append(shift_step(call.target, call.constants, x, y, y.shape[1], first=box[1].start))
         return steps
 
     return {"offers": offers, "lower": lower, "view": view}
@@ -199,39 +206,137 @@ def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
 def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if any(0 in value.shape for value in inputs):
         return []
-    count, seconds = len(inputs), target.moving(2 * sum(map(nbytes, inputs)))
-    offers = [Offer((STRIDED,) * count, (DENSE,), seconds)]
-    if blockable(inputs[0]) and _joins_blocks(node, inputs, target.isa.lanes):
-        offers.append(Offer((BLOCKED,) * count, (BLOCKED,), seconds))
-    return offers
+    ways = [(STRIDED, DENSE), *([(BLOCKED, BLOCKED)] if blockable(inputs[0]) else [])]
+    seconds = target.moving(2 * sum(map(nbytes, inputs)))
+    return [Offer((source,) * len(inputs), (goal,), seconds) for source, goal in ways]
 
 
-def _joins_blocks(node: Node, inputs: Inputs, lanes: int) -> bool:
-    """Whether inputs are whole blocks of the output's channels."""
-    return axis_in(node["axis"], len(inputs[0].shape)) != 1 or all(value.shape[1] % lanes == 0 for value in inputs[:-1])
-
-
-def _concat_parts(node: Node, inputs: Sequence[Value], output: Place) -> list[Place]:
+def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
     """Where inputs lie in the output, if that is legal for an output of an operator: none, or all.
 
     Plain: contiguous but for the first axis. Blocked: whole blocks of channels, or images.
     """
     axis = axis_in(node["axis"], len(output.shape))
     if output.block > 1:
-        legal = axis == 0 or (axis == 1 and _joins_blocks(node, inputs, output.block))
+        legal = axis == 0 or (axis == 1 and all(value.shape[1] % output.block == 0 for value in inputs[:-1]))
     else:
         legal = math.prod(output.shape[1:axis]) == 1
     return [cut(output, box) for box in _concat_boxes(node, inputs)] if legal else []
 
 
 def _lower_concat(call: Call) -> list[Step]:
-    """Copies of the inputs that do not lie in the output already."""
-    steps = []
+    """Copies of the inputs that do not lie in the output already.
+
+    Where channels of two inputs share a block, the second one comes later and leaves those of the first.
+    """
+    y, steps = call.outputs[0], []
     for x, box in zip(call.inputs, _concat_boxes(call.node, call.inputs), strict=True):
-        part = cut(call.outputs[0], box)
-        if (x.ref, x.strides) != (part.ref, part.strides):  # type: ignore[union-attr]
-            steps += copy_steps(call.target, call.space, x, part)  # type: ignore[arg-type]
+        assert x is not None
+        if y.block > 1 and box[1].start % y.block:
+            steps.append(shift_step(call.target, call.constants, x, y, x.shape[1], onto=box[1].start))
+            continue
+        part = cut(y, box)
+        if (x.ref, x.strides) != (part.ref, part.strides):
+            steps += copy_steps(call.target, call.space, x, part)
     return steps
+
+
+# --- around it, and again and again ---------------------------------------------------------------------------------
+
+_MOST_COPIES = 16  # of a padding; more of them are not worth their calls
+
+
+class _Piece(NamedTuple):
+    """A stretch of an axis of the output: where it starts, and what of the input it repeats (None: the constant)."""
+
+    start: int
+    size: int
+    source: Cut | None
+
+
+def _pieces(mode: str, size: int, before: int, behind: int) -> list[_Piece] | None:
+    """The stretches of a padded axis, the input's own first; None where they are more than these."""
+    low, high = max(0, -before), size - max(0, -behind)
+    before, behind, kept = max(0, before), max(0, behind), high - low
+    most = {"constant": before + behind, "edge": before + behind, "reflect": kept - 1, "wrap": kept}[mode]
+    if kept < 1 or max(before, behind) > most:
+        return None
+    ends = {
+        "constant": (None, None),
+        "edge": (Cut(low, before, 0), Cut(high - 1, behind, 0)),
+        "reflect": (Cut(low + before, before, -1), Cut(high - 2, behind, -1)),
+        "wrap": (Cut(high - before, before), Cut(low, behind)),
+    }[mode]
+    pieces = [_Piece(before, kept, Cut(low, kept)), _Piece(0, before, ends[0])]
+    return [piece for piece in (*pieces, _Piece(before + kept, behind, ends[1])) if piece.size]
+
+
+def _padded(node: Node, inputs: Inputs) -> list[list[_Piece]] | None:
+    """The stretches of every axis; None where kernels do not have them."""
+    x, axes, constant = inputs[0], given(inputs, 3), given(inputs, 2)
+    pads = _pads(node, len(x.shape), inputs[1].array, axes and axes.array)
+    pieces = [_pieces(node["mode"], size, *pair) for size, pair in zip(x.shape, pads, strict=True)]
+    if any(each is None for each in pieces) or (constant is not None and constant.array is None):
+        return None
+    copies = math.prod(len([piece for piece in each if piece.source]) for each in pieces if each)
+    return pieces if copies <= _MOST_COPIES else None  # type: ignore[return-value]
+
+
+def _offer_pad(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    pieces = None if 0 in inputs[0].shape else _padded(node, inputs)
+    if pieces is None:
+        return []
+    ways = [(STRIDED, DENSE)]
+    if blockable(inputs[0]) and pieces[1] == [_Piece(0, inputs[0].shape[1], Cut(0, inputs[0].shape[1]))]:
+        ways.append((BLOCKED, BLOCKED))
+    rest, seconds = [""] * (len(inputs) - 1), target.moving(2 * nbytes(_infer_pad(node, inputs)[0]))
+    return [Offer((source, *rest), (goal,), seconds) for source, goal in ways]
+
+
+def _lower_pad(call: Call) -> list[Step]:
+    """A copy for each choice of a stretch of every axis, and of the constant for each that has no source."""
+    x, y, stated = call.inputs[0], call.outputs[0], call.given(2)
+    pieces = _padded(call.node, call.inputs)
+    assert x is not None and pieces is not None
+    steps = []
+    for choice in product(*([piece for piece in each if piece.source] for each in pieces)):
+        source = cut(x, [piece.source for piece in choice if piece.source])
+        steps += copy_steps(call.target, call.space, source, cut(y, [Cut(*piece[:2]) for piece in choice]))
+    value = 0 if stated is None or stated.array is None or not stated.array.size else stated.array.item()
+    done: list[Cut] = []  # of the axes before, what is not filled
+    for axis, each in enumerate(pieces):
+        for piece in each:
+            if piece.source is None:
+                part = cut(y, [*done, Cut(*piece[:2]), *(Cut(0, size) for size in y.shape[axis + 1 :])])
+                steps += copy_steps(call.target, call.space, _constant(call.constants, value, part), part)
+        done.append(Cut(*each[0][:2]))
+    return steps
+
+
+def _constant(constants: Constants, value: float, like: Place) -> Place:
+    """A tensor of one value everywhere, which lies as another does, most of it in the same memory."""
+    if like.block == 1:
+        line = np.full(like.shape[-1:], value, like.dtype)
+        return broadcast(Place.plain(constants.keep(line), line.shape, like.dtype), like.shape)
+    lanes = np.zeros((like.physical[1], like.block), np.float32)
+    lanes.reshape(-1)[: like.shape[1]] = value
+    return replace(like, ref=constants.keep(lanes), strides=(0, lanes.strides[0], 0, 0, lanes.strides[1]))
+
+
+def _offer_tile(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    y = _infer_tile(node, inputs)[0]
+    return [] if nbytes(y) == 0 else [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(y)))]
+
+
+def _lower_tile(call: Call) -> list[Step]:
+    """One copy, by an axis of the repeats before each axis."""
+    x, y = call.inputs[0], call.outputs[0]
+    assert x is not None
+    axes = [(b // a, a) for a, b in zip(x.shape, y.shape, strict=True)]
+    shape = [size for pair in axes for size in pair]
+    read = [step for stride in x.strides for step in (0, stride)]
+    written = [step for (_, size), stride in zip(axes, y.strides, strict=True) for step in (size * stride, stride)]
+    return copy_steps(call.target, call.space, x.at(0, shape, read), y.at(0, shape, written))
 
 
 OPS = (
@@ -246,6 +351,15 @@ OPS = (
     ),
     Op("Split", as_reference(split), split, {"axis": 0, "num_outputs": None}, parameters=(1,), **_cuts(_split_boxes)),
     Op("Slice", as_reference(slice_), slice_, parameters=(1, 2, 3, 4), **_cuts(_slice_boxes)),
-    Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), mixed=True),
-    Op("Tile", _infer_tile, tile, parameters=(1,)),
+    Op(
+        "Pad",
+        _infer_pad,
+        pad,
+        {"mode": "constant"},
+        parameters=(1, 3),
+        mixed=True,
+        offers=_offer_pad,
+        lower=_lower_pad,
+    ),
+    Op("Tile", _infer_tile, tile, parameters=(1,), offers=_offer_tile, lower=_lower_tile),
 )

@@ -14,12 +14,13 @@ from cpuconv.solvers.shared.base import FLOAT, Step
 
 def is_image(value: Value | None) -> bool:
     """Whether a tensor can lie in channel blocks: (N, C, H, W) or (N, C, W) of float32, not empty."""
-    return value is not None and value.dtype == FLOAT32 and len(value.shape or ()) in (3, 4) and 0 not in value.shape
+    shape = (value and value.shape) or ()
+    return value is not None and value.dtype == FLOAT32 and len(shape) in (3, 4) and 0 not in shape
 
 
 def floats(value: Value, target: Target) -> int:
     """Floats of a tensor in channel blocks, lanes without a channel included."""
-    return math.prod(blocked_shape(value.shape or (), target.isa.lanes))
+    return math.prod(map(int, blocked_shape(value.shape, target.isa.lanes)))  # type: ignore[arg-type]  # concrete
 
 
 def blocked_offer(node: Node, x: Value, y: Value, target: Target, operations: float) -> list[Offer]:

@@ -115,9 +115,10 @@ def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
     """The window over rows and columns; a plane of one axis is a row."""
     window = _window(node, shape)
-    rows = 2 - len(window.sizes)
-    kernel, strides, dilations = ((*[1] * rows, *axes) for axes in (window.kernel, window.strides, window.dilations))
-    near = (*[0] * rows, *window.near)
+    kernel, strides, dilations, near = (
+        (fill if len(axes) == 1 else axes[0], axes[-1])
+        for axes, fill in ((window.kernel, 1), (window.strides, 1), (window.dilations, 1), (window.near, 0))
+    )
     if node.op == "MaxPool":
         return Pooling("max", kernel, strides, dilations, near)
     return Pooling("sum", kernel, strides, dilations, near, 1 / _counts(node, window).reshape(-1, window.outputs[-1]))

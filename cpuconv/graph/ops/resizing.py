@@ -17,6 +17,7 @@ from cpuconv.graph.kernels.resizing import Sources, resize_step
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.graph.place import image_shape
 from cpuconv.solvers.shared.base import Step
 
 
@@ -188,49 +189,53 @@ def resize(node: Node, arrays: Arrays) -> np.ndarray:
 
 # --- by kernels -----------------------------------------------------------------------------------------------------
 
+_TAPS = {"nearest": 1, "linear": 2}  # inputs of an output along an axis
+_OPERATIONS = {"nearest": 1, "linear": 10}  # for an output: arithmetic and loads
 
-def _planes(node: Node, shape: Sequence[int], arrays: Sequence[np.ndarray | None]) -> tuple[Sources, Sources] | None:
-    """The inputs of rows and of columns; None where an output is made of others than a kernel takes."""
-    axes = [one for one in _resized(node, shape, *arrays) if not _unchanged(one)]
-    crops = node["coordinate_transformation_mode"] == "tf_crop_and_resize"
-    if crops or any(one.axis < 2 for one in axes) or node["mode"] not in ("nearest", "linear"):
+
+def _axis_sources(node: Node, one: Axis | None, size: int, taps: int) -> Sources | None:
+    """The inputs of an axis of the plane, as many for each output as `taps`; None where they are more."""
+    if one is None:  # it stays: a copy, or twice the half, which is exact
+        return np.arange(size)[:, None].repeat(taps, 1), np.full((size, taps), 1 / taps)
+    inputs, weights, _ = sources(node, one)
+    return (inputs, np.ones(inputs.shape) if weights is None else weights) if inputs.shape[1] == taps else None
+
+
+def _plane_sources(
+    node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]
+) -> tuple[Sources, Sources] | None:
+    """The inputs of rows and of columns; None where outputs are made of others than kernels take."""
+    axes = {one.axis: one for one in _resized(node, shape, *parameters) if not _unchanged(one)}
+    cropped = node["coordinate_transformation_mode"] == "tf_crop_and_resize"
+    if cropped or node["mode"] not in _TAPS or axes.keys() & {0, 1}:
         return None
-    taps = 1 if node["mode"] == "nearest" else 2
-    tables = []
-    for axis in (len(shape) - 2, len(shape) - 1):
-        one = next((one for one in axes if one.axis == axis), None)
-        if one is None:  # an output is its input, of a linear mean twice the half, which is exact
-            size = shape[axis] if axis > 1 else 1
-            inputs, weights = np.arange(size)[:, None].repeat(taps, 1), np.full((size, taps), 1 / taps)
-        else:
-            inputs, weights, _ = sources(node, one)
-            weights = np.ones(inputs.shape) if weights is None else weights
-        if inputs.shape[1] != taps:
-            return None
-        tables.append((inputs, weights))
-    return tables[0], tables[1]
+    *_, h, w = image_shape(shape)
+    rows, columns = (
+        _axis_sources(node, axes.get(len(shape) - back), size, _TAPS[node["mode"]]) for back, size in ((2, h), (1, w))
+    )
+    return rows and columns and (rows, columns)
+
+
+def _parameters(inputs: Inputs) -> list[np.ndarray | None]:
+    """The region, the scales and the sizes, of values or of places."""
+    return [given(inputs, at) and given(inputs, at).array for at in (1, 2, 3)]
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """In channel blocks, where only planes change and an output is made of two by two inputs or is one of them."""
-    x, *parameters = inputs
-    y, given_arrays = _infer_resize(node, inputs)[0], [value and value.array for value in parameters]
-    if not is_image(x) or not is_image(y) or any(value is not None and value.array is None for value in parameters):
+    """In channel blocks, where only planes change and an output is a mean of two by two inputs, or one of them."""
+    x = inputs[0]
+    if not is_image(x) or any(value is not None and value.array is None for value in inputs[1:]):
         return []
-    if _planes(node, x.shape, _three(given_arrays)) is None:
+    (y,) = _infer_resize(node, inputs)
+    if not is_image(y) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
         return []
-    return blocked_offer(node, x, y, target, (1 if node["mode"] == "nearest" else 10) * floats(y, target))
-
-
-def _three(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """The region, the scales and the sizes."""
-    return [given(arrays, at) for at in range(3)]
+    return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target))
 
 
 def _lower(call: Call) -> list[Step]:
     x, y = call.inputs[0], call.outputs[0]
     assert x is not None
-    tables = _planes(call.node, x.shape, _three([place and place.array for place in call.inputs[1:]]))
+    tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
     assert tables is not None
     return [resize_step(call.target.isa, x, y, *tables, call.target.parts(x.size + y.size))]
 
