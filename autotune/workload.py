@@ -177,6 +177,9 @@ class Workload(Protocol):
     def load(self, source: str, reading: Reading = AS_IT_IS) -> list[Problem]:
         """The problems of a file or of one problem string."""
 
+    def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
+        """(name, threads, seconds) of what a source's problems are parts of, where that can be run as a whole."""
+
     def with_threads(self, key: str, threads: int) -> str:
         """The key of the same problem for another number of threads."""
 

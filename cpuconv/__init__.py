@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cpuconv.api import clear_cache, conv2d, explain, plan, set_cache_limit, tune_in_background
+from cpuconv.api import clear_cache, compile, conv2d, explain, plan, set_cache_limit, tune_in_background
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
+from cpuconv.graph.model import Model
 from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.reorder import reorder
@@ -17,10 +18,12 @@ __all__ = [
     "ConvProblem",
     "CpuconvError",
     "CpuconvWarning",
+    "Model",
     "Plan",
     "SourceError",
     "WorkspaceError",
     "clear_cache",
+    "compile",
     "conv2d",
     "explain",
     "get_num_threads",

@@ -1,9 +1,10 @@
-"""The public calls: conv2d, plan, explain."""
+"""The public calls: conv2d, plan, explain, compile."""
 
 from __future__ import annotations
 
 import marshal
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +12,26 @@ import numpy as np
 from autotune.report.explain import Explanation
 from cpuconv import session
 from cpuconv.choice import explain as explaining
-from cpuconv.choice.model import AUTO
+from cpuconv.choice.model import AUTO, Limits, check_options
 from cpuconv.errors import ArgumentError, must
+from cpuconv.graph import passes
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.model import Model, Rewriting
+from cpuconv.graph.onnx_reader import read
+from cpuconv.isa import current
 from cpuconv.layer import Layer
-from cpuconv.options import Options
+from cpuconv.options import Options, tuner_for
 from cpuconv.plan import Plan
 from cpuconv.problem.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
 from cpuconv.problem.integers import integer
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.threads import wanted_threads
+from cpuconv.runtime.threads import check_threads, wanted_threads
 
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
 if TYPE_CHECKING:
+    import onnx
+
     from autotune.tuning.background import Background
 
 
@@ -192,6 +200,60 @@ def conv2d(
     if out is not None and _overlaps(out, weight, bias):
         raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))
     return layer.run(x, residual, out, bias, weight)
+
+
+def compile(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    threads: int | None = None,
+    strategy: str = "cached",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    accuracy: str = "standard",
+    strict: bool = False,
+    skip_passes: Sequence[str] = (),
+) -> Model:
+    """Make a network ready to run: read, rewritten, laid out, placed in memory and recorded.
+
+    Parameters
+    ----------
+    source : path, bytes or onnx.ModelProto
+        An ONNX model, opset 7 or newer.
+    threads : int or None
+        Most threads of a run. None: `get_num_threads()`.
+    strategy : "heuristic", "cached" or "profile"
+        How convolutions are chosen, as for `plan`.
+    input_shapes : mapping of str to sequence of int, or None
+        Sizes of inputs, where the model leaves them open. Those that stay open are taken from the arrays of a run.
+    accuracy : "exact", "standard" or "fast"
+        As for `plan`.
+    strict : bool
+        Whether to refuse operators that run through ONNX's reference evaluator.
+    skip_passes : sequence of str
+        Names of rewrites to leave out (`cpuconv.graph.passes.NAMES`), to look for the cause of a difference.
+
+    Returns
+    -------
+    Model
+        Call it with an array, or its `run` with a dict.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument has a wrong value or type.
+    SourceError
+        The model cannot be read, is wrong in itself, or has an operator that `strict` refuses.
+
+    Warns
+    -----
+    CpuconvWarning
+        Some operators run through ONNX's reference evaluator; it names them.
+    """
+    check_options(strategy, accuracy, None, False)
+    unknown = [name for name in skip_passes if name not in passes.NAMES]
+    if unknown:
+        raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
+    target = Target(current(), check_threads(threads), strategy, Limits(accuracy), tuner_for(strategy))
+    return Model(read(source), target, dict(input_shapes or {}), Rewriting(strict, tuple(skip_passes)))
 
 
 def clear_cache() -> None:

@@ -59,21 +59,23 @@ class Options:
         if AUTO in wanted:
             problem = select.resolve_layouts(problem, *wanted, self.limits)
         if threads == AUTO:
-            problem = select.best_threads(problem, self.strategy, self.limits, self._tuner())
+            problem = select.best_threads(problem, self.strategy, self.limits, tuner_for(self.strategy))
         return problem
 
     def choose(self, problem: ConvProblem, weight: Fingerprint | None = None) -> Choice:
         """The candidate for `problem`; one that reads a packed form of `weight` that exists is preferred."""
         if problem.n == 0:  # nothing will run: any algorithm will do
             return select.choose(replace(problem, n=1), "heuristic", self.limits, self.algorithm)
-        choice = select.choose(problem, self.strategy, self.limits, self.algorithm, self._tuner())
+        choice = select.choose(problem, self.strategy, self.limits, self.algorithm, tuner_for(self.strategy))
         if weight is None or self.algorithm is not None:
             return choice
         return select.reusing(problem, self.limits, choice, session.current.weights.forms(weight))
 
-    def _tuner(self) -> select.Tuner | None:
-        if self.strategy != "profile":
-            return None
-        from cpuconv.tuning import profile  # and with it all of the tuner
 
-        return profile
+def tuner_for(strategy: str) -> select.Tuner | None:
+    """What times candidates during a call, for strategy "profile"; else None."""
+    if strategy != "profile":
+        return None
+    from cpuconv.tuning import profile  # and with it all of the tuner
+
+    return profile

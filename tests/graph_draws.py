@@ -6,11 +6,21 @@ import numpy as np
 from graphs import Case
 from hypothesis import strategies as st
 
+from cpuconv.graph.kernels.expression import Operand, apply
+from cpuconv.isa import current
+
+LANES = current().lanes
 FLOAT, INT, INT32 = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.int32)
 SIZES = st.integers(1, 5)
-SHAPES = st.lists(SIZES, min_size=1, max_size=4).map(tuple)
+CHANNELS = st.sampled_from((1, 3, LANES - 1, LANES, LANES + 1))
+SHAPES = st.one_of(
+    st.lists(SIZES, min_size=1, max_size=4).map(tuple),
+    st.tuples(SIZES, CHANNELS, SIZES),
+    st.tuples(SIZES, CHANNELS, SIZES, SIZES),
+)
 GENERATORS = st.integers(0, 2**16).map(np.random.default_rng)
 FLAG = st.integers(0, 1)
+ACTIVATIONS = st.sampled_from((None, ("relu",), ("clip", -0.5, 0.75), ("sigmoid",), ("gelu",)))
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype = FLOAT) -> np.ndarray:
@@ -52,6 +62,25 @@ def clip(draw):
 def where(draw):
     case = draw(broadcast(3))
     return Case([case.arrays[0] > 0, *case.arrays[1:]])
+
+
+@st.composite
+def expressions(draw, count):
+    """Trees over some of `count` operands that are right for numbers of either sign, and of a moderate size."""
+    tree = Operand(draw(st.integers(0, count - 1)))
+    for _ in range(draw(st.integers(1, 4))):
+        other = draw(st.one_of(st.integers(0, count - 1).map(Operand), st.sampled_from((-1.5, 0.0, 0.5, 3.0))))
+        name = draw(st.sampled_from(("add", "sub", "mul", "max", "min", "prelu", "sigmoid", "tanh", "abs", "erf")))
+        unary = name in ("sigmoid", "tanh", "abs", "erf")
+        tree = apply(name, tree) if unary else apply(name, *((tree, other) if draw(st.booleans()) else (other, tree)))
+    return tree
+
+
+@st.composite
+def elementwise(draw):
+    count = draw(st.integers(1, 4))
+    case = draw(broadcast(count))
+    return Case(case.arrays, {"expression": draw(expressions(count))})
 
 
 # --- windows --------------------------------------------------------------------------------------------------------
@@ -103,7 +132,9 @@ def conv_transpose(draw):
 def pool(draw, **attributes):
     rank = draw(st.integers(1, 2))
     kernel, window = draw(sliding(rank, ceil=True))
-    x = numbers(draw(GENERATORS), (draw(st.integers(1, 2)), 2, *(draw(st.integers(5, 8)) for _ in range(rank))))
+    x = numbers(
+        draw(GENERATORS), (draw(st.integers(1, 2)), draw(CHANNELS), *(draw(st.integers(5, 8)) for _ in range(rank)))
+    )
     return Case([x], {**window, "kernel_shape": kernel, **{k: draw(v) for k, v in attributes.items()}})
 
 
@@ -112,7 +143,7 @@ def planes(draw, parameters=0, least_rank=3, least=1, **attributes):
     """(N, C, ...) and vectors over the channels, the last of them positive."""
     rng = draw(GENERATORS)
     spatial = draw(st.lists(st.integers(least, 5), min_size=least_rank - 2, max_size=2))
-    shape = (draw(st.integers(1, 3)), draw(SIZES), *spatial)
+    shape = (draw(st.integers(1, 3)), draw(CHANNELS), *spatial)
     vectors = [numbers(rng, shape[1:2]) for _ in range(parameters)]
     if parameters == 4:
         vectors[3] = np.abs(vectors[3])
@@ -158,6 +189,14 @@ def matmul(draw):
 
 
 @st.composite
+def linear(draw):
+    rng, rows, (k, n) = draw(GENERATORS), draw(SHAPES), [draw(SIZES) for _ in range(2)]
+    y = (*rows, n)
+    bias, residual = (numbers(rng, shape) if draw(st.booleans()) else None for shape in (y[-1:], y))
+    return Case([numbers(rng, (*rows, k)), numbers(rng, (k, n)), bias, residual], {"activation": draw(ACTIVATIONS)})
+
+
+@st.composite
 def gemm(draw):
     rng, (m, k, n) = draw(GENERATORS), [draw(SIZES) for _ in range(3)]
     flags = {"transA": draw(FLAG), "transB": draw(FLAG)}
@@ -184,7 +223,8 @@ def einsum(draw):
 
 @st.composite
 def resize(draw):
-    rng, shape = draw(GENERATORS), (1, 2, *(draw(st.sampled_from((4, 6, 8))) for _ in range(2)))
+    rng, channels = draw(GENERATORS), draw(CHANNELS)
+    shape = (1, channels, *(draw(st.sampled_from((4, 6, 8))) for _ in range(2)))
     attributes = {
         "mode": draw(st.sampled_from(("nearest", "linear", "cubic"))),
         "coordinate_transformation_mode": draw(
@@ -210,7 +250,7 @@ def resize(draw):
         roi = np.array([0, 0, 0.25, -0.25, 1, 1, 0.75, 1.25], np.float32)
         attributes["extrapolation_value"] = 10.0
     if draw(st.booleans()):
-        sizes = np.array([1, 2, *(draw(st.integers(2, 9)) for _ in range(2))], INT)
+        sizes = np.array([1, channels, *(draw(st.integers(2, 9)) for _ in range(2))], INT)
         return Case([numbers(rng, shape), roi, None, sizes], attributes)
     scales = [1, 1, *(draw(st.sampled_from((0.5, 1.0, 1.5, 2.0, 3.0))) for _ in range(2))]  # to whole numbers
     return Case([numbers(rng, shape), roi, np.array(scales, np.float32)], attributes)

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
+from strided import apart
 
 import cpuconv
 import layouts
 from cpuconv.choice.model import Choice, Limits
+from cpuconv.graph.program import Recording
 from cpuconv.isa import current
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.plan import Plan
 from cpuconv.problem import reference
+from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
+from cpuconv.recipe import Candidate, assemble
 from cpuconv.runtime.threads import maximum_threads
+from cpuconv.solvers.shared import base
 from cpuconv.tuning.trial import ERROR_LIMITS
 
 GUARD = 64  # floats around every array that kernels get
@@ -30,6 +34,7 @@ HOME: dict[str, ConvProblem] = {
     "": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
     "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
     "planar": ConvProblem(1, 20, 9, 11, 40, 1, 1),
+    "channels_last": ConvProblem(1, 20, 9, 11, 48, 1, 1, in_layout="NHWC", out_layout="NHWC"),
     "first_layer": ConvProblem(1, 3, 17, 15, 40, 3, 3, (2, 2), (1, 1, 1, 1)),
     "fft": ConvProblem(1, 20, 13, 30, 40, 5, 7, pads=(2, 2, 3, 3)),
     "depthwise": ConvProblem(1, 37, 9, 11, 37, 3, 3, pads=(1, 1, 1, 1), groups=37),
@@ -159,6 +164,41 @@ def check(
     limit = Candidate.parse(made.algorithm).accuracy
     expect(y, expected, limit, problem.out_layout, problem.k, made)
     return made
+
+
+def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0) -> None:
+    """Run a recipe whose images lie apart, those of input, output and residual each by another distance."""
+    given = operands(problem, seed)
+    x = apart(given.x, 7)
+    residual = None if given.residual is None else apart(given.residual, 29)
+    y = apart(np.empty(layouts.get(problem.out_layout).shape(*problem.out_shape), np.float32), 13, SENTINEL)
+    y[...] = SENTINEL
+
+    def operand(name: str, layout: str, array: np.ndarray) -> base.Operand:
+        return base.Operand(base.Ref(name), layouts.get(layout).strides(array.strides))
+
+    recipe = assemble(
+        problem,
+        candidate,
+        base.Operands(
+            operand("input", problem.in_layout, x),
+            operand("output", problem.out_layout, y),
+            None if residual is None else operand("added", problem.out_layout, residual),
+        ),
+    )
+    bias, workspace = base.aligned(problem.k + GUARD), base.aligned(recipe.workspace // 4 + GUARD)
+    bias[:], workspace[:] = 0, np.nan
+    bias[: problem.k] = given.bias
+    arrays = {"input": x, "output": y, "w": candidate.packing(problem).pack(given.w), "bias": bias}
+    arrays |= {"workspace": workspace} | ({} if residual is None else {"added": residual})
+    Recording(recipe.steps, recipe.threads).bind({name: address(array) for name, array in arrays.items()}).run()
+    np.testing.assert_array_equal(x, given.x)
+    np.testing.assert_array_equal(residual, given.residual)
+    whole = y.base
+    expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
+    expect(y, expected, candidate.accuracy, problem.out_layout, problem.k, candidate)
+    written = (whole != SENTINEL).sum()
+    assert written == y.size, f"{candidate} wrote {written} floats of {y.size}"
 
 
 def home(solver: ModuleType) -> ConvProblem:

@@ -38,6 +38,14 @@ def backwards(array: np.ndarray) -> np.ndarray:
     return array[turned].copy()[turned]
 
 
+def apart(array: np.ndarray, gap: int, fill: float = np.nan) -> np.ndarray:
+    """With `gap` floats of `fill` before each item of the first axis, and behind the last."""
+    count, size = len(array), array[0].size
+    rows = np.full((count + 1) * (gap + size), fill, np.float32).reshape(count + 1, gap + size)
+    rows[:-1, gap:] = array.reshape(count, size)
+    return rows[:-1, gap:].reshape(array.shape)
+
+
 # Of arrays of rank 4.
 VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "dense": np.copy,

@@ -15,21 +15,22 @@ from hypothesis import strategies as st  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.graph.ops.base import REQUIRED  # noqa: E402
 
-STANDARD = [op for op in TABLE if onnx.defs.has(op)]  # the compiler has some of its own
+ONNX = [op for op in TABLE if onnx.defs.has(op)]
+OURS = {"activation"}  # attributes that rewrites put there
 
 
 def test_every_operator_has_cases():
     assert CASES.keys() == TABLE.keys()
 
 
-@pytest.mark.parametrize("op", STANDARD)
+@pytest.mark.parametrize("op", ONNX)
 @settings(max_examples=20)
 @given(data=st.data())
 def test_reference(op, data):
     check(op, data.draw(CASES[op]))
 
 
-@pytest.mark.parametrize("op", STANDARD)
+@pytest.mark.parametrize("op", ONNX)
 def test_attributes_are_those_of_the_schema(op):
     stated = {}
     for name, attribute in onnx.defs.get_schema(op).attributes.items():
@@ -39,10 +40,10 @@ def test_attributes_are_those_of_the_schema(op):
     ours = {
         name: np.float32(value) if isinstance(value, float) else value for name, value in TABLE[op].attributes.items()
     }
-    assert ours == stated
+    assert {name: value for name, value in ours.items() if name not in OURS} == stated
 
 
-@pytest.mark.parametrize("op", STANDARD)
+@pytest.mark.parametrize("op", ONNX)
 def test_operands_are_of_one_type_where_the_schema_says_so(op):
     inputs = onnx.defs.get_schema(op).inputs
     types = {each.type_str for at, each in enumerate(inputs) if at not in TABLE[op].parameters}

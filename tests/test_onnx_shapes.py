@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_refused(model: str, options: dict, said: str) -> N
     with pytest.raises(SourceError, match=said):
         load(model, **options)
     with pytest.raises(Unloadable, match=said):
-        workload.load(model, Reading(**options))
+        workload.load(model, Reading(("NCHW", "NCHW"), **options))
 
 
 def test_models_are_timed_with_cold_weights_and_problems_with_warm_ones(model: str, tmp_path: Path) -> None:

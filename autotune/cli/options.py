@@ -25,23 +25,27 @@ EPILOG = f"""exit codes:
 """
 
 
-def say(message: str, code: int) -> int:
+def say(message: str, code: int, program: str = "autotune") -> int:
     """Tell the user; returns the exit code."""
-    print(f"autotune: {message}", file=sys.stderr)
+    print(f"{program}: {message}", file=sys.stderr)
     return code
 
 
 def load(workload: Workload, sources: Sequence[str], options: argparse.Namespace) -> list[Problem]:
     """The problems of the sources under the options."""
+    return [problem for source in sources for problem in workload.load(source, reading(options))]
+
+
+def reading(options: argparse.Namespace) -> Reading:
+    """How sources are read under the options."""
     threads = allowed_cores() if options.threads == AUTO else options.threads
     batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
-    reading = Reading(options.layouts, threads, batches, inputs)
-    return [problem for source in sources for problem in workload.load(source, reading)]
+    return Reading(options.layouts, threads, batches, inputs)
 
 
 def layouts_text(options: argparse.Namespace) -> str:
-    """The layouts asked for, as they are stored."""
-    return ",".join(options.layouts)
+    """The layouts asked for, as they are stored; "" for those that are usual."""
+    return ",".join(options.layouts or ())
 
 
 def layouts(text: str) -> tuple[str, str]:
@@ -99,6 +103,6 @@ def add_problem_options(made: argparse.ArgumentParser, kind: Any = None, more: s
         "--layouts",
         metavar="L,L",
         type=layouts,
-        default=("NCHW", "NCHW"),
-        help="layouts of input and output, or auto (default: NCHW,NCHW)",
+        help="layouts of input and output, or auto (default: for models those that the compiled network asks for, for"
+        " lists NCHW,NCHW)",
     )

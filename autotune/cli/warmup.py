@@ -23,6 +23,7 @@ from autotune.cli.options import (
     load,
     part,
     positive,
+    reading,
     say,
     threads,
 )
@@ -76,7 +77,10 @@ def run(options: argparse.Namespace) -> int:
     finally:
         ended = {problem.key for problem in problems if problem.task not in outcome.left}
         store.clear_missed(fingerprint().key, [key for key, _ in missed if key in ended])
-    return _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
+    code = _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
+    if not outcome.left:
+        _tell_whole(workload, options)
+    return code
 
 
 def _measure_roofs(workload: Workload, problems: Sequence[Problem], store: Store) -> None:
@@ -135,6 +139,15 @@ def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.N
         return list(problems)
     asked = WEIGHTS if options.weights == "both" else (options.weights,)
     return [replace(problem, weights=weights) for weights in asked for problem in problems]
+
+
+def _tell_whole(workload: Workload, options: argparse.Namespace) -> None:
+    """Time networks as a whole, as their parts are tuned now."""
+    if options.layouts is not None:
+        return
+    for source in options.source:
+        for name, count, seconds in workload.time_whole(source, reading(options)):
+            say(f"{name}, {count_of(count, 'thread')}: {seconds * 1e3:.2f} ms for a whole run", OK)
 
 
 def _tell_outcome(

@@ -131,20 +131,21 @@ def best_threads(problem: ConvProblem, strategy: str, limits: Limits, tuner: Tun
     return replace(problem, threads=effective_threads(problem))
 
 
-def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
-    """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster.
+def favourite_layouts(channels: int) -> tuple[str, ...]:
+    """The layouts worth asking for, for so many channels: the instruction set's blocks, and NCHW.
 
     Channels that fill at most half of a block stay in NCHW: blocks would hold more zeros than channels.
     """
+    return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current()), "NCHW")
 
-    def favourites(channels: int) -> tuple[str, ...]:
-        return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current()), "NCHW")
 
+def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
+    """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster."""
     choosing = replace(problem, threads=1) if limits.reproducible and problem.threads > 1 else problem
     options = [
         replace(choosing, in_layout=first, out_layout=second)
-        for first in (favourites(problem.c) if in_layout == AUTO else (in_layout,))
-        for second in (favourites(problem.k) if out_layout == AUTO else (out_layout,))
+        for first in (favourite_layouts(problem.c) if in_layout == AUTO else (in_layout,))
+        for second in (favourite_layouts(problem.k) if out_layout == AUTO else (out_layout,))
     ]
     best, least = options[0], math.inf
     for option in options if len(options) > 1 else ():

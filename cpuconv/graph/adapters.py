@@ -20,7 +20,10 @@ class Reader(Protocol):
     """What adapters ask of the reader of a model."""
 
     opset: int
-    constants: Mapping[str, np.ndarray]
+
+    @property
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """Arrays by name."""
 
     def fresh(self, hint: str) -> str:
         """A name that the model does not use."""
@@ -62,7 +65,8 @@ def _as_inputs(*names: str) -> Callable[[Reader, Node], list[Node]]:
             "" if value is None else reader.constant(value, f"{node.outputs[0]}.{name}")
             for name, value in zip(names, stated, strict=True)
         ]
-        return [_changed(node, inputs=(*node.inputs, *added), **dict.fromkeys(names))]
+        moved: dict[str, Any] = dict.fromkeys(names)
+        return [_changed(node, inputs=(*node.inputs, *added), **moved)]
 
     return apply
 
@@ -75,12 +79,12 @@ def _aligned(reader: Reader, node: Node) -> list[Node]:
     a, b, *rest = node.inputs
     axis = node.attributes.get("axis", 1 if node.op == "PRelu" else None)
     plain = _changed(node, axis=None, broadcast=None)
-    ranks = reader.rank(a), reader.rank(b)
-    if axis is None or ranks[1] == 0 or (ranks[1] == 1 and b in reader.constants and reader.constants[b].size == 1):
+    first, second = reader.rank(a), reader.rank(b)
+    if axis is None or second == 0 or (second == 1 and b in reader.constants and reader.constants[b].size == 1):
         return [plain]
-    if None in ranks:
+    if first is None or second is None:
         raise SourceError(f"{node.label} has an 'axis', which needs the ranks of its inputs.")
-    axes = list(range(ranks[1], ranks[0] - axis % ranks[0]))
+    axes = list(range(second, first - axis % first))
     if not axes:
         return [plain]
     longer = reader.fresh(f"{b}.longer")

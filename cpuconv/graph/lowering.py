@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cpuconv.choice.model import Limits
+from cpuconv.choice.select import Tuner
 from cpuconv.graph.ir import Node
 from cpuconv.graph.place import Place
 from cpuconv.isa import Isa
@@ -31,12 +32,15 @@ class Target:
         How convolutions are chosen: "heuristic", "cached" or "profile".
     limits : Limits
         What their choices keep to.
+    tuner : Tuner or None
+        What times candidates for "profile".
     """
 
     isa: Isa
     threads: int = 1
     strategy: str = "cached"
     limits: Limits = Limits()
+    tuner: Tuner | None = None
 
     def moving(self, size: float) -> float:
         """Seconds to read or write `size` bytes, by the model."""

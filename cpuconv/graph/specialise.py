@@ -37,18 +37,27 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     SourceError
         A shape stays open, nodes do not fit together, or an operator is refused.
 
-    Warns:
-        CpuconvWarning: Some operators are left to the reference evaluator; names them.
+    Warns
+    -----
+    CpuconvWarning
+        Some operators are left to the reference evaluator; it names them.
     """
-    known = _inputs(graph, input_shapes or {})
+    known = bound_inputs(graph, input_shapes or {})
+    for name, value in known.items():
+        if not value.concrete:
+            raise SourceError(
+                f"{graph.name}: the input {name!r} of shape {graph.value(name)} must have fixed sizes: state them in"
+                " 'input_shapes'."
+            )
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
     left = deque(graph.nodes)
     while left:
         node = left.popleft()
-        if node.op == "If" and known[node.inputs[0]].array is not None:
-            body, constants = _taken(node, bool(known[node.inputs[0]].array.all()))
-            known |= constants
+        condition = known[node.inputs[0]].array if node.op == "If" else None
+        if condition is not None:
+            body, own = _taken(node, bool(condition.all()))
+            known |= own
             left.extendleft(reversed(body))
             continue
         outputs = _outputs(node, [known[name] if name else None for name in node.inputs])
@@ -63,8 +72,14 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     return made
 
 
-def _inputs(graph: Graph, stated: Sizes) -> dict[str, Value]:
-    """The inputs with all their sizes."""
+def bound_inputs(graph: Graph, stated: Sizes) -> dict[str, Value]:
+    """The inputs with their sizes, as far as the graph or `stated` knows them.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A shape for an input that there is not, or one that does not fit what the graph states.
+    """
     for name in stated:
         if name not in graph.inputs:
             raise ArgumentError(
@@ -86,23 +101,16 @@ def _inputs(graph: Graph, stated: Sizes) -> dict[str, Value]:
             fits = size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True
             if not fits or size < 0:
                 raise ArgumentError(must(f"input_shapes[{name!r}]", form, tuple(sizes)))
-    return {
-        name: Value(_bound(graph, name, stated.get(name), symbols), graph.value(name).dtype) for name in graph.inputs
-    }
+    return {name: _bound(graph.value(name), stated.get(name), symbols) for name in graph.inputs}
 
 
-def _bound(graph: Graph, name: str, sizes: Sequence[int] | None, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of one input."""
-    shape = graph.value(name).shape
-    known = sizes
-    if sizes is None and shape is not None:
-        known = [symbols.get(dim, -1) if isinstance(dim, str) else -1 if dim is None else dim for dim in shape]
-    if known is None or min(known, default=0) < 0:
-        raise SourceError(
-            f"{graph.name}: the input {name!r} of shape {graph.value(name)} must have fixed sizes: state them in"
-            " 'input_shapes'."
-        )
-    return tuple(int(size) for size in known)
+def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]) -> Value:
+    """An input with the sizes stated for it, or for its symbols."""
+    if sizes is not None:
+        return Value(tuple(int(size) for size in sizes), value.dtype)
+    if value.shape is None:
+        return value
+    return Value(tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape), value.dtype)
 
 
 def _outputs(node: Node, inputs: Sequence[Value | None]) -> list[Value]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from cpuconv.runtime.parsed import syntaxes
 from cpuconv.runtime.syntax import Import, Syntax
 
-ROOMS = ("runtime", "isa", "micro", "solvers")
+ROOMS = ("runtime", "isa", "micro", "solvers", "graph/kernels")
 # Of those rooms what keeps and finds code, and shapes none.
 BESIDE = ("cache", "kept", "ownership", "parsed", "stamp", "syntax")
 _ROOT = Path(__file__).resolve().parent.parent

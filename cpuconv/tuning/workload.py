@@ -11,7 +11,8 @@ import autotune.workload as protocol
 from autotune.machine.roofline import Work
 from cpuconv.choice import model, select
 from cpuconv.choice.model import AUTO, Limits
-from cpuconv.errors import SourceError
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
+from cpuconv.graph.asked import asked
 from cpuconv.isa import current
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
@@ -19,6 +20,7 @@ from cpuconv.recipe import Candidate, assemble, current_sources, effective_threa
 from cpuconv.runtime import cache
 from cpuconv.runtime.threads import pool
 from cpuconv.session import TABLES
+from cpuconv.tuning.networks import time_networks
 from cpuconv.tuning.probes import probe
 from cpuconv.tuning.speed_probe import speed_probe
 from cpuconv.tuning.trial import ConvTrial
@@ -53,7 +55,8 @@ class ConvWorkload:
     def load(self, source: str, reading: protocol.Reading = protocol.AS_IT_IS) -> list[protocol.Problem]:
         """The problems of a source; the cost model resolves `auto` layouts.
 
-        Problems of an ONNX model are timed with cold weights: each of its layers pushes those of others out of caches.
+        Of an ONNX model, without layouts asked for: what `cpuconv.compile` will ask for, fused and laid out. Problems
+        of a model are timed with cold weights: each of its layers pushes those of others out of caches.
 
         Raises
         ------
@@ -62,11 +65,15 @@ class ConvWorkload:
         """
         wanted = reading.layouts or ("NCHW", "NCHW")
         first, second = ("NCHW" if name == AUTO else name for name in wanted)
+        is_model = sources.is_model(source)
         try:
-            entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
-        except SourceError as error:
+            if is_model and reading.layouts is None:
+                entries = asked(source, reading.threads, reading.batches, reading.inputs)
+            else:
+                entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
+        except (ArgumentError, ArgumentTypeError, SourceError) as error:
             raise protocol.SourceError(str(error)) from error
-        weights = "cold" if sources.is_model(source) else "warm"
+        weights = "cold" if is_model else "warm"
         problems = []
         for entry in entries:
             problem = entry.problem
@@ -75,6 +82,12 @@ class ConvWorkload:
             stated = entry.label, entry.count, float(problem.flops), entry.network
             problems.append(protocol.Problem(problem.key, *stated, problem.threads, weights))
         return problems
+
+    def time_whole(self, source: str, reading: protocol.Reading = protocol.AS_IT_IS) -> list[tuple[str, int, float]]:
+        """(network, threads, seconds of a run) of a model as it is tuned now; nothing of other sources."""
+        if not sources.is_model(source):
+            return []
+        return time_networks(source, reading.threads, reading.batches, reading.inputs)
 
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
         """Every candidate, the model's favourite first, and the solvers that cannot run, with their reasons."""

@@ -9,6 +9,7 @@ from cpuconv.graph.ops import (
     activation,
     arithmetic,
     convolution,
+    elementwise,
     indexing,
     joining,
     matrix,
@@ -27,6 +28,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     normalization,
     activation,
     arithmetic,
+    elementwise,
     matrix,
     reduction,
     joining,
@@ -36,6 +38,8 @@ FAMILIES: tuple[ModuleType, ...] = (
     resizing,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
+OWN = frozenset({"Copy", "Elementwise", "Linear"})
+"""Operators that are none of ONNX's: rewrites and layouts make them."""
 
 
 def meaning(node: Node) -> Meaning:

@@ -11,6 +11,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast, given, like_first
+from cpuconv.graph.ops.elementwise import native
 from cpuconv.problem import activation
 
 
@@ -83,7 +84,7 @@ def _gelu(node: Node, arrays: Arrays) -> np.ndarray:
     return activation.TABLE["gelu_tanh" if node["approximate"] == "tanh" else "gelu"].apply(arrays[0])
 
 
-OPS = (
+OPS = native(
     Op("Relu", like_first, _relu),
     Op("Clip", like_first, _clip, mixed=True),  # before opset 11 the ends are float32
     Op("LeakyRelu", like_first, _of("leaky_relu", "alpha"), {"alpha": 0.01}),

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Infer, Inputs, Op, broadcast
+from cpuconv.graph.ops.elementwise import native
 
 Function = Callable[..., np.ndarray]
 
@@ -65,7 +66,7 @@ def _is_inf(x: np.ndarray, detect_negative: int, detect_positive: int) -> np.nda
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
-OPS = (
+OPS = native(
     _op("Add", np.add),
     _op("Sub", np.subtract),
     _op("Mul", np.multiply),
@@ -85,7 +86,7 @@ OPS = (
     _op("Log", np.log),
     _op("Sin", np.sin),
     _op("Cos", np.cos),
-    _op("Erf", lambda x: _erf(x).astype(np.float64)),
+    _op("Erf", lambda x: np.asarray(_erf(x), np.float64)),
     _op("Floor", np.floor),
     _op("Ceil", np.ceil),
     _op("Round", np.rint),  # halves to even

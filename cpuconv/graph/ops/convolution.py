@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.convolution import offer, steps, ways
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
 from cpuconv.graph.ops.window import Window
+from cpuconv.graph.place import FLOAT32, image_shape
+from cpuconv.problem import activation as activations
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.base import Operands, Step
 
 
 def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
@@ -18,23 +25,72 @@ def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
     if x.shape[1] != w.shape[1] * node["group"] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
     window = Window.of(node, x.shape[2:], w.shape[2:])
-    return [Value((x.shape[0], w.shape[0], *window.outputs), x.dtype)]
+    shape, residual = (x.shape[0], w.shape[0], *window.outputs), given(inputs, 3)
+    if residual is not None and residual.shape != shape:
+        raise ValueError(f"what is added is not of shape {shape}")
+    return [Value(shape, x.dtype)]
 
 
 def conv(node: Node, arrays: Arrays) -> np.ndarray:
-    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups, + bias."""
-    x, w, bias = *arrays[:2], given(arrays, 2)
+    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups, + bias.
+
+    The fourth input, if there is one, is added to that; then comes the attribute `activation`, one of
+    `cpuconv.problem.activation`. ONNX has neither: rewrites of a graph put them there.
+    """
+    x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
     window = Window.of(node, x.shape[2:], w.shape[2:])
     n, groups, k = len(x), node["group"], len(w)
     image = x.reshape(n, groups, -1, *x.shape[2:])
     taps = w.reshape(groups, k // groups, w.shape[1], *w.shape[2:])
     y = np.zeros((n, groups, k // groups, *window.outputs), x.dtype)
     for tap, out, read in window.taps():
-        y[(..., *out)] += _mixed(taps[(..., *tap)], image[(..., *read)])
-    return _biased(y.reshape(n, k, *window.outputs), bias)
+        y[out] += _mixed(taps[tap], image[read])
+    y = _biased(y.reshape(n, k, *window.outputs), bias)
+    return activations.apply(y if residual is None else y + residual, node["activation"])
 
 
-def _window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
+def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
+    """The node as a convolution of images; None where it is none, or its weights are not constant."""
+    x, w, bias = *inputs[:2], given(inputs, 2)
+    if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None):
+        return None
+    if len(x.shape) not in (3, 4) or not x.shape[0]:
+        return None
+    window = Window.of(node, x.shape[2:], w.shape[2:])
+    n, c, h, width = image_shape(x.shape)
+    k, _, r, s = image_shape(w.shape)
+    (top, left), (bottom, right) = ((0, *ends)[-2:] for ends in (window.near, window.far))
+    (step_h, step_w), (gap_h, gap_w) = ((1, *steps)[-2:] for steps in (window.strides, window.dilations))
+    try:
+        return ConvProblem(
+            n, c, h, width, k, r, s,
+            stride=(step_h, step_w),
+            pads=(top, bottom, left, right),
+            dilation=(gap_h, gap_w),
+            groups=node["group"],
+            activation=node["activation"],
+            residual=given(inputs, 3) is not None,
+        )  # fmt: skip
+    except ArgumentError:  # nothing to compute, or padding that takes away
+        return None
+
+
+def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Images in channel blocks or plain, in and out, what is added as the output."""
+    problem = problem_of(node, inputs)
+    return [] if problem is None else [offer(way, inputs) for way in ways(problem, target)]
+
+
+def lower_conv(call: Call) -> list[Step]:
+    """The solver's own steps."""
+    x, w, bias, residual = (call.given(at) for at in range(4))
+    assert x is not None and w is not None and w.array is not None
+    weight = w.array if len(w.shape) == 4 else w.array[:, :, None]
+    operands = Operands(x.operand, call.outputs[0].operand, residual.operand if residual else None)
+    return steps(call, operands, weight, bias.array if bias else None)
+
+
+def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
     """The window of the convolution whose transpose the node is: its outputs are the node's inputs."""
     rank = len(x) - 2
     strides, dilations = tuple(node["strides"] or [1] * rank), tuple(node["dilations"] or [1] * rank)
@@ -63,20 +119,20 @@ def _infer_transpose(node: Node, inputs: Inputs) -> list[Value]:
     x, w = inputs[:2]
     if x.shape[1] != w.shape[0] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
-    window = _window_of_transpose(node, x.shape, w.shape)
+    window = window_of_transpose(node, x.shape, w.shape)
     return [Value((x.shape[0], w.shape[1] * node["group"], *window.sizes), x.dtype)]
 
 
 def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
     """y[n, k, i * stride + t * dilation - pad] += w[c, k, t] x[n, c, i], within groups, + bias."""
     x, w, bias = *arrays[:2], given(arrays, 2)
-    window = _window_of_transpose(node, x.shape, w.shape)
+    window = window_of_transpose(node, x.shape, w.shape)
     n, groups, k = len(x), node["group"], w.shape[1] * node["group"]
     image = x.reshape(n, groups, -1, *x.shape[2:])
     taps = np.swapaxes(w.reshape(groups, -1, *w.shape[1:]), 1, 2)
     y = np.zeros((n, groups, w.shape[1], *window.sizes), x.dtype)
     for tap, read, out in window.taps():
-        y[(..., *out)] += _mixed(taps[(..., *tap)], image[(..., *read)])
+        y[out] += _mixed(taps[tap], image[read])
     return _biased(y.reshape(n, k, *window.sizes), bias)
 
 
@@ -94,6 +150,6 @@ def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
 _WINDOW = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
 
 OPS = (
-    Op("Conv", _infer_conv, conv, _WINDOW),
+    Op("Conv", _infer_conv, conv, {**_WINDOW, "activation": None}, offers=conv_offers, lower=lower_conv),
     Op("ConvTranspose", _infer_transpose, conv_transpose, {**_WINDOW, "output_padding": None, "output_shape": None}),
 )

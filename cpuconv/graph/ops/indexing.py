@@ -121,12 +121,13 @@ def gather_nd(node: Node, arrays: Arrays) -> np.ndarray:
     data, indices = arrays
     batch = data.shape[: node["batch_dims"]]
     grids = np.indices(batch).reshape(len(batch), *batch, *[1] * (indices.ndim - 1 - len(batch)))
-    return data[(*grids, *np.moveaxis(indices, -1, 0))]
+    places = (*grids, *np.moveaxis(indices, -1, 0))
+    return data[places]
 
 
 # --- put ------------------------------------------------------------------------------------------------------------
 
-_PUT: dict[str, Callable[[np.ndarray, object, np.ndarray], None]] = {
+_PUT: dict[str, Callable[[np.ndarray, Any, np.ndarray], None]] = {
     "none": lambda data, places, updates: data.__setitem__(places, updates),
     "add": np.add.at,
     "mul": np.multiply.at,
@@ -137,7 +138,7 @@ _PUT: dict[str, Callable[[np.ndarray, object, np.ndarray], None]] = {
 
 def _places(data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
     """An index of `data` in the shape of `indices`: as these say along an axis, elsewhere their own place."""
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
     places[axis_in(axis, data.ndim)] = indices
     return tuple(places)
 

@@ -90,8 +90,9 @@ def _pads(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) ->
     at = range(rank) if axes is None else [axis_in(axis, rank) for axis in integers(axes)]
     numbers = integers(stated)
     pads = [(0, 0)] * rank
-    for axis, before, behind in zip(at, numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :], strict=True):
-        pads[axis] = (before, behind)
+    half = len(numbers) // 2
+    for axis, before, behind in zip(at, numbers[:half], numbers[half:], strict=True):
+        pads[axis] = before, behind
     return pads
 
 

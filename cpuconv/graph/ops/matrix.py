@@ -1,14 +1,25 @@
 """Products of matrices.
 
-Source: ONNX operators Gemm, MatMul and Einsum. Integers are multiplied exactly.
+Source: ONNX operators Gemm, MatMul and Einsum. Integers are multiplied exactly. Linear is ours: rewrites make it of
+products with constant weights, which it runs as a convolution of an image whose pixels are the rows.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.convolution import offer, steps, way
+from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
+from cpuconv.graph.place import DENSE, FLOAT32, STRIDED, Place
+from cpuconv.problem import activation as activations
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.base import FLOAT, Operand, Operands, Step
+from layouts import Strides
 
 
 def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -61,9 +72,99 @@ def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
     return [Value((*map(sizes.get, before), *stack, *map(sizes.get, behind)), inputs[0].dtype)]
 
 
+def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Of two operands that are known only when the network runs: both in place, whatever their strides."""
+    a, b, c = *inputs[:2], given(inputs, 2)
+    scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
+    if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
+        return []
+    turned = bool(node.attributes.get("transB", 0))
+    inputs_lie = (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
+    return [Offer(inputs_lie, (DENSE,), seconds(target, *_sizes(node, a.shape, b.shape), turned))]
+
+
+def _sizes(node: Node, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
+    """The stack of products, and the rows, depth and columns of each."""
+    a = a[::-1] if node.attributes.get("transA", 0) else a
+    b = b[::-1] if node.attributes.get("transB", 0) else b
+    rows = a[-2] if len(a) > 1 else 1
+    columns = b[-1] if len(b) > 1 else 1
+    return np.broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
+
+
+def lower_product(call: Call) -> list[Step]:
+    """One step for the whole stack."""
+    (a, b, *_), (y,), node = call.inputs, call.outputs, call.node
+    assert a is not None and b is not None
+    stack, rows, depth, columns = _sizes(node, a.shape, b.shape)
+    is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
+    left = Matrices.of(a, rank, row=is_row, turned=bool(node.attributes.get("transA", 0)))
+    right = Matrices.of(b, rank, column=is_column, turned=bool(node.attributes.get("transB", 0)))
+    result = Matrices.of(y, rank, row=is_row, column=is_column)
+    return [product_step(call.target, call.space, Product(stack, rows, depth, columns, left, right, result))]
+
+
+def _infer_linear(node: Node, inputs: Inputs) -> list[Value]:
+    x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
+    if len(w.shape) != 2 or x.shape[-1] != w.shape[0]:
+        raise ValueError("the inner sizes differ")
+    shape = (*x.shape[:-1], w.shape[1])
+    if (bias is not None and bias.shape != shape[-1:]) or (residual is not None and residual.shape != shape):
+        raise ValueError(f"what is added does not fit {shape}")
+    return [Value(shape, x.dtype)]
+
+
+def linear(node: Node, arrays: Arrays) -> np.ndarray:
+    """activation(x W + bias + residual), x of any number of rows: (..., K) times (K, N)."""
+    x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
+    y = x @ w
+    y = y if bias is None else y + bias
+    return activations.apply(y if residual is None else y + residual, node["activation"])
+
+
+def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Rows of channels in and out: "NHWC", an axis of the rows as height, the others as width. One row is one pixel."""
+    x, w, bias = *inputs[:2], given(inputs, 2)
+    if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
+        return []
+    k, n = w.shape
+    high, wide = (x.shape[0], math.prod(x.shape[1:-1])) if len(x.shape) > 2 else (1, math.prod(x.shape[:-1]))
+    layout = "NHWC" if high * wide > 1 else "NCHW"
+    added = given(inputs, 3) is not None
+    problem = ConvProblem(
+        1, k, high, wide, n, 1, 1, in_layout=layout, out_layout=layout, activation=node["activation"], residual=added
+    )
+    return [offer(way(problem, target), inputs)]
+
+
+def lower_linear(call: Call) -> list[Step]:
+    """The solver's own steps."""
+    x, w, bias, residual = (call.given(at) for at in range(4))
+    assert x is not None and w is not None and w.array is not None
+    operands = Operands(_rows(x), _rows(call.outputs[0]), _rows(residual) if residual else None)
+    return steps(call, operands, w.array.T[:, :, None, None], bias.array if bias else None, "transposed")
+
+
+def _rows(place: Place) -> Operand:
+    """Rows as the pixels of an image."""
+    if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
+        h = w = FLOAT
+    else:
+        h, w = place.strides[0], place.strides[-2]
+    return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
+
+
 OPS = (
-    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1]),
-    Op("Gemm", _infer_gemm, gemm, {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}),
+    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], offers=product_offers, lower=lower_product),
+    Op(
+        "Gemm",
+        _infer_gemm,
+        gemm,
+        {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
+        offers=product_offers,
+        lower=lower_product,
+    ),
+    Op("Linear", _infer_linear, linear, {"activation": None}, offers=linear_offers, lower=lower_linear),
     Op(
         "Einsum",
         _infer_einsum,

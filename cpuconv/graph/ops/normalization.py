@@ -5,10 +5,19 @@ Source: ONNX operators of these names, as at inference.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.instance import normalise_step
+from cpuconv.graph.kernels.neighbours import neighbours_step
+from cpuconv.graph.kernels.walks import Axes, line_offers, line_steps
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, like_first
+from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32
+from cpuconv.solvers.shared.base import FLOAT, Step
 
 
 def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
@@ -109,6 +118,70 @@ def _infer_channels(node: Node, inputs: Inputs) -> list[Value]:
     return like_first(node, inputs)
 
 
+_SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 30, 12, 40  # an element
+
+
+def _offers_softmax(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    return line_offers(inputs, _SOFTMAX_OPERATIONS, target)
+
+
+def _lower_softmax(call: Call) -> list[Step]:
+    axis = axis_in(call.node["axis"], len(call.outputs[0].shape))
+    return line_steps(call, Axes(axis, axis + 1), call.outputs[0])
+
+
+def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """The first output, scale and bias of whole lines."""
+    x, *affine = (value for value in inputs if value is not None)
+    line = x.shape[axis_in(node["axis"], len(x.shape)) :]
+    if any(node.outputs[1:]) or any(value.shape != line for value in affine):
+        return []
+    return line_offers(inputs, _STANDARD_OPERATIONS, target)
+
+
+def _lower_layer(call: Call) -> list[Step]:
+    rank = len(call.outputs[0].shape)
+    affine = [place for place in call.inputs[1:] if place is not None]
+    axes = Axes(axis_in(call.node["axis"], rank), rank)
+    return line_steps(call, axes, call.outputs[0], affine, epsilon=call.node["epsilon"], shift=len(affine) > 1)
+
+
+def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Plain, a line for each plane; or in channel blocks, with a scale and a bias known beforehand."""
+    x, *vectors = inputs
+    made = line_offers(inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
+    if is_image(x) and all(vector.array is not None for vector in vectors) and node["epsilon"] > 0:
+        made += blocked_offer(node, x, x, target, 6 * floats(x, target))
+    return made
+
+
+def _lower_instance(call: Call) -> list[Step]:
+    (y,), (x, scale, bias) = call.outputs, call.inputs
+    assert x is not None and scale is not None and bias is not None
+    epsilon = call.node["epsilon"]
+    if call.offer.outputs == (BLOCKED,):
+        assert scale.array is not None and bias.array is not None
+        parts = call.target.parts(x.size + y.size)
+        return [normalise_step(call.target.isa, x, y, scale.array, bias.array, epsilon, parts)]
+    axes = Axes(2, len(y.shape))
+    return line_steps(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
+
+
+def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Planes, and channel blocks where the window reaches only into the next ones."""
+    (x,) = inputs
+    if x.dtype != FLOAT32 or len(x.shape) not in (3, 4) or 0 in x.shape or node["bias"] <= 0 or node["alpha"] < 0:
+        return []
+    size = FLOAT * math.prod(x.shape)
+    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes + 1 else (DENSE,)
+    seconds = target.moving(2 * size) + target.computing((node["size"] + _LRN_OPERATIONS) * size / FLOAT)
+    return [Offer((way,), (way,), seconds) for way in ways]
+
+
+def _lower_lrn(call: Call) -> list[Step]:
+    return [neighbours_step(call, *(call.node[name] for name in ("size", "alpha", "beta", "bias")))]
+
+
 OPS = (
     Op(
         "BatchNormalization",
@@ -117,17 +190,39 @@ OPS = (
         {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0},
         mixed=True,
     ),
-    Op("InstanceNormalization", _infer_channels, instance_normalization, {"epsilon": 1e-5}),
+    Op(
+        "InstanceNormalization",
+        _infer_channels,
+        instance_normalization,
+        {"epsilon": 1e-5},
+        offers=_offers_instance,
+        lower=_lower_instance,
+        in_place=True,
+    ),
     Op(
         "GroupNormalization",
         _infer_channels,
         group_normalization,
         {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1},
     ),
-    Op("LayerNormalization", _infer_layer, layer_normalization, {"axis": -1, "epsilon": 1e-5, "stash_type": 1}),
+    Op(
+        "LayerNormalization",
+        _infer_layer,
+        layer_normalization,
+        {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
+        offers=_offers_layer,
+        lower=_lower_layer,
+    ),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
-    Op("LRN", like_first, lrn, {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}),
-    Op("Softmax", _infer_along, softmax, {"axis": -1}),
-    Op("LogSoftmax", _infer_along, log_softmax, {"axis": -1}),
+    Op(
+        "LRN",
+        like_first,
+        lrn,
+        {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED},
+        offers=_offers_lrn,
+        lower=_lower_lrn,
+    ),
+    Op("Softmax", _infer_along, softmax, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax),
+    Op("LogSoftmax", _infer_along, log_softmax, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax),
 )

@@ -10,8 +10,13 @@ import math
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.pooling import Pooling, pool_step
+from cpuconv.graph.kernels.spatial import windows_step
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op
+from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
 from cpuconv.graph.ops.window import Window
+from cpuconv.solvers.shared.base import Step
 
 
 def _window(node: Node, shape: tuple[int, ...]) -> Window:
@@ -32,10 +37,10 @@ def max_pool(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     y = np.zeros((*x.shape[:2], *window.outputs), x.dtype)
     where = np.full(y.shape, -1)
     for _, out, read in window.taps():
-        seen = x[(..., *read)]
-        better = (where[(..., *out)] < 0) | (seen > y[(..., *out)]) | np.isnan(seen)
-        y[(..., *out)] = np.where(better, seen, y[(..., *out)])
-        where[(..., *out)] = np.where(better, places[read], where[(..., *out)])
+        seen = x[read]
+        better = (where[out] < 0) | (seen > y[out]) | np.isnan(seen)
+        y[out] = np.where(better, seen, y[out])
+        where[out] = np.where(better, places[read], where[out])
     planes = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(window.sizes))
     return y, planes * places.size + where
 
@@ -43,18 +48,23 @@ def max_pool(node: Node, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 def _sum(x: np.ndarray, window: Window) -> np.ndarray:
     y = np.zeros((*x.shape[:2], *window.outputs))
     for _, out, read in window.taps():
-        y[(..., *out)] += x[(..., *read)]
+        y[out] += x[read]
     return y
+
+
+def _counts(node: Node, window: Window) -> np.ndarray:
+    """What the sum over each window is divided by."""
+    counts = np.zeros(window.outputs)
+    for _, out, _ in window.taps(padded=bool(node["count_include_pad"])):
+        counts[out] += 1
+    return counts
 
 
 def average_pool(node: Node, arrays: Arrays) -> np.ndarray:
     """The sum over the window divided by the number of its taps inside the input (or inside input and padding)."""
     (x,) = arrays
     window = _window(node, x.shape)
-    count = np.zeros(window.outputs)
-    for _, out, _ in window.taps(padded=bool(node["count_include_pad"])):
-        count[out] += 1
-    return _sum(x, window) / count
+    return _sum(x, window) / _counts(node, window)
 
 
 def lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
@@ -88,6 +98,43 @@ def global_lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
     return (np.abs(x) ** node["p"]).sum(_spatial(x), keepdims=True) ** (1 / node["p"])
 
 
+# --- by kernels -----------------------------------------------------------------------------------------------------
+
+
+def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks; not the places of the largest elements, nor means of nothing."""
+    x = inputs[0]
+    if not is_image(x) or len(node.outputs) > 1:
+        return []
+    window, (y,) = _window(node, x.shape), _infer_pool(node, inputs)
+    if not is_image(y) or (node.op == "AveragePool" and not _counts(node, window).all()):
+        return []
+    return blocked_offer(node, x, y, target, sum(window.kernel) * floats(y, target))  # rows, then columns
+
+
+def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
+    """The window over rows and columns; a plane of one axis is a row."""
+    window = _window(node, shape)
+    kernel, strides, dilations, near = (
+        (fill if len(axes) == 1 else axes[0], axes[-1])
+        for axes, fill in ((window.kernel, 1), (window.strides, 1), (window.dilations, 1), (window.near, 0))
+    )
+    if node.op == "MaxPool":
+        return Pooling("max", kernel, strides, dilations, near)
+    return Pooling("sum", kernel, strides, dilations, near, 1 / _counts(node, window).reshape(-1, window.outputs[-1]))
+
+
+def _lower_pool(call: Call) -> list[Step]:
+    x, y = call.inputs[0], call.outputs[0]
+    assert x is not None
+    pooling, isa, parts = _pooling(call.node, x.shape), call.target.isa, call.target.parts(x.size + y.size)
+    return [pool_step(isa, x, y, pooling, parts) or windows_step(isa, x, y, pooling, parts)]
+
+
+def _offers_global(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    return plane_offers(node, inputs, _infer_global(node, inputs)[0], target)
+
+
 _WINDOW = {
     "auto_pad": "NOTSET",
     "ceil_mode": 0,
@@ -98,10 +145,29 @@ _WINDOW = {
 }
 
 OPS = (
-    Op("MaxPool", _infer_pool, max_pool, {**_WINDOW, "storage_order": 0}),
-    Op("AveragePool", _infer_pool, average_pool, {**_WINDOW, "count_include_pad": 0}),
+    Op("MaxPool", _infer_pool, max_pool, {**_WINDOW, "storage_order": 0}, offers=_offers_pool, lower=_lower_pool),
+    Op(
+        "AveragePool",
+        _infer_pool,
+        average_pool,
+        {**_WINDOW, "count_include_pad": 0},
+        offers=_offers_pool,
+        lower=_lower_pool,
+    ),
     Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}),
-    Op("GlobalMaxPool", _infer_global, global_max_pool),
-    Op("GlobalAveragePool", _infer_global, global_average_pool),
+    Op(
+        "GlobalMaxPool",
+        _infer_global,
+        global_max_pool,
+        offers=_offers_global,
+        lower=lambda call: lower_planes(call, "max", mean=False),
+    ),
+    Op(
+        "GlobalAveragePool",
+        _infer_global,
+        global_average_pool,
+        offers=_offers_global,
+        lower=lambda call: lower_planes(call, "sum", mean=True),
+    ),
     Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
 )

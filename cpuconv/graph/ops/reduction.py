@@ -6,13 +6,21 @@ Source: ONNX operators Reduce*. The axes are the second input; without them all,
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.lines import WORKS
+from cpuconv.graph.kernels.walks import full, line_offers, line_steps, together
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers
+from cpuconv.graph.ops.planes import lower_planes, plane_offers
+from cpuconv.graph.place import BLOCKED
+from cpuconv.solvers.shared.base import Step
 
 Function = Callable[..., np.ndarray]
+_OPERATIONS = 2  # an element
 
 
 def _axes(node: Node, rank: int, stated: np.ndarray | None) -> tuple[int, ...]:
@@ -29,6 +37,50 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(tuple(shape), x.dtype)]
 
 
+_PLANES = {
+    "ReduceSum": ("sum", False),
+    "ReduceMean": ("sum", True),
+    "ReduceMax": ("max", False),
+    "ReduceMin": ("min", False),
+}
+"""Reductions of whole planes by kernels: the fold, and whether it is divided by their size."""
+
+
+def _plane_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks, over all axes of the planes, which are kept."""
+    rank, stated = len(inputs[0].shape), given(inputs, 1)
+    if node.op not in _PLANES or not node["keepdims"] or (stated is not None and stated.array is None):
+        return []
+    if set(_axes(node, rank, stated and stated.array)) != set(range(2, rank)):
+        return []
+    return plane_offers(node, inputs, _infer(node, inputs)[0], target)
+
+
+def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Plain tensors, of which the reduced axes are neighbours."""
+    x, stated = inputs[0], given(inputs, 1)
+    axes = _axes(node, len(x.shape), stated and stated.array)
+    return line_offers([x], _OPERATIONS, target, len(inputs) - 1) if together(x.shape, axes) else []
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    return [*_plane_offers(node, inputs, target), *(row_offers(node, inputs, target) if node.op in WORKS else ())]
+
+
+def _lower(call: Call) -> list[Step]:
+    return lower_planes(call, *_PLANES[call.node.op]) if call.offer.outputs == (BLOCKED,) else lower_rows(call)
+
+
+def lower_rows(call: Call) -> list[Step]:
+    """One step along the lines of the reduced axes."""
+    x, stated = call.inputs[0], call.given(1)
+    assert x is not None
+    chosen = _axes(call.node, len(x.shape), stated.array if stated else None)
+    axes = together(x.shape, chosen)
+    assert axes is not None
+    return line_steps(call, axes, full(call.outputs[0], x.shape, chosen))
+
+
 def _op(name: str, function: Function) -> Op:
     """A row from a function of an array and the keywords axis and keepdims."""
 
@@ -36,24 +88,25 @@ def _op(name: str, function: Function) -> Op:
         x = arrays[0]
         return function(x, axis=_axes(node, x.ndim, given(arrays, 1)), keepdims=bool(node["keepdims"]))
 
-    return Op(name, _infer, reference, {"keepdims": 1, "noop_with_empty_axes": 0}, parameters=(1,))
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    return Op(name, _infer, reference, attributes, parameters=(1,), offers=_offers, lower=_lower)
 
 
 def _least(dtype: np.dtype) -> float | int | bool:
     """What the largest of nothing is."""
-    return {"f": -np.inf, "b": False}.get(dtype.kind, np.iinfo(dtype).min if dtype.kind in "iu" else None)
+    return {"f": -np.inf, "b": False}[dtype.kind] if dtype.kind in "fb" else np.iinfo(dtype).min
 
 
 def _most(dtype: np.dtype) -> float | int | bool:
     """What the smallest of nothing is."""
-    return {"f": np.inf, "b": True}.get(dtype.kind, np.iinfo(dtype).max if dtype.kind in "iu" else None)
+    return {"f": np.inf, "b": True}[dtype.kind] if dtype.kind in "fb" else np.iinfo(dtype).max
 
 
-def _sum(x: np.ndarray, **axes: object) -> np.ndarray:
+def _sum(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.sum(x, dtype=x.dtype, **axes)
 
 
-def _log_sum_exp(x: np.ndarray, **axes: object) -> np.ndarray:
+def _log_sum_exp(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.logaddexp.reduce(x.astype(np.float64), **axes) if axes["axis"] != () else x
 
 

@@ -13,7 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.resizing import Sources, resize_step
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
+from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.graph.place import image_shape
+from cpuconv.solvers.shared.base import Step
 
 
 class Axis(NamedTuple):
@@ -43,6 +48,8 @@ def _resized(
     if scales is not None and scales.size:
         factors = [float(scale) for scale in scales]
         outputs = [int(np.float32(length) * np.float32(scale)) for length, scale in zip(lengths, scales, strict=True)]
+    elif sizes is None:
+        raise ValueError("there are neither scales nor sizes")
     else:
         outputs = integers(sizes)
         factors = [count / length for count, length in zip(outputs, lengths, strict=True)]
@@ -50,9 +57,11 @@ def _resized(
         if policy:
             factors = [policy(factors)] * len(axes)
             outputs = [int(factors[0] * length + 0.5) for length in lengths]
-    cropped = roi is not None and roi.size and node["coordinate_transformation_mode"] == "tf_crop_and_resize"
-    regions = roi.reshape(2, -1).T.tolist() if cropped else [(0.0, 1.0)] * len(axes)
-    return [Axis(*fields, *region) for *fields, region in zip(axes, lengths, outputs, factors, regions, strict=True)]
+    starts, ends = [0.0] * len(axes), [1.0] * len(axes)
+    if roi is not None and roi.size and node["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        starts, ends = roi.reshape(2, -1).tolist()
+    columns = zip(axes, lengths, outputs, factors, starts, ends, strict=True)
+    return [Axis(*fields) for fields in columns]
 
 
 def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:
@@ -140,30 +149,95 @@ def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, n
     return np.clip(inputs, 0, one.size - 1).astype(int), weights / np.where(total == 0, 1, total)
 
 
+def sources(node: Node, one: Axis) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """(outputs, taps): the inputs of every output and their weights (None: one, a copy); and the outputs' places."""
+    # Where a place is rounded, that in float32 decides, as in ONNX Runtime.
+    outputs = np.arange(one.outputs, dtype=np.float32 if node["mode"] == "nearest" else np.float64)
+    places = COORDINATES[node["coordinate_transformation_mode"]](outputs, one)
+    if node["mode"] != "nearest":
+        return *neighbours(node, one, places), places
+    taken = np.clip(ROUNDING[node["nearest_mode"]](places), 0, one.size - 1).astype(int)
+    return taken[:, None], None, places
+
+
 def along(vector: np.ndarray, axis: int, rank: int) -> np.ndarray:
     """A vector in a shape that broadcasts along an axis."""
     return vector.reshape(-1, *[1] * (rank - 1 - axis))
+
+
+def _unchanged(one: Axis) -> bool:
+    return one.scale == 1 and one.outputs == one.size and (one.start, one.end) == (0, 1)
 
 
 def resize(node: Node, arrays: Arrays) -> np.ndarray:
     """Every output is a weighted mean of inputs around the place that it comes from."""
     x = arrays[0]
     for one in _resized(node, x.shape, *(given(arrays, at) for at in (1, 2, 3))):
-        if one.scale == 1 and one.outputs == one.size and (one.start, one.end) == (0, 1):
+        if _unchanged(one):
             continue
-        # Where a place is rounded, that in float32 decides, as in ONNX Runtime.
-        outputs = np.arange(one.outputs, dtype=np.float32 if node["mode"] == "nearest" else np.float64)
-        places = COORDINATES[node["coordinate_transformation_mode"]](outputs, one)
-        if node["mode"] == "nearest":
-            taken = np.clip(ROUNDING[node["nearest_mode"]](places), 0, one.size - 1).astype(int)
-            x = np.take(x, taken, one.axis)
+        inputs, weights, places = sources(node, one)
+        if weights is None:
+            x = np.take(x, inputs[:, 0], one.axis)
         else:
-            pairs = zip(*(array.T for array in neighbours(node, one, places)), strict=True)
-            x = sum(np.take(x, inputs, one.axis) * along(weights, one.axis, x.ndim) for inputs, weights in pairs)
+            pairs = zip(inputs.T, weights.T, strict=True)
+            x = sum(np.take(x, at, one.axis) * along(weight, one.axis, x.ndim) for at, weight in pairs)
         if node["coordinate_transformation_mode"] == "tf_crop_and_resize":
             outside = (places < 0) | (places > one.size - 1)
             x = np.where(along(outside, one.axis, x.ndim), node["extrapolation_value"], x)
     return x
+
+
+# --- by kernels -----------------------------------------------------------------------------------------------------
+
+_TAPS = {"nearest": 1, "linear": 2}  # inputs of an output along an axis
+_OPERATIONS = {"nearest": 1, "linear": 10}  # for an output: arithmetic and loads
+
+
+def _axis_sources(node: Node, one: Axis | None, size: int, taps: int) -> Sources | None:
+    """The inputs of an axis of the plane, as many for each output as `taps`; None where they are more."""
+    if one is None:  # it stays: a copy, or twice the half, which is exact
+        return np.arange(size)[:, None].repeat(taps, 1), np.full((size, taps), 1 / taps)
+    inputs, weights, _ = sources(node, one)
+    return (inputs, np.ones(inputs.shape) if weights is None else weights) if inputs.shape[1] == taps else None
+
+
+def _plane_sources(
+    node: Node, shape: Sequence[int], parameters: Sequence[np.ndarray | None]
+) -> tuple[Sources, Sources] | None:
+    """The inputs of rows and of columns; None where outputs are made of others than kernels take."""
+    axes = {one.axis: one for one in _resized(node, shape, *parameters) if not _unchanged(one)}
+    cropped = node["coordinate_transformation_mode"] == "tf_crop_and_resize"
+    if cropped or node["mode"] not in _TAPS or axes.keys() & {0, 1}:
+        return None
+    *_, h, w = image_shape(shape)
+    rows, columns = (
+        _axis_sources(node, axes.get(len(shape) - back), size, _TAPS[node["mode"]]) for back, size in ((2, h), (1, w))
+    )
+    return rows and columns and (rows, columns)
+
+
+def _parameters(inputs: Inputs) -> list[np.ndarray | None]:
+    """The region, the scales and the sizes, of values or of places."""
+    return [given(inputs, at) and given(inputs, at).array for at in (1, 2, 3)]
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks, where only planes change and an output is a mean of two by two inputs, or one of them."""
+    x = inputs[0]
+    if not is_image(x) or any(value is not None and value.array is None for value in inputs[1:]):
+        return []
+    (y,) = _infer_resize(node, inputs)
+    if not is_image(y) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
+        return []
+    return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target))
+
+
+def _lower(call: Call) -> list[Step]:
+    x, y = call.inputs[0], call.outputs[0]
+    assert x is not None
+    tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
+    assert tables is not None
+    return [resize_step(call.target.isa, x, y, *tables, call.target.parts(x.size + y.size))]
 
 
 # --- channels and pixels --------------------------------------------------------------------------------------------
@@ -219,6 +293,8 @@ OPS = (
             "nearest_mode": "round_prefer_floor",
         },
         parameters=(1, 2, 3),
+        offers=_offers,
+        lower=_lower,
     ),
     Op("DepthToSpace", _infer_to_space, depth_to_space, {"blocksize": REQUIRED, "mode": "DCR"}),
     Op("SpaceToDepth", _infer_to_depth, space_to_depth, {"blocksize": REQUIRED, "mode": "DCR"}),

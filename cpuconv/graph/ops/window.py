@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cpuconv.graph.ir import Node
 from cpuconv.problem.reference import overlap
 
-Slices = tuple[slice, ...]
+Index = tuple[Any, ...]  # of the last axes of an array
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Window:
             raise ValueError(f"a window of {reach} on an input of {tuple(sizes)} with padding {(*near, *far)}")
         return cls(tuple(sizes), tuple(kernel), strides, dilations, tuple(near), tuple(far), tuple(outputs))
 
-    def taps(self, padded: bool = False) -> Iterator[tuple[tuple[int, ...], Slices, Slices]]:
+    def taps(self, padded: bool = False) -> Iterator[tuple[Index, Index, Index]]:
         """Each tap, the outputs for which it lies inside the input, and the inputs that it then reads.
 
         Parameters
@@ -72,7 +73,7 @@ class Window:
         for tap in itertools.product(*map(range, self.kernel)):
             offsets = [at * gap - pad for at, gap, pad in zip(tap, self.dilations, before, strict=True)]
             pairs = list(map(overlap, offsets, self.strides, sizes, self.outputs))
-            yield tap, tuple(out for out, _ in pairs), tuple(read for _, read in pairs)
+            yield (..., *tap), (..., *(out for out, _ in pairs)), (..., *(read for _, read in pairs))
 
 
 def _same(

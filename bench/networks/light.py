@@ -1,0 +1,78 @@
+"""The networks of the package onnx, whose files hold shapes in place of weights, with random weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from bench.networks import Network, Shapes
+from bench.networks.model import constants, drawn, replace, settle
+
+FOLDER = Path(onnx.__file__).parent / "backend/test/data/light"
+IMAGE = (1, 3, 224, 224)
+IR_VERSION = 8
+
+
+def model(name: str, inputs: Shapes) -> onnx.ModelProto:
+    """The network of a file, with the random weights."""
+    made = onnx.load(FOLDER / f"light_{name}.onnx")
+    fill(made, np.random.default_rng(0))
+    free_batch(made)
+    modernise(made, inputs)
+    settle(made, inputs)
+    return made
+
+
+def fill(model: onnx.ModelProto, rng: np.random.Generator) -> None:
+    """Put random weights in the place of the nodes that make them of one number."""
+    shapes = constants(model)
+    fillers = [node for node in model.graph.node if node.op_type == "ConstantOfShape"]
+    for node in fillers:
+        model.graph.node.remove(node)
+    replace(model, {node.output[0]: drawn(rng, shapes[node.input[0]]) for node in fillers})
+
+
+def free_batch(model: onnx.ModelProto) -> None:
+    """Have reshapes keep the number of images, which the files state as one; those of weights are carried out."""
+    known = constants(model)
+    for node in [node for node in model.graph.node if node.op_type == "Reshape"]:
+        data, shape = node.input
+        if data in known:
+            model.graph.node.remove(node)
+            replace(model, {node.output[0]: known[data].reshape(known[shape])})
+        else:
+            replace(model, {shape: np.array([0, *known[shape][1:]])})
+
+
+def modernise(model: onnx.ModelProto, inputs: Iterable[str]) -> None:
+    """Leave out constants that no node reads, and have no constant among the inputs.
+
+    The files are of a time when constants had to be inputs; an engine must then expect another value in every run.
+    """
+    model.ir_version = IR_VERSION
+    read = {name for node in model.graph.node for name in node.input}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
+    fed = [info for info in model.graph.input if info.name in inputs]
+    del model.graph.initializer[:], model.graph.input[:]
+    model.graph.initializer.extend(kept)
+    model.graph.input.extend(fed)
+
+
+NETWORKS = tuple(
+    Network(name, {source: IMAGE}, functools.partial(model, name), {"onnx": "onnx"}, small)
+    for name, source, small in (
+        ("bvlc_alexnet", "data_0", {}),
+        ("densenet121", "data_0", {"data_0": (1, 3, 64, 64)}),
+        ("inception_v1", "data_0", {}),
+        ("inception_v2", "data_0", {}),
+        ("resnet50", "gpu_0/data_0", {}),
+        ("shufflenet", "gpu_0/data_0", {}),
+        ("squeezenet", "data_0", {"data_0": (1, 3, 64, 64)}),
+        ("vgg19", "data_0", {}),
+        ("zfnet512", "gpu_0/data_0", {}),
+    )
+)

@@ -1,0 +1,120 @@
+"""ONNX models in memory: other sizes of inputs, and random weights that keep every tensor in its bounds."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from cpuconv.graph.interpret import run
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.specialise import specialise
+
+Sizes = Mapping[str, Sequence[int | str]]  # a symbol where a size is left open
+_BIAS = 0.1  # standard deviation of biases and shifts, where that of a layer's output is one
+_SPREAD = (0.5, 1.5)  # of scales
+
+
+def feed(inputs: Sizes, seed: int = 0) -> dict[str, np.ndarray]:
+    """Arrays of float32 for inputs of these shapes, unit normal."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape, np.float32) for name, shape in inputs.items()}
+
+
+def batched(inputs: Sizes, batch: int | str) -> dict[str, tuple[int | str, ...]]:
+    """The shapes with as many images, which the first axis of every input counts."""
+    return {name: (batch, *shape[1:]) for name, shape in inputs.items()}
+
+
+def sized(model: onnx.ModelProto, inputs: Sizes) -> onnx.ModelProto:
+    """The model for inputs of exactly these shapes; what it said of other tensors' shapes is left out."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    del fixed.graph.value_info[:]
+    for info in fixed.graph.input:
+        if info.name in inputs:
+            shape = info.type.tensor_type.shape
+            del shape.dim[:]
+            for size in inputs[info.name]:
+                shape.dim.add(**{"dim_param" if isinstance(size, str) else "dim_value": size})
+    for info in fixed.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    return fixed
+
+
+def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """The initialisers by name."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def replace(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
+    """Give the model these initialisers, in place of those of the same names."""
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in arrays]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+
+
+def drawn(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    """Kernels and matrices (outputs first) are normal, of He's variance; vectors are biases."""
+    scale = math.sqrt(2 / math.prod(shape[1:])) if len(shape) > 1 else _BIAS
+    return rng.standard_normal(tuple(shape), np.float32) * np.float32(scale)
+
+
+def settle(model: onnx.ModelProto, inputs: Sizes, seed: int = 0) -> None:
+    """Change the weights so that random inputs make tensors of ordinary size, as those of a trained network do.
+
+    Layer by layer, on unit normal inputs of these shapes: weights are multiplied so that what they make has a standard
+    deviation of one (Mishkin and Matas, "All you need is a good init", 2016), and statistics of batch normalisations
+    become those of their inputs. Without that, a softmax at the end of a deep network of random weights is one class
+    whatever the input is, and one after saturating activations is the same for all classes.
+    """
+    rng = np.random.default_rng(seed)
+    graph, weights = specialise(read(model), inputs), constants(model)
+    settled: dict[str, np.ndarray] = {}
+    arrays = {**graph.constants, **feed(inputs, seed)}
+    for node in graph.nodes:
+        if set(node.inputs[1:]) <= weights.keys():
+            changed = _fitting(graph, node, arrays, rng)
+            settled |= changed
+            arrays |= changed
+        arrays.update(zip(node.outputs, _outputs(graph, node, arrays), strict=True))
+    replace(model, settled)
+
+
+def _outputs(graph: Graph, node: Node, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    dtypes = [graph.value(name).dtype if name else None for name in node.outputs]
+    return run(node, [arrays.get(name) for name in node.inputs], dtypes)
+
+
+def _fitting(
+    graph: Graph, node: Node, arrays: Mapping[str, np.ndarray], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """New values of constants that the node reads."""
+    if node.op == "BatchNormalization":
+        x = arrays[node.inputs[0]]
+        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        scale = rng.uniform(*_SPREAD, x.shape[1]).astype(np.float32)
+        shift = drawn(rng, x.shape[1:2])
+        return dict(zip(node.inputs[1:], (scale, shift, x.mean(axes), x.var(axes)), strict=True))
+    if node.op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        without_bias = {name: arrays[name] for name in node.inputs[:2]}
+        spread = float(_outputs(graph, node, without_bias)[0].std())
+        return {node.inputs[1]: arrays[node.inputs[1]] / np.float32(spread)} if spread > 0 else {}
+    return {}
+
+
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Write the model to a file that is whole or not there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        onnx.save(model, part)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

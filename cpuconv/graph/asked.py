@@ -1,0 +1,84 @@
+"""The convolutions that a compiled network asks solvers for: what there is to tune."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from cpuconv.choice.model import Limits
+from cpuconv.errors import ArgumentError, must
+from cpuconv.graph import passes
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.layout import lay_out
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.specialise import bound_inputs, specialise
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.sources import Entry
+
+
+def asked(
+    source: str | os.PathLike[str],
+    threads: int,
+    batches: Sequence[int] = (),
+    inputs: Mapping[str, Sequence[int]] | None = None,
+) -> list[Entry]:
+    """Every convolution and product that `compile` of a model would ask for, fused and laid out, equal ones merged.
+
+    Parameters
+    ----------
+    source : path
+        An ONNX file.
+    threads : int
+        Of the compiled network.
+    batches : sequence of int
+        Sizes to take in turn for the first axis of inputs, where it is open; without them 1.
+    inputs : mapping of str to sequence of int, or None
+        Shapes of inputs by name, as far as the model leaves them open.
+
+    Raises
+    ------
+    ArgumentError
+        `batches` or `inputs` do not fit the model.
+    SourceError
+        The model cannot be read, or sizes stay open.
+    """
+    graph = read(source)
+    entries: dict[tuple[ConvProblem, str], Entry] = {}
+    for batch in batches or (None,):
+        name = graph.name if batch is None else f"{graph.name}, batch {batch}"
+        for problem, label in _problems(graph, threads, with_batch(graph, batch, inputs or {})):
+            known = entries.get((problem, name))
+            entries[problem, name] = (
+                Entry(problem, label, 1, name) if known is None else known._replace(count=known.count + 1)
+            )
+    return list(entries.values())
+
+
+def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the inputs of which only the first axis is open, with `batch`, or 1, there; and those stated.
+
+    Raises
+    ------
+    ArgumentError
+        A batch is given, and no input leaves it open; or shapes do not fit the model.
+    """
+    shapes = {name: tuple(sizes) for name, sizes in inputs.items()}
+    stated = len(shapes)
+    for name, value in bound_inputs(graph, inputs).items():
+        rest = value.shape[1:] if value.shape else ()
+        if value.shape and not value.concrete and all(isinstance(size, int) for size in rest):
+            shapes[name] = (batch or 1, *(int(size or 0) for size in rest))
+    if batch is not None and len(shapes) == stated:
+        raise ArgumentError(must("batches", "left out: the model fixes its batch", batch))
+    return shapes
+
+
+def _problems(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
+    rewritten, _ = passes.apply(specialise(graph, shapes))
+    laid = lay_out(rewritten, Target(current(), threads, "heuristic", Limits()))
+    for node in laid.nodes:
+        problem = getattr(node.offer.detail, "problem", None) if node.offer is not None else None
+        if problem is not None:
+            yield problem, node.node.origin or node.node.outputs[0]

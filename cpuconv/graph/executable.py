@@ -1,0 +1,312 @@
+"""A network for inputs of certain sizes, ready to run: kernels, constants, and an arena for each caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv.graph import memory, ops
+from cpuconv.graph.interpret import run
+from cpuconv.graph.ir import Node
+from cpuconv.graph.layout import Laid, Layout
+from cpuconv.graph.lowering import Call, Target
+from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
+from cpuconv.graph.place import BLOCKED, Place, image_shape
+from cpuconv.graph.program import Bound, Recording
+from cpuconv.problem.arrays import address
+from cpuconv.solvers.shared.base import Ref, Space, Step, aligned
+
+Packed = dict[tuple[str, Any], np.ndarray]
+"""What constants were packed to, by name and form: all programs of a model share it."""
+
+
+class _Constants:
+    """Arrays that a program needs at fixed addresses."""
+
+    def __init__(self, packed: Packed) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self._packed = packed
+        self._names: dict[int, str] = {}
+
+    def keep(self, array: np.ndarray) -> Ref:
+        """The address of a C-contiguous array."""
+        name = self._names.get(id(array))
+        if name is None:
+            name = self._names[id(array)] = f"constant {len(self.arrays)}"
+            self.arrays[name] = array
+        return Ref(name)
+
+    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
+        """The address of a constant in a packed form."""
+        array = self._packed.get((name, form))
+        if array is None:
+            array = self._packed[name, form] = make()
+        return self.keep(array)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one node does when the network runs.
+
+    Attributes
+    ----------
+    laid : Laid
+    steps : list[Step]
+        Kernel calls; none if the reference computes the node.
+    host : bool
+        Whether it does.
+    inputs, weights, outputs : int
+        Bytes of its operands, those that are constant as `weights`.
+    """
+
+    laid: Laid
+    steps: list[Step]
+    host: bool
+    inputs: int
+    weights: int
+    outputs: int
+
+
+class Executable:
+    """A network with fixed sizes.
+
+    Attributes
+    ----------
+    works : list[Work]
+        What runs, in order; views and what is written in place by others do not appear.
+    memory : Memory
+    constant_bytes : int
+        Of constants, packed weights among them.
+    workspace_bytes : int
+    target : Target
+    """
+
+    def __init__(self, laid: Layout, target: Target, packed: Packed) -> None:
+        self.target = target
+        self._graph = laid.graph
+        self._inputs = {name: laid.graph.value(name) for name in laid.graph.inputs}
+        self._outputs = laid.outputs
+        self._output_values = {name: laid.graph.value(value) for name, value in laid.outputs.items()}
+        self.memory = memory.plan(laid, target.isa.lanes)
+        self._constants = _Constants(packed)
+        self._forms: dict[tuple[str, str], Place] = {}
+        self.workspace_bytes = 0
+        self.works = [work for node in laid.nodes for work in self._work(node)]
+        self._fixed = {
+            name: laid.graph.constants[value] for name, value in laid.outputs.items() if value in laid.graph.constants
+        }
+        self._segments = self._record()
+        self.constant_bytes = sum(array.nbytes for array in self._constants.arrays.values())
+        self._graph = None  # type: ignore[assignment]  # raw weights are not kept beside packed ones
+        self._forms.clear()
+        self._free: list[_Context] = []
+
+    # --- building -------------------------------------------------------------------------------------------------
+
+    def _work(self, laid: Laid) -> list[Work]:
+        node = laid.node
+        if laid.offer is not None and laid.offer.view:
+            return []
+        steps = [] if laid.offer is None else self._lowered(laid)
+        if laid.offer is not None and not steps:  # written in place by others
+            return []
+        constants, places = self._graph.constants, self.memory.places
+        read = [name for name in dict.fromkeys(node.inputs) if name]
+        return [
+            Work(
+                laid,
+                steps,
+                laid.offer is None,
+                sum(places[name].size for name in read if name not in constants),
+                sum(constants[name].nbytes for name in read if name in constants),
+                sum(places[name].size for name in node.outputs if name),
+            )
+        ]
+
+    def _lowered(self, laid: Laid) -> list[Step]:
+        node = laid.node
+        assert laid.offer is not None
+        inputs = [self._operand(name, laid.reads(at)) if name else None for at, name in enumerate(node.inputs)]
+        outputs = [self.memory.places[name] for name in node.outputs if name]
+        space = Space()
+        lower = ops.TABLE[node.op].lower
+        assert lower is not None
+        steps = lower(Call(node, inputs, outputs, laid.offer, self.target, space, self._constants))
+        self.workspace_bytes = max(self.workspace_bytes, space.size)
+        return steps
+
+    def _operand(self, name: str, lies: str) -> Place:
+        """Where an input of a node lies; constants are put into the form that the node reads, once."""
+        array = self._graph.constants.get(name)
+        if array is None:
+            return self.memory.places[name]
+        if not lies:  # its elements are read here and now
+            return Place.plain(Ref("none"), array.shape, array.dtype, array)
+        place = self._forms.get((name, lies))
+        if place is None:
+            lanes = self.target.isa.lanes
+            kept = (
+                layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(lanes))
+                if lies == BLOCKED
+                else np.ascontiguousarray(array)
+            )
+            place = self._forms[name, lies] = constant_place(self._constants.keep(kept), array, lies, lanes)
+        return place
+
+    def _record(self) -> list[Recording | _Host]:
+        """Runs of kernel calls, with the nodes between them that references compute."""
+        segments: list[Recording | _Host] = []
+        steps: list[Step] = []
+        for work in self.works:
+            if not work.host:
+                steps += work.steps
+                continue
+            if steps:
+                segments.append(Recording(steps, self.target.threads))
+                steps = []
+            segments.append(self._host(work.laid.node))
+        if steps or not segments:
+            segments.append(Recording(steps, self.target.threads))
+        return segments
+
+    def _host(self, node: Node) -> _Host:
+        operands = [
+            None if not name else self._graph.constants.get(name, self.memory.places.get(name)) for name in node.inputs
+        ]
+        outputs = [self.memory.places[name] if name else None for name in node.outputs]
+        return _Host(node, operands, outputs)
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Compute the outputs, into the given arrays; several threads may do so at once.
+
+        Parameters
+        ----------
+        arrays, outputs : sequence of numpy.ndarray
+            In the order of the network's inputs and outputs, C-contiguous, of the right shapes and dtypes.
+        """
+        try:
+            context = self._free.pop()
+        except IndexError:
+            context = _Context(self, self._segments)
+        context.point(arrays, outputs)
+        context.run()
+        for output, array in self._fixed_outputs(outputs):
+            output[...] = array
+        context.release()
+        self._free.append(context)
+
+    def _fixed_outputs(self, outputs: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Outputs of the network that are constants."""
+        if not self._fixed:
+            return []
+        return [
+            (out, self._fixed[name]) for name, out in zip(self._outputs, outputs, strict=True) if name in self._fixed
+        ]
+
+    def time_works(
+        self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of each work in each run, (runs, works), and of whole runs (runs): both are measured in turns."""
+        single: list[Recording | _Host] = [
+            self._host_of[id(work)] if work.host else Recording(work.steps, self.target.threads) for work in self.works
+        ]
+        apart, whole = _Context(self, single), _Context(self, self._segments)
+        for context in (apart, whole):
+            context.point(arrays, outputs)
+            context.run()
+        seconds, totals = np.zeros((runs, len(single))), np.zeros(runs)
+        for turn in range(runs):
+            for at, segment in enumerate(apart.segments):
+                start = time.perf_counter()
+                segment()
+                seconds[turn, at] = time.perf_counter() - start
+            start = time.perf_counter()
+            whole.run()
+            totals[turn] = time.perf_counter() - start
+        return seconds, totals
+
+    @property
+    def _host_of(self) -> dict[int, _Host]:
+        hosts = iter(segment for segment in self._segments if isinstance(segment, _Host))
+        return {id(work): next(hosts) for work in self.works if work.host}
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Shape and dtype of each input, as `Value`."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Mapping[str, Any]:
+        """Shape and dtype of each output, as `Value`."""
+        return self._output_values
+
+    @property
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """Arrays at fixed addresses, by base."""
+        return self._constants.arrays
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A node that its reference computes between kernels."""
+
+    node: Node
+    inputs: list[Any]  # a constant's array, a place, or None
+    outputs: list[Place | None]
+
+
+class _Context:
+    """One caller's arena, and the segments bound to it."""
+
+    def __init__(self, executable: Executable, segments: Sequence[Recording | _Host]) -> None:
+        self._arena = aligned(executable.memory.arena + 64, np.uint8)
+        self._workspace = aligned(executable.workspace_bytes + 64, np.uint8)
+        fixed = {name: address(array) for name, array in executable.constants.items()}
+        fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
+        self._bound = [segment.bind(fixed) if isinstance(segment, Recording) else segment for segment in segments]
+        self._late: dict[str, np.ndarray] = {}
+        self.segments = [
+            part.run if isinstance(part, Bound) else self._call(part)  # what runs one after the other
+            for part in self._bound
+        ]
+
+    def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Give the next run its arrays."""
+        late = {f"input {at}": array for at, array in enumerate(arrays)}
+        late |= {f"output {at}": array for at, array in enumerate(outputs)}
+        for part in self._bound:
+            if isinstance(part, Bound):
+                for base, array in late.items():
+                    part.point(base, address(array))
+        self._late = late
+
+    def run(self) -> None:
+        """Run all segments."""
+        for segment in self.segments:
+            segment()
+
+    def release(self) -> None:
+        """Let go of the caller's arrays."""
+        self._late = {}
+
+    def _call(self, host: _Host) -> Callable[[], None]:
+        def call() -> None:
+            arrays = [self._view(item) if isinstance(item, Place) else item for item in host.inputs]
+            dtypes = [None if place is None else place.dtype for place in host.outputs]
+            for place, result in zip(host.outputs, run(host.node, arrays, dtypes), strict=False):
+                if place is not None:
+                    self._view(place)[...] = result
+
+        return call
+
+    def _view(self, place: Place) -> np.ndarray:
+        """The elements at a place."""
+        memory = self._arena if place.ref.name == ARENA else self._late[place.ref.name].reshape(-1).view(np.uint8)
+        return np.ndarray(place.shape, place.dtype, memory, place.ref.offset, place.strides)

@@ -1,0 +1,153 @@
+"""What became of a network: rewrites, layouts and algorithms, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from cpuconv.choice.model import Choice
+from cpuconv.graph.executable import Executable
+from cpuconv.graph.layout import Laid, Layout
+from cpuconv.graph.passes import Note
+
+COPY = "Copy"
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator.
+
+    Attributes
+    ----------
+    name, op : str
+        What the model calls the node, and its operator.
+    layouts : str
+        How its inputs and outputs lie.
+    algorithm : str
+        Of a convolution or product; "view" where nothing runs, "reference" where NumPy computes it.
+    decided_by : str
+        What chose the algorithm; "" where there is no choice.
+    shape : tuple of int
+        Of the first output.
+    """
+
+    name: str
+    op: str
+    layouts: str
+    algorithm: str
+    decided_by: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Prints itself; `to_dict` gives the same as plain values.
+
+    Attributes
+    ----------
+    name : str
+    operators : list of OperatorRow
+    rewrites : list of (str, str)
+        Pass, and what it did.
+    reorders : int
+        Copies that only change how a tensor lies.
+    arena_bytes : int
+        Of values while the network runs, for each caller.
+    unshared_bytes : int
+        What they would take if no two shared memory.
+    constant_bytes : int
+        Packed weights and other constants.
+    workspace_bytes : int
+        For each caller.
+    exact : bool
+        Whether no other layouts are cheaper by the model.
+    """
+
+    name: str
+    operators: list[OperatorRow]
+    rewrites: list[tuple[str, str]]
+    reorders: int
+    arena_bytes: int
+    unshared_bytes: int
+    constant_bytes: int
+    workspace_bytes: int
+    exact: bool
+
+    @classmethod
+    def of(cls, name: str, laid: Layout, executable: Executable, notes: Sequence[Note]) -> Explanation:
+        """Of a network that was laid out and built."""
+        rows = []
+        for node in laid.nodes:
+            shape = laid.graph.value(next(filter(None, node.node.outputs))).shape or ()
+            sizes = tuple(int(size or 0) for size in shape)
+            label = node.node.origin or next(filter(None, node.node.outputs))
+            rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
+        memory = executable.memory
+        return cls(
+            name,
+            rows,
+            [(note.name, note.text) for note in notes],
+            sum(row.op == COPY for row in rows),
+            memory.arena,
+            memory.unshared,
+            executable.constant_bytes,
+            executable.workspace_bytes,
+            laid.exact,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        heads = ("operator", "kind", "shape", "layouts", "algorithm", "decided by")
+        table = [
+            (row.name, row.op, "x".join(map(str, row.shape)), row.layouts, row.algorithm, row.decided_by)
+            for row in self.operators
+        ]
+        lines = [
+            f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
+            f"{self.reorders} of them reorders; layouts {'are the cheapest' if self.exact else 'are near the cheapest'}"
+            " by the model",
+            f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), constants and packed "
+            f"weights {_megabytes(self.constant_bytes)}, workspace {_megabytes(self.workspace_bytes)}",
+            "",
+            tabulate(table, heads, disable_numparse=True),
+        ]
+        if self.rewrites:
+            lines += ["", tabulate(self.rewrites, ("pass", "what it did"), disable_numparse=True)]
+        return "\n".join(lines)
+
+
+def forms(laid: Laid) -> str:
+    """How the operands of a node lie: ``blocked, dense -> blocked``."""
+    if laid.offer is None:
+        return "dense -> dense"
+    inputs = ", ".join(dict.fromkeys(filter(None, laid.offer.inputs)))
+    return f"{inputs} -> {', '.join(dict.fromkeys(laid.offer.outputs))}"
+
+
+def algorithm(laid: Laid) -> str:
+    """What computes a node, as far as there is a choice."""
+    if laid.offer is None:
+        return "reference"
+    choice = choice_of(laid)
+    return "view" if laid.offer.view else "" if choice is None else str(choice.candidate)
+
+
+def decided_by(laid: Laid) -> str:
+    """What chose the algorithm of a node."""
+    choice = choice_of(laid)
+    return "" if choice is None else choice.decided_by
+
+
+def choice_of(laid: Laid) -> Choice | None:
+    """The choice of a convolution's algorithm, which its offer holds."""
+    return getattr(laid.offer.detail, "choice", None) if laid.offer is not None else None
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f} MB"

@@ -1,0 +1,38 @@
+"""How poolings and reductions make one vector of many: emitters of the step from two to one, and loops of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cpuconv.isa.vector import I64, Vector
+
+Fold = Callable[[Vector, Any, Any], Any]
+
+FOLDS: dict[str, Fold] = {"sum": Vector.add, "max": Vector.largest, "min": Vector.smallest}
+
+
+def repeat(
+    vec: Vector, first: Any, last: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+) -> Any:
+    """Emit `for index in range(first, last): values = body(index, values)`, possibly empty; gives the last values.
+
+    `first` and `last` are i64 values.
+    """
+    builder = vec.builder
+    entry = builder.block
+    head, inside, done = (builder.append_basic_block(name) for name in ("head", "body", "done"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    phis = [builder.phi(value.type) for value in (first, *values)]
+    for phi, value in zip(phis, (first, *values), strict=True):
+        phi.add_incoming(value, entry)
+    index, *current = phis
+    builder.cbranch(builder.icmp_signed("<", index, last), inside, done)
+    builder.position_at_end(inside)
+    following = [builder.add(index, I64(1)), *body(index, list(current))]
+    for phi, value in zip(phis, following, strict=True):
+        phi.add_incoming(value, builder.block)
+    builder.branch(head)
+    builder.position_at_end(done)
+    return current

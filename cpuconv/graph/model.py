@@ -1,0 +1,276 @@
+"""A network, ready to run: its programs by sizes of inputs, and what callers hand over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph import passes
+from cpuconv.graph.executable import Executable, Packed
+from cpuconv.graph.explain import Explanation
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.layout import lay_out
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.passes import Note
+from cpuconv.graph.profile import Profile, profile
+from cpuconv.graph.specialise import bound_inputs, specialise
+from cpuconv.problem.arrays import as_float32_view
+from cpuconv.solvers.shared.base import aligned
+
+_FLOAT32 = np.dtype(np.float32)
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a network.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of (int, str or None), or None
+        Sizes; a symbol, or None, where the model leaves one open. None: not even the rank is known.
+    dtype : numpy.dtype or None
+        None: not known before sizes are.
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: np.dtype | None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {Value(self.shape, self.dtype)}"
+
+
+class Model:
+    """A network; made by `cpuconv.compile`. Several threads may run it at once.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of Port
+        Names, shapes (symbols kept) and dtypes.
+    threads : int
+        Most threads of a run.
+    """
+
+    def __init__(
+        self, graph: Graph, target: Target, shapes: Mapping[str, Sequence[int]], options: Rewriting | None = None
+    ) -> None:
+        self._known = bound_inputs(graph, shapes)
+        self._name, self._target, self._options = graph.name, target, options or Rewriting()
+        self._graph: Graph | None = graph
+        self.threads = target.threads
+        self.inputs = tuple(_port(name, value) for name, value in self._known.items())
+        self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
+        self._packed: Packed = {}
+        self._made: dict[Shapes, _Made] = {}
+        self._making = threading.Lock()
+        if all(value.concrete for value in self._known.values()):
+            made = self._for(self._fixed_shapes())
+            self.outputs = tuple(_port(name, value) for name, value in made.executable.outputs.items())
+
+    def __repr__(self) -> str:
+        ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
+        return f"<cpuconv.Model {self._name}: {ends[0]} -> {ends[1]}>"
+
+    def __call__(self, x: Any) -> Any:
+        """The result for a network of one input: an array if it has one output, else a dict of them.
+
+        Raises
+        ------
+        ArgumentError
+            The network has another number of inputs.
+        """
+        if len(self.inputs) != 1:
+            names = ", ".join(port.name for port in self.inputs)
+            raise ArgumentError(must("x", f"a dict of {names}, given to run()", "one array"))
+        results = self.run({self.inputs[0].name: x})
+        return next(iter(results.values())) if len(results) == 1 else results
+
+    def run(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Run the network.
+
+        Parameters
+        ----------
+        feed : mapping of str to array
+            An array for each input, of its shape and dtype. One that is not C-contiguous is copied.
+        out : mapping of str to numpy.ndarray, or None
+            C-contiguous arrays for some outputs, which overlap no input; the others are made.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            The outputs by name.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A feed or an output array has a wrong name, rank, size or dtype; the message names it.
+        """
+        arrays = self._fed(feed)
+        made = self._for(tuple(array.shape for array in arrays))
+        outputs = _outputs(made.executable, out or {}, arrays)
+        made.executable.run(arrays, list(outputs.values()))
+        return outputs
+
+    def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
+        """Time each operator alone, and whole runs.
+
+        Parameters
+        ----------
+        feed : mapping of str to array
+            As for `run`.
+        runs : int
+            How often each is timed; medians are reported.
+        """
+        if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
+            raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
+        arrays = self._fed(feed)
+        made = self._for(tuple(array.shape for array in arrays))
+        return profile(made.executable, arrays, list(_outputs(made.executable, {}, arrays).values()), int(runs))
+
+    def explain(self) -> Explanation:
+        """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
+
+        It is of the sizes that the model states or that ran last.
+
+        Raises
+        ------
+        SourceError
+            Sizes are open, and nothing has run yet.
+        """
+        made = next(reversed(self._made.values()), None)
+        return self._for(self._fixed_shapes()).explanation if made is None else made.explanation
+
+    # --- programs by sizes ----------------------------------------------------------------------------------------
+
+    def _fed(self, feed: Mapping[str, Any]) -> list[np.ndarray]:
+        """The arrays of a feed, in order, checked as far as the model states them."""
+        if not isinstance(feed, Mapping):
+            raise ArgumentTypeError(must("feed", "a dict of arrays by input name", f"a {type(feed).__name__}"))
+        names = [port.name for port in self.inputs]
+        for name in feed:
+            if name not in names:
+                raise ArgumentError(must("feed", f"arrays for {', '.join(names) or 'nothing'}", f"one for {name!r}"))
+        for name in names:
+            if name not in feed:
+                raise ArgumentError(must("feed", f"arrays for {', '.join(names)}", f"without {name!r}"))
+        return [_array(port, feed[port.name]) for port in self.inputs]
+
+    def _fixed_shapes(self) -> Shapes:
+        """The sizes of the inputs, where model and arguments state them all.
+
+        Raises
+        ------
+        SourceError
+            Some are open.
+        """
+        for name, value in self._known.items():
+            if not value.concrete:
+                expected = "of fixed sizes: run the model first, or state them in 'input_shapes'"
+                raise SourceError(must(name, expected, value))
+        return tuple(_sizes(value) for value in self._known.values())
+
+    def _for(self, shapes: Shapes) -> _Made:
+        """The program for inputs of these shapes; made at first use."""
+        made = self._made.get(shapes)
+        if made is not None:
+            return made
+        with self._making:
+            made = self._made.get(shapes)
+            if made is None:
+                made = self._made[shapes] = self._make(shapes)
+        return made
+
+    def _make(self, shapes: Shapes) -> _Made:
+        named = dict(zip(self._known, shapes, strict=True))
+        if self._graph is None:  # all sizes are fixed, and the program is made
+            (fixed,) = self._made
+            wrong = next(name for (name, sizes), own in zip(named.items(), fixed, strict=True) if sizes != own)
+            raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {_sizes(self._known[wrong])}", named[wrong]))
+        for name, value in self._known.items():
+            if not value.fits(named[name]):
+                raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
+        graph, notes = rewritten(self._graph, named, self._options)
+        laid = lay_out(graph, self._target)
+        executable = Executable(laid, self._target, self._packed)
+        if all(value.concrete for value in self._known.values()):
+            self._graph = None  # raw weights are not kept beside packed ones
+        return _Made(executable, Explanation.of(self._name, laid, executable, notes))
+
+
+def _sizes(value: Value) -> tuple[int, ...]:
+    return tuple(int(size) for size in value.shape or () if size is not None)
+
+
+def _port(name: str, value: Value) -> Port:
+    return Port(name, value.shape, value.dtype)
+
+
+def _array(port: Port, given: Any) -> np.ndarray:
+    """An array for an input, C-contiguous."""
+    name = f"feed[{port.name!r}]"
+    if port.dtype == _FLOAT32:
+        array = as_float32_view(given, name)
+    else:
+        array = given if isinstance(given, np.ndarray) else np.asarray(given)
+        if array.dtype != port.dtype:
+            raise ArgumentTypeError(must(name, f"of dtype {port.dtype}", array.dtype))
+    if port.shape is not None and array.ndim != len(port.shape):
+        raise ArgumentError(must(name, f"of rank {len(port.shape)}", f"of rank {array.ndim}, {array.shape}"))
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _outputs(
+    executable: Executable, out: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """An array for each output: those given, checked, and new ones."""
+    for name in out:
+        if name not in executable.outputs:
+            raise ArgumentError(must("out", f"arrays for {', '.join(executable.outputs)}", f"one for {name!r}"))
+    return {
+        name: _checked(name, out[name], value, inputs) if name in out else aligned(_sizes(value), value.dtype)
+        for name, value in executable.outputs.items()
+    }
+
+
+def _checked(name: str, array: np.ndarray, value: Value, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """An array that an output can be written to."""
+    label = f"out[{name!r}]"
+    if not isinstance(array, np.ndarray) or array.dtype != value.dtype:
+        raise ArgumentTypeError(
+            must(label, f"a NumPy array of {value.dtype}", getattr(array, "dtype", type(array).__name__))
+        )
+    if array.shape != _sizes(value):
+        raise ArgumentError(must(label, f"of shape {_sizes(value)}", array.shape))
+    if not array.flags.carray:
+        raise ArgumentError(must(label, "writable and C-contiguous", f"of strides {array.strides}"))
+    if any(np.may_share_memory(array, other) for other in inputs):
+        raise ArgumentError(must(label, "memory of its own", "memory that an input occupies"))
+    return array
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """What decides how a graph is rewritten."""
+
+    strict: bool = False
+    skip_passes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A program, and how it came about."""
+
+    executable: Executable
+    explanation: Explanation
+
+
+def rewritten(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting) -> tuple[Graph, list[Note]]:
+    """The graph for inputs of these shapes, after all passes, and what they did."""
+    return passes.apply(specialise(graph, shapes, strict=options.strict), options.skip_passes)

@@ -1,0 +1,267 @@
+"""Elementwise operators as expressions: one table of forms, from which offers and kernel calls of all of them follow.
+
+`Elementwise` is an operator of our own, any expression of any number of operands; the pass of the same name makes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, elementwise_steps
+from cpuconv.graph.kernels.expression import Constant, Expression, Operand, apply
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast
+from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
+from cpuconv.solvers.shared.base import Step
+
+Form = Callable[..., Expression]  # of the node and its operands; None: left out
+
+# --- forms ----------------------------------------------------------------------------------------------------------
+
+
+def _plain(function: str) -> Form:
+    """A function of the kernels' own."""
+    return lambda node, *operands: apply(function, *operands)
+
+
+def _folded(function: str) -> Form:
+    """A function of two operands applied to any number of them, from the left."""
+    return lambda node, *operands: reduce(lambda a, b: apply(function, a, b), operands)
+
+
+def _mean(node: Node, *operands: Expression) -> Expression:
+    return apply("div", _folded("add")(node, *operands), len(operands))
+
+
+def _between(x: Expression, low: Expression | float | None, high: Expression | float | None) -> Expression:
+    """min(max(x, low), high)."""
+    x = x if low is None else apply("max", x, low)
+    return x if high is None else apply("min", x, high)
+
+
+def _clip(node: Node, x: Expression, low: Expression | None = None, high: Expression | None = None) -> Expression:
+    return _between(x, low, high)
+
+
+def _leaky_relu(node: Node, x: Expression) -> Expression:
+    return apply("prelu", x, node["alpha"])
+
+
+def _above(node: Node, x: Expression) -> Expression:
+    return apply("above", x, node["alpha"])
+
+
+def _elu(node: Node, x: Expression) -> Expression:
+    """x above 0, alpha (e^x - 1) below."""
+    below = apply("mul", node["alpha"], apply("expm1", apply("min", x, 0)))
+    return apply("add", apply("max", x, 0), below)
+
+
+def _selu(node: Node, x: Expression) -> Expression:
+    return apply("mul", node["gamma"], _elu(node, x))
+
+
+def _celu(node: Node, x: Expression) -> Expression:
+    below = apply("mul", node["alpha"], apply("expm1", apply("div", x, node["alpha"])))
+    return apply("add", apply("max", x, 0), apply("min", below, 0))
+
+
+def _linear_gate(x: Expression, alpha: float, beta: float) -> Expression:
+    return _between(apply("add", apply("mul", x, alpha), beta), 0, 1)
+
+
+def _swish(node: Node, x: Expression) -> Expression:
+    return apply("mul", x, apply("sigmoid", x if node["alpha"] == 1 else apply("mul", x, node["alpha"])))
+
+
+def _gelu(node: Node, x: Expression) -> Expression:
+    return apply("gelu_tanh" if node["approximate"] == "tanh" else "gelu", x)
+
+
+def _softsign(node: Node, x: Expression) -> Expression:
+    return apply("div", x, apply("add", apply("abs", x), 1))
+
+
+def _pow(node: Node, x: Expression, y: Expression) -> Expression:
+    """Small whole and half powers by products and roots."""
+    power = y.value if isinstance(y, Constant) else math.nan
+    if 0 < abs(power) <= 16 and 2 * power == int(2 * power) and (power == int(power) or abs(power) == 0.5):
+        made = apply("sqrt", x) if abs(power) == 0.5 else _times(x, int(abs(power)))
+        return made if power > 0 else apply("div", 1, made)
+    return apply("pow", x, y)
+
+
+def _times(x: Expression, count: int) -> Expression:
+    """x to the power of `count`, by squares."""
+    if count == 1:
+        return x
+    if count % 2:
+        return apply("mul", x, _times(x, count - 1))
+    half = _times(x, count // 2)
+    return apply("mul", half, half)
+
+
+FORMS: dict[str, Form] = {
+    "Elementwise": lambda node, *operands: node["expression"].substituted(operands),
+    # activations
+    "Relu": lambda node, x: apply("max", x, 0),
+    "Clip": _clip,
+    "LeakyRelu": _leaky_relu,
+    "PRelu": _plain("prelu"),
+    "ThresholdedRelu": _above,
+    "Elu": _elu,
+    "Selu": _selu,
+    "Celu": _celu,
+    "Sigmoid": _plain("sigmoid"),
+    "HardSigmoid": lambda node, x: _linear_gate(x, node["alpha"], node["beta"]),
+    "HardSwish": lambda node, x: apply("mul", x, _linear_gate(x, 1 / 6, 0.5)),
+    "Tanh": _plain("tanh"),
+    "Softplus": _plain("softplus"),
+    "Softsign": _softsign,
+    "Mish": _plain("mish"),
+    "Swish": _swish,
+    "Gelu": _gelu,
+    # arithmetic
+    "Add": _plain("add"),
+    "Sub": _plain("sub"),
+    "Mul": _plain("mul"),
+    "Div": _plain("div"),
+    "Pow": _pow,
+    "Min": _folded("min"),
+    "Max": _folded("max"),
+    "Sum": _folded("add"),
+    "Mean": _mean,
+    "Neg": _plain("neg"),
+    "Abs": _plain("abs"),
+    "Reciprocal": lambda node, x: apply("div", 1, x),
+    "Sqrt": _plain("sqrt"),
+    "Exp": _plain("exp"),
+    "Log": _plain("log"),
+    "Erf": _plain("erf"),
+    "Floor": _plain("floor"),
+    "Ceil": _plain("ceil"),
+    "Round": _plain("round"),
+}
+"""What operators are as expressions of their operands."""
+
+
+def expression_of(node: Node, inputs: Inputs) -> Expression | None:
+    """A node as an expression of its inputs by position, single numbers that are known beforehand being constants.
+
+    None where it is none of `FORMS`, reads other than float32 or nothing at all, or too many operands.
+    """
+    form = FORMS.get(node.op)
+    if form is None:
+        return None
+    tree = form(node, *map(_operand, range(len(inputs)), inputs))
+    if not 0 < len(tree.operands) <= MOST_OPERANDS:
+        return None
+    return tree if all(inputs[position].dtype == FLOAT32 for position in tree.operands) else None
+
+
+def _operand(position: int, value: Value | None) -> Expression | None:
+    if value is None:
+        return None
+    if value.array is not None and value.array.size == 1 and not np.isnan(value.array).any():
+        return Constant(float(value.array.reshape(())))
+    return Operand(position)
+
+
+# --- offers ---------------------------------------------------------------------------------------------------------
+
+
+def _all_channels(value: Any, shape: Sequence[int]) -> bool:
+    """Whether an operand of an output (N, C, …) has numbers of its own for each channel."""
+    rank, own = len(shape), len(value.shape)
+    return own == rank and (shape[1] == 1 or value.shape[1] > 1) or own == rank - 1 and value.shape[0] > 1
+
+
+def _blockable(value: Any, shape: Sequence[int]) -> bool:
+    """Whether such an operand can be read beside others in channel blocks: known ones are laid out beforehand."""
+    return not _all_channels(value, shape) or value.array is not None or len(value.shape) == len(shape)
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    tree = expression_of(node, inputs)
+    if tree is None:
+        return []
+    shape: Any = broadcast(node, inputs)[0].shape
+    if 0 in shape:
+        return []
+    read = {position: inputs[position] for position in tree.operands}
+    size = FLOAT32.itemsize * (math.prod(shape) + sum(math.prod(value.shape) for value in read.values()))
+    seconds = target.moving(size) + target.computing(tree.cost * math.prod(shape))
+
+    def offer(full: str, lies: str) -> Offer:
+        """`full`: how operands of all channels lie."""
+        ways = [
+            ""
+            if at not in read or read[at].array is not None
+            else full
+            if full and _all_channels(read[at], shape)
+            else STRIDED
+            for at in range(len(inputs))
+        ]
+        return Offer(tuple(ways), (lies,), seconds)
+
+    offers = [offer("", DENSE)]
+    if len(shape) in (3, 4) and all(_blockable(value, shape) for value in read.values()):
+        blocked = offer(BLOCKED, BLOCKED)
+        if BLOCKED in blocked.inputs:
+            offers.append(blocked)
+    return offers
+
+
+# --- lowering -------------------------------------------------------------------------------------------------------
+
+
+def _lower(call: Call) -> list[Step]:
+    (output,) = call.outputs
+    values = [place and Value(place.shape, place.dtype, place.array) for place in call.inputs]
+    tree = expression_of(call.node, values)
+    assert tree is not None
+    read = {position: at for at, position in enumerate(tree.operands)}
+    operands = [_place(call, position, output) for position in read]
+    tree = tree.substituted({position: Operand(at) for position, at in read.items()})
+    return elementwise_steps(call.target, tree, output, operands)
+
+
+def _place(call: Call, position: int, output: Place) -> Place:
+    """Where an operand lies; one that is known beforehand is packed to lie as the output does."""
+    place = call.inputs[position]
+    assert place is not None
+    array = place.array
+    if array is None:
+        return place
+    name, block = call.node.inputs[position], output.block
+    if block == 1 or not _all_channels(place, output.shape):
+        return Place.plain(call.constants.packed(name, "plain", lambda: np.ascontiguousarray(array)), place.shape)
+    shape = (1,) * (len(output.shape) - len(place.shape)) + place.shape
+
+    def pack() -> np.ndarray:
+        packed = layouts.from_nchw(array.reshape(image_shape(shape)), layouts.blocked(block))
+        return np.ascontiguousarray(packed).reshape(blocked_shape(shape, block))
+
+    return Place.blocked(call.constants.packed(name, ("blocked", shape, block), pack), shape, block)
+
+
+def native(*rows: Op) -> tuple[Op, ...]:
+    """Rows of a family with offers and kernel calls for those that `FORMS` has."""
+    return tuple(replace(op, offers=_offers, lower=_lower, in_place=True) if op.name in FORMS else op for op in rows)
+
+
+def _evaluate(node: Node, arrays: Arrays) -> np.ndarray:
+    """The expression's meaning; operands that it does not read count for the shape."""
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return np.broadcast_to(node["expression"].evaluate(arrays), shape)
+
+
+OPS = native(Op("Elementwise", broadcast, _evaluate, {"expression": REQUIRED}))

@@ -1,0 +1,44 @@
+"""Kernels over planes in channel blocks: which tensors they take, what they cost, and folds of whole planes."""
+
+from __future__ import annotations
+
+import math
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.spatial import planes_step
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.base import Inputs
+from cpuconv.graph.place import BLOCKED, FLOAT32, blocked_shape
+from cpuconv.solvers.shared.base import FLOAT, Step
+
+
+def is_image(value: Value | None) -> bool:
+    """Whether a tensor can lie in channel blocks: (N, C, H, W) or (N, C, W) of float32, not empty."""
+    shape = (value and value.shape) or ()
+    return value is not None and value.dtype == FLOAT32 and len(shape) in (3, 4) and 0 not in shape
+
+
+def floats(value: Value, target: Target) -> int:
+    """Floats of a tensor in channel blocks, lanes without a channel included."""
+    return math.prod(map(int, blocked_shape(value.shape, target.isa.lanes)))  # type: ignore[arg-type]  # concrete
+
+
+def blocked_offer(node: Node, x: Value, y: Value, target: Target, operations: float) -> list[Offer]:
+    """From channel blocks to channel blocks by so many operations on floats; other inputs are known beforehand."""
+    moved = FLOAT * (floats(x, target) + floats(y, target))
+    seconds = max(target.moving(moved), target.computing(operations))
+    return [Offer((BLOCKED, *[""] * (len(node.inputs) - 1)), (BLOCKED,), seconds)]
+
+
+def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[Offer]:
+    """Each plane of the first input folded to one pixel of `y`."""
+    x = inputs[0]
+    return blocked_offer(node, x, y, target, floats(x, target)) if is_image(x) else []
+
+
+def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
+    """Each plane of the first input folded to one pixel of the output, divided by its size for the `mean`."""
+    x, y = call.inputs[0], call.outputs[0]
+    assert x is not None
+    factor = 1 / math.prod(x.shape[2:]) if mean else None
+    return [planes_step(call.target.isa, x, y, fold, factor, call.target.parts(x.size))]

@@ -1,0 +1,78 @@
+"""Rewrites of specialised graphs, one a file, each with the pattern and the reason why the result is equal.
+
+`PASSES` gives their order and names; a name that occurs twice runs twice. Each can be switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.passes import (
+    affine,
+    common,
+    decomposed,
+    elementwise,
+    epilogues,
+    equal_constants,
+    forms,
+    formulas,
+    hard_sigmoids,
+    linear,
+    noops,
+    pads,
+    transposed,
+    views,
+    weights,
+)
+from cpuconv.graph.passes.notes import Note, changes
+
+__all__ = ["NAMES", "PASSES", "Note", "apply"]
+
+PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
+    ("noops", noops.run),
+    ("formulas", formulas.run),
+    ("forms", forms.run),
+    ("decomposed", decomposed.run),
+    ("linear", linear.run),
+    ("weights", weights.run),
+    ("hard_sigmoids", hard_sigmoids.run),
+    ("weights", weights.run),
+    ("affine", affine.run),
+    ("transposed", transposed.run),
+    ("views", views.run),
+    ("noops", noops.run),
+    ("equal_constants", equal_constants.run),
+    ("common", common.run),
+    ("pads", pads.run),
+    ("epilogues", epilogues.run),
+    ("elementwise", elementwise.run),
+)
+NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
+
+
+def apply(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
+    """The graph after all rewrites, and what they did.
+
+    Parameters
+    ----------
+    graph : Graph
+        What `specialise` returned.
+    skip : Collection[str]
+        Names of rewrites to leave out.
+
+    Raises
+    ------
+    ArgumentError
+        There is no rewrite of a name in `skip`.
+    """
+    for name in skip:
+        if name not in NAMES:
+            raise ArgumentError(must("skip", f"names of rewrites ({', '.join(NAMES)})", repr(name)))
+    notes = []
+    for name, run in PASSES:
+        if name not in skip:
+            before, graph = graph, run(graph)
+            notes += changes(name, before, graph)
+    return graph, notes

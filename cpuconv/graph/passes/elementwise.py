@@ -1,0 +1,100 @@
+"""Chains and trees of elementwise operators become one `Elementwise` operator.
+
+Pattern: an elementwise node reads a value that another one computes, that nothing else reads and no caller gets. Why
+the result is equal: both compute each element from the elements at the same place of their broadcast operands, so the
+second function of the first one's result is a function of these operands, and the expression is that function. It only
+skips rounding the value between them to memory. A value of fewer elements than the result would be computed anew
+wherever it is broadcast to: that is done where it costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.kernels.elementwise import MOST_OPERANDS
+from cpuconv.graph.kernels.expression import Expression, Operand
+from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.elementwise import expression_of
+
+_CHEAP = 4  # vector instructions that may be repeated for every element of a larger result
+_MOST_NODES = 32  # of an expression
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Nodes as one expression of the values `names`, by position; the last node's output is its value."""
+
+    nodes: tuple[Node, ...]
+    names: tuple[str, ...]
+    tree: Expression
+
+    @property
+    def output(self) -> str:
+        return self.nodes[-1].outputs[0]
+
+    def absorbing(self, producer: _Piece) -> _Piece:
+        """The piece with the expression of one of its operands in the place of that operand."""
+        own = [name for name in self.names if name != producer.output]
+        names = tuple(dict.fromkeys([*own, *producer.names]))
+        operands: dict[str, Expression] = {name: Operand(at) for at, name in enumerate(names)}
+        operands[producer.output] = producer.tree.substituted([operands[name] for name in producer.names])
+        tree = self.tree.substituted([operands[name] for name in self.names])
+        return _Piece((*producer.nodes, *self.nodes), names, tree)
+
+    def merged(self) -> Node:
+        """One node that computes it."""
+        last = self.nodes[-1]
+        return TABLE["Elementwise"].node(self.names, last.outputs, last.origin, expression=self.tree)
+
+
+def run(graph: Graph) -> Graph:
+    """The graph with trees of elementwise nodes merged, as far as their operands are few.
+
+    Parameters
+    ----------
+    graph : Graph
+        Specialised: every shape is known.
+    """
+    pieces: dict[str, _Piece] = {}  # by output, those not absorbed by others
+    for node in graph.nodes:
+        piece = _piece(graph, node)
+        while piece is not None:
+            pieces[piece.output] = piece
+            producer = _absorbable(graph, piece, pieces)
+            piece = producer and piece.absorbing(pieces.pop(producer.output))
+    trees = [piece for piece in pieces.values() if len(piece.nodes) > 1]
+    old = [node for piece in trees for node in piece.nodes]
+    return graph.replaced(old, [piece.merged() for piece in trees]) if trees else graph
+
+
+def _piece(graph: Graph, node: Node) -> _Piece | None:
+    """A single node, if it is elementwise."""
+    inputs = graph.operands(node)
+    tree = None if node.meaning is not None else expression_of(node, inputs)
+    if tree is None:
+        return None
+    read = {position: node.inputs[position] for position in tree.operands}
+    names = tuple(dict.fromkeys(read.values()))
+    shapes = [graph.value(name).shape for name in names]
+    if None in shapes or np.broadcast_shapes(*shapes) != graph.value(node.outputs[0]).shape:  # type: ignore[arg-type]
+        return None  # an operand that became a number has axes of its own
+    return _Piece((node,), names, tree.substituted({at: Operand(names.index(name)) for at, name in read.items()}))
+
+
+def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _Piece | None:
+    """One of the pieces that can go into this one: it alone reads it."""
+    for name in piece.names:
+        producer = pieces.get(name)
+        if producer is None or name in graph.outputs or not {*graph.users(name)} <= {*piece.nodes}:
+            continue
+        same = graph.value(name).shape == graph.value(piece.output).shape
+        if not same and producer.tree.cost > _CHEAP:
+            continue
+        made = piece.absorbing(producer)
+        if len(made.names) <= MOST_OPERANDS and len(made.tree.nodes) <= _MOST_NODES:
+            return producer
+    return None

@@ -1,0 +1,57 @@
+"""Products with a constant matrix become Linear.
+
+Patterns: MatMul(x, W), x of two axes or more; Gemm(A, W, C) with A as it is and C absent or a constant that does not
+vary over rows. alpha, beta and the transposition go into the constants, in float64, rounded once: equal up to rounding,
+in every bit where alpha and beta are 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, is_float, operand, per_channel, rewritten, shape_of
+
+
+def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
+    return array if factor == 1 else (array.astype(np.float64) * factor).astype(array.dtype)
+
+
+def _matmul(graph: Graph, node: Node) -> Rewrite | None:
+    shape, matrix = shape_of(graph, node.inputs[0]), constant(graph, node.inputs[1])
+    if matrix is None or matrix.ndim < 2 or len(shape) < max(2, matrix.ndim) or max(matrix.shape[:-2], default=1) > 1:
+        return None
+    return _made(graph, node, matrix.reshape(matrix.shape[-2:]), None)
+
+
+def _gemm(graph: Graph, node: Node) -> Rewrite | None:
+    matrix, added = constant(graph, node.inputs[1]), operand(node, 2)
+    if matrix is None or node["transA"]:
+        return None
+    matrix = _scaled(matrix.T if node["transB"] else matrix, node["alpha"])
+    if not added:
+        return _made(graph, node, matrix, None)
+    array = constant(graph, added)
+    bias = None if array is None else per_channel(array, shape_of(graph, node.outputs[0]), 1)
+    return None if bias is None else _made(graph, node, matrix, (bias * node["beta"]).astype(matrix.dtype))
+
+
+def _made(graph: Graph, node: Node, matrix: np.ndarray, bias: np.ndarray | None) -> Rewrite:
+    maker = Maker(graph, node)
+    kept = matrix is constant(graph, node.inputs[1])
+    weight = node.inputs[1] if kept else maker.constant(matrix, "weight")
+    maker.node("Linear", node.inputs[0], weight, "" if bias is None else maker.constant(bias, "bias"))
+    return maker.done()
+
+
+_RULES = {"MatMul": _matmul, "Gemm": _gemm}
+
+
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    rule = _RULES.get(node.op) if node.meaning is None else None
+    return rule(graph, node) if rule and is_float(graph, node.inputs[0]) else None
+
+
+def run(graph: Graph) -> Graph:
+    """Rewrite them all."""
+    return rewritten(graph, _rule)

@@ -1,0 +1,104 @@
+"""Nodes that change nothing go: their readers read what they read.
+
+Pattern: a node whose output has the shape and dtype of an input and equals it element by element, by what `UNCHANGED`
+asks of its operator. Equal in every bit, but for x + 0, which turns -0 into 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.rewriting import constant, operand, scalar, shape_of, without
+
+Asked = Callable[[Graph, Node], bool]
+
+
+def _always(graph: Graph, node: Node) -> bool:
+    """It keeps the elements' order, so that the same shape means the same tensor."""
+    return True
+
+
+def _alone(graph: Graph, node: Node) -> bool:
+    """One input, one output."""
+    return len(node.inputs) == 1 and len(node.outputs) == 1
+
+
+def _in_order(graph: Graph, node: Node) -> bool:
+    """The axes of more than one place stay in order."""
+    shape = shape_of(graph, node.inputs[0])
+    order = range(len(shape))[::-1] if node["perm"] is None else node["perm"]
+    moved = [axis for axis in order if shape[axis] != 1]
+    return moved == sorted(moved)
+
+
+def _forwards(graph: Graph, node: Node) -> bool:
+    """All steps are positive."""
+    steps = constant(graph, operand(node, 4))
+    return steps is None or bool((steps > 0).all())
+
+
+def _unpadded(graph: Graph, node: Node) -> bool:
+    return not graph.constants[node.inputs[1]].any()
+
+
+def _unscaled(graph: Graph, node: Node) -> bool:
+    """Stated by sizes, or by scales of 1, and not cropped."""
+    scales = constant(graph, operand(node, 2))
+    whole = node["coordinate_transformation_mode"] != "tf_crop_and_resize"
+    return whole and (scales is None or bool((scales == 1).all()))
+
+
+def _one_tap(graph: Graph, node: Node) -> bool:
+    """A window of one element without padding."""
+    padded = node["auto_pad"] in ("NOTSET", "VALID") and any(node["pads"] or ())
+    return max(node["kernel_shape"]) == 1 and not padded and len(node.outputs) == 1
+
+
+def _open(graph: Graph, node: Node) -> bool:
+    """No ends."""
+    return not any(node.inputs[1:])
+
+
+UNCHANGED: dict[str, Asked] = {
+    **dict.fromkeys(("Identity", "Cast", "CastLike", "Reshape", "Flatten", "Squeeze", "Unsqueeze"), _always),
+    **dict.fromkeys(("Expand", "Tile", "GlobalAveragePool", "GlobalMaxPool"), _always),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"), _always),
+    **dict.fromkeys(("Concat", "Sum", "Mean", "Min", "Max"), _alone),
+    "Split": lambda graph, node: len(node.outputs) == 1,
+    "Transpose": _in_order,
+    "Slice": _forwards,
+    "Pad": _unpadded,
+    "Resize": _unscaled,
+    **dict.fromkeys(("MaxPool", "AveragePool"), _one_tap),
+    "Clip": _open,
+}
+
+# The operand that changes nothing, and whether it may be the first one.
+NEUTRAL: dict[str, tuple[float, bool]] = {
+    "Add": (0.0, True),
+    "Sub": (0.0, False),
+    "Mul": (1.0, True),
+    "Div": (1.0, False),
+    "Pow": (1.0, False),
+}
+
+
+def source(graph: Graph, node: Node) -> str | None:
+    """The input that the node's only output equals; None if there is none."""
+    if node.meaning is not None or any(node.outputs[1:]):
+        return None
+    found = None
+    if node.op in UNCHANGED and node.inputs and UNCHANGED[node.op](graph, node):
+        found = node.inputs[0]
+    elif node.op in NEUTRAL:
+        number, either = NEUTRAL[node.op]
+        a, b = node.inputs
+        found = a if scalar(graph, b) == number else b if either and scalar(graph, a) == number else None
+    return found if found is not None and graph.value(found) == graph.value(node.outputs[0]) else None
+
+
+def run(graph: Graph) -> Graph:
+    """Drop them all."""
+    found = ((node, source(graph, node)) for node in graph.nodes)
+    return without(graph, [(node, [name]) for node, name in found if name is not None])

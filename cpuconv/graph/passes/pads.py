@@ -1,0 +1,77 @@
+"""Pad goes into the convolution or pooling behind it.
+
+Patterns: a Pad of spatial axes only, outwards, by a constant: zeros before Conv; zeros before AveragePool that counts
+padding, or has none of its own; before MaxPool minus infinity, or zeros where nothing padded is negative, so that no
+window lies in the padding alone. Equal in every bit: the same elements under every tap, and outside of them what the
+operator takes padding for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.window import Window
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, scalar, shape_of
+
+_POSITIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt", "Softmax")  # of no negative result
+
+
+def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Elements put before and behind each spatial axis; None if that is not all that the node does."""
+    rank = len(shape_of(graph, node.inputs[0]))
+    stated, axes = graph.constants[node.inputs[1]], constant(graph, operand(node, 3))
+    at = range(rank) if axes is None else [int(axis) % rank for axis in axes]
+    pads = np.zeros((2, rank), int)
+    pads[:, list(at)] = stated.reshape(2, -1)
+    outwards = (pads >= 0).all() and not pads[:, :2].any() and node["mode"] == "constant"
+    return (tuple(pads[0, 2:].tolist()), tuple(pads[1, 2:].tolist())) if outwards else None
+
+
+def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
+    """Whether the operator takes padding for what the Pad puts there."""
+    name = operand(pad, 2)
+    value = scalar(graph, name) if name else 0.0
+    if node.op == "Conv":
+        return value == 0
+    if node["ceil_mode"] or any(node.outputs[1:]) or value is None:
+        return False
+    if node.op == "AveragePool":
+        return value == 0 and bool(node["count_include_pad"] or not any((*window.near, *window.far)))
+    producer = graph.producer(pad.inputs[0])
+    positive = value == 0 and producer is not None and producer.op in _POSITIVE
+    return value == -np.inf or positive
+
+
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    pad = graph.producer(node.inputs[0]) if node.op in ("Conv", "AveragePool", "MaxPool") else None
+    if pad is None or pad.op != "Pad":
+        return None
+    padding = _padding(graph, pad)
+    kernel = shape_of(graph, node.inputs[1])[2:] if node.op == "Conv" else node["kernel_shape"]
+    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], kernel)
+    if padding is None or not _suits(graph, node, pad, window):
+        return None
+    near, far = (
+        [a + b for a, b in zip(own, more, strict=True)]
+        for own, more in zip((window.near, window.far), padding, strict=True)
+    )
+    attributes = {**node.attributes, "auto_pad": "NOTSET", "pads": [*near, *far]}
+    if node.op != "Conv" and not _sees(node, near, far):
+        return None
+    if node.op == "AveragePool":
+        attributes["count_include_pad"] = 1
+    maker = Maker(graph, node)
+    maker.node(node.op, pad.inputs[0], *node.inputs[1:], **attributes)
+    return maker.done()
+
+
+def _sees(node: Node, near: list[int], far: list[int]) -> bool:
+    """Whether every window has a tap inside the input."""
+    narrow = all(pad < taps for taps, *pads in zip(node["kernel_shape"], near, far, strict=True) for pad in pads)
+    return narrow and max(node["dilations"] or [1]) == 1
+
+
+def run(graph: Graph) -> Graph:
+    """Rewrite them all."""
+    return rewritten(graph, _rule)

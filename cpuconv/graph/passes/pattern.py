@@ -1,0 +1,204 @@
+"""Formulas that graphs are searched for, written as such: ``x * Sigmoid(x)``.
+
+``x = Symbol("x")`` stands for any value, the same one wherever it occurs; a number for a constant of one element that
+is within `TOLERANCE` of it; ``Free("slope")`` for any constant of one element. Python's operators and what `operator`
+makes build patterns from these. Sums and products match either way round, and where a number scales or shifts, a
+quotient or difference that does the same matches too; ``p | q`` matches either. In the manner of rten's matcher.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.rewriting import scalar
+
+TOLERANCE = 3e-5  # relative: 0.16667 is a sixth, 0.7071 the root of a half
+COMMUTATIVE = {"Add", "Mul", "Sum", "Min", "Max"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a pattern matched.
+
+    Attributes
+    ----------
+    names : Mapping[str, str]
+        The value that each symbol stands for.
+    numbers : Mapping[str, float]
+        The constant that each free number stands for.
+    nodes : tuple[Node, ...]
+        The nodes that compute the formula; the first one gives its result.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+
+
+class Pattern:
+    """What a value may be computed by."""
+
+    def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
+        """Each way in which the value `name` is computed so, given what is found already."""
+        raise NotImplementedError
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """Operators of the node that gives the result."""
+        return frozenset()
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return Either((self, other))
+
+    def __add__(self, other: Pattern | float) -> Pattern:
+        if isinstance(other, Pattern):
+            return Applied("Add", (self, other))
+        return Applied("Add", (self, Number(other))) | Applied("Sub", (self, Number(-other)))
+
+    def __sub__(self, other: Pattern | float) -> Pattern:
+        return Applied("Sub", (self, other)) if isinstance(other, Pattern) else self + -other
+
+    def __mul__(self, other: Pattern | float) -> Pattern:
+        if isinstance(other, Pattern):
+            return Applied("Mul", (self, other))
+        return Applied("Mul", (self, Number(other))) | Applied("Div", (self, Number(1 / other)))
+
+    def __truediv__(self, other: Pattern | float) -> Pattern:
+        return Applied("Div", (self, other)) if isinstance(other, Pattern) else self * (1 / other)
+
+    def __pow__(self, other: float) -> Pattern:
+        power = Applied("Pow", (self, Number(other)))
+        if other == 2:
+            return power | self * self
+        return power | self * (self * self) if other == 3 else power
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+@dataclass(frozen=True, eq=False)
+class Symbol(Pattern):
+    """Any value; or constants of equal elements."""
+
+    name: str
+
+    def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
+        known = found.names.get(self.name)
+        if known is None:
+            yield Found({**found.names, self.name: name}, found.numbers, found.nodes)
+        elif known == name or _equal(graph.constants.get(known), graph.constants.get(name)):
+            yield found
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Pattern):
+    """A constant of one element near a number."""
+
+    value: float
+
+    def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
+        if near(scalar(graph, name), self.value):
+            yield found
+
+
+@dataclass(frozen=True, eq=False)
+class Free(Pattern):
+    """Any constant of one element."""
+
+    name: str
+
+    def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
+        number = scalar(graph, name)
+        if number is not None and found.numbers.get(self.name, number) == number:
+            yield Found(found.names, {**found.numbers, self.name: number}, found.nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Either(Pattern):
+    """One of several patterns."""
+
+    patterns: tuple[Pattern, ...]
+
+    @property
+    def roots(self) -> frozenset[str]:
+        return frozenset().union(*(pattern.roots for pattern in self.patterns))
+
+    def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
+        for pattern in self.patterns:
+            yield from pattern.matches(graph, name, found)
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Pattern):
+    """A node of an operator, its inputs matching patterns, and its attributes numbers or texts as far as stated."""
+
+    op: str
+    operands: tuple[Pattern, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> frozenset[str]:
+        return frozenset({self.op})
+
+    def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
+        node = graph.producer(name)
+        if node is None or node.op != self.op or node.meaning is not None or len(node.inputs) != len(self.operands):
+            return
+        if not all(_alike(node[attribute], value) for attribute, value in self.attributes.items()):
+            return
+        nodes = found.nodes if node in found.nodes else (*found.nodes, node)
+        orders = itertools.permutations(node.inputs) if self.op in COMMUTATIVE else [node.inputs]
+        for inputs in orders:
+            yield from _all(graph, self.operands, inputs, Found(found.names, found.numbers, nodes))
+
+
+def _all(graph: Graph, patterns: Sequence[Pattern], names: Sequence[str], found: Found) -> Iterator[Found]:
+    if not patterns:
+        yield found
+        return
+    for more in patterns[0].matches(graph, names[0], found):
+        yield from _all(graph, patterns[1:], names[1:], more)
+
+
+def near(number: float | None, value: float) -> bool:
+    """Whether a constant is meant to be `value`."""
+    return number is not None and math.isclose(number, value, rel_tol=TOLERANCE)
+
+
+def _alike(attribute: object, value: object) -> bool:
+    return near(attribute, value) if isinstance(attribute, float) and isinstance(value, float) else attribute == value
+
+
+def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is not None and b is not None and a.dtype == b.dtype and np.array_equal(a, b)
+
+
+def operator(name: str) -> Callable[..., Pattern]:
+    """What makes patterns of nodes of one operator; numbers may stand in the place of patterns."""
+
+    def apply(*operands: Pattern | float, **attributes: object) -> Pattern:
+        patterns = tuple(each if isinstance(each, Pattern) else Number(each) for each in operands)
+        return Applied(name, patterns, attributes)
+
+    return apply
+
+
+def product(a: Pattern, b: Pattern, number: float) -> Pattern:
+    """a b number, multiplied in any order."""
+    return (a * b) * number | (a * number) * b | a * (b * number)
+
+
+def found_at(graph: Graph, root: Node, pattern: Pattern) -> Found | None:
+    """The first match whose result `root` gives, and whose other values nobody else reads."""
+    for found in pattern.matches(graph, root.outputs[0], Found()):
+        inner = [name for node in found.nodes if node is not root for name in node.outputs if name]
+        inside = {id(node) for node in found.nodes}
+        if all(name not in graph.outputs and all(id(user) in inside for user in graph.users(name)) for name in inner):
+            return found
+    return None

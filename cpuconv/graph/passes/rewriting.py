@@ -1,0 +1,242 @@
+"""What rewrites share: nodes put in the place of others, values put in the place of equal ones, and questions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Graph, Node, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Rewrite:
+    """Nodes that go, and nodes and constants that come.
+
+    What others read of `old` is among the outputs of `new`, of the same shape and dtype.
+    """
+
+    old: Sequence[Node]
+    new: Sequence[Node]
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def fresh(self) -> set[str]:
+        """Names that the graph does not have yet."""
+        known = {name for node in self.old for name in node.outputs}
+        return {name for node in self.new for name in node.outputs} - known | {*self.constants}
+
+
+Rule = Callable[[Graph, Node], Rewrite | None]
+
+
+def rewritten(graph: Graph, rule: Rule) -> Graph:
+    """The graph, rewritten wherever `rule` says so of a node, until it says so no more; dead nodes go.
+
+    Parameters
+    ----------
+    graph : Graph
+        A specialised graph.
+    rule : Rule
+        What to do about a node; must not say so of what it made itself for ever.
+    """
+    while found := _apart(filter(None, (rule(graph, node) for node in graph.nodes))):
+        graph = _applied(graph, found)
+    return graph
+
+
+def _apart(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
+    """Those that have no node and no new name in common with an earlier one; the others' turn comes later."""
+    nodes: set[int] = set()
+    names: set[str] = set()
+    taken = []
+    for rewrite in rewrites:
+        old, fresh = {id(node) for node in rewrite.old}, rewrite.fresh
+        if nodes.isdisjoint(old) and names.isdisjoint(fresh):
+            taken.append(rewrite)
+            nodes |= old
+            names |= fresh
+    return taken
+
+
+def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
+    """The graph after all of them: new nodes stand where the last of the old ones stood."""
+    constants, values = dict(graph.constants), dict(graph.values)
+    replaced: dict[int, Rewrite] = {}
+    for rewrite in rewrites:
+        constants.update(rewrite.constants)
+        for node in rewrite.new:
+            values.update(_inferred(node, constants, values))
+        replaced |= {id(node): rewrite for node in rewrite.old}
+    nodes: list[Node] = []
+    done = set()
+    for node in reversed(graph.nodes):
+        taken = replaced.get(id(node))
+        if taken is None:
+            nodes.append(node)
+        elif id(taken) not in done:
+            done.add(id(taken))
+            nodes += reversed(taken.new)
+    return replace(graph, nodes=tuple(reversed(nodes)), constants=constants, values=values).live()
+
+
+def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[str, Value]) -> dict[str, Value]:
+    """The outputs of a new node, which must be what stood there before."""
+    inputs = [
+        (Value.of(constants[name]) if name in constants else values[name]) if name else None for name in node.inputs
+    ]
+    outputs = zip(node.outputs, ops.meaning(node).infer(node, inputs), strict=False)
+    made = {name: Value(value.shape, value.dtype) for name, value in outputs if name}
+    for name, value in made.items():
+        assert values.get(name, value) == value, f"{node} gives {value}, not {values[name]}"
+    return made
+
+
+def without(graph: Graph, equal: Iterable[tuple[Node, Sequence[str]]]) -> Graph:
+    """The graph without nodes whose outputs equal other values.
+
+    The names of the graph's inputs and outputs stay: where both ends of a node are such names, so does the node.
+
+    Parameters
+    ----------
+    equal : Iterable[tuple[Node, Sequence[str]]]
+        Nodes in order, each with the values that its outputs equal, which are not computed from them.
+    """
+    names: dict[str, str] = {}
+    gone: set[int] = set()
+
+    def final(name: str) -> str:
+        while name in names:
+            name = names[name]
+        return name
+
+    for node, sources in equal:
+        renamed: dict[str, str] = {}
+        for copy, source in zip(node.outputs, map(final, sources), strict=True):
+            if copy not in graph.outputs:
+                renamed[copy] = source
+            elif source in graph.outputs or source in renamed or graph.producer(source) is None:
+                break
+            else:
+                renamed[source] = copy
+        else:
+            names |= {name: other for name, other in renamed.items() if name}
+            gone.add(id(node))
+    if not gone:
+        return graph
+    names = {name: final(name) for name in names}
+    nodes = (node.reads(names).writes(names) for node in graph.nodes if id(node) not in gone)
+    return replace(graph, nodes=tuple(nodes)).live()
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
+
+
+def sole_reader(graph: Graph, name: str) -> Node | None:
+    """The node that alone reads a value; None where the caller gets the value or there are more readers."""
+    users = graph.users(name)
+    return users[0] if len(users) == 1 and name not in graph.outputs else None
+
+
+def constant(graph: Graph, name: str) -> np.ndarray | None:
+    """The elements of a value that is known beforehand."""
+    return graph.constants.get(name)
+
+
+def scalar(graph: Graph, name: str) -> float | None:
+    """The only element of a constant of numbers."""
+    array = graph.constants.get(name)
+    return float(array.item()) if array is not None and array.size == 1 else None
+
+
+def is_float(graph: Graph, name: str) -> bool:
+    """Whether a value holds floating-point numbers."""
+    dtype = graph.value(name).dtype
+    return dtype is not None and ops.base.is_float(dtype)
+
+
+def shape_of(graph: Graph, name: str) -> tuple[int, ...]:
+    """The sizes of a value: numbers all, as the graph is specialised."""
+    shape = graph.value(name).shape
+    assert shape is not None, name
+    return cast(tuple[int, ...], shape)
+
+
+def operand(node: Node, position: int) -> str:
+    """The name of an input; "" where it is left out."""
+    return node.inputs[position] if position < len(node.inputs) else ""
+
+
+def trimmed(names: Sequence[str]) -> tuple[str, ...]:
+    """Inputs without those left out at the end."""
+    return tuple(names[: max((at + 1 for at, name in enumerate(names) if name), default=0)])
+
+
+def per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray | None:
+    """A constant as one number for each place on `axis` of a tensor of `shape`, in float64.
+
+    None if it differs along another axis or makes the tensor larger.
+    """
+    if array.ndim > len(shape):
+        return None
+    sizes = (*[1] * (len(shape) - array.ndim), *array.shape)
+    if any(size != 1 for at, size in enumerate(sizes) if at != axis) or sizes[axis] not in (1, shape[axis]):
+        return None
+    return np.broadcast_to(array.reshape(-1).astype(np.float64), shape[axis])
+
+
+# --- making ---------------------------------------------------------------------------------------------------------
+
+
+class Maker:
+    """Gathers what comes in the place of nodes, under names that the graph does not have.
+
+    Parameters
+    ----------
+    graph : Graph
+    old : Node
+        What goes; the last one gives its output's name.
+    origin : str
+        What the model calls what comes; left out, what it calls the first of `old`.
+    """
+
+    def __init__(self, graph: Graph, *old: Node, origin: str = "") -> None:
+        self.graph, self.old = graph, old
+        self.output = old[-1].outputs[0]
+        self.origin = origin or old[0].origin
+        self.new: list[Node] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self._names = {*graph.constants, *graph.values}
+
+    def constant(self, array: np.ndarray, part: str) -> str:
+        """The name of a new constant."""
+        name = self._fresh(part)
+        array = array.view()
+        array.flags.writeable = False
+        self.constants[name] = array
+        return name
+
+    def node(self, op: str, *inputs: str, part: str = "", **attributes: Any) -> str:
+        """The name of the output of a new node: a new one if `part` says what of, else that of the last old node."""
+        output = self._fresh(part) if part else self.output
+        self.new.append(ops.TABLE[op].node(trimmed(inputs), [output], self.origin, **attributes))
+        return output
+
+    def reshape(self, x: str, shape: Sequence[int], part: str = "") -> str:
+        """The name of a value in another shape."""
+        sizes = self.constant(np.array(shape, np.int64), f"{part or 'out'}.shape")
+        return self.node("Reshape", x, sizes, part=part, allowzero=1)
+
+    def done(self) -> Rewrite:
+        """All of it."""
+        return Rewrite(self.old, self.new, self.constants)
+
+    def _fresh(self, part: str) -> str:
+        hints = (f"{self.output}.{part}{number or ''}" for number in itertools.count())
+        name = next(name for name in hints if name not in self._names)
+        self._names.add(name)
+        return name

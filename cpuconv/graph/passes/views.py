@@ -1,0 +1,93 @@
+"""Chains of nodes that only lay elements out become one, and a Reshape around what works on rows goes.
+
+Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat that nobody else reads, along one axis;
+Reshape, an operator that works on the last axis alone (`ROWWISE`), Reshape, where the last axis stays and the others
+are at the end as they were. Equal in every bit: the same elements in the same order, or the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, operand, rewritten, shape_of, sole_reader
+
+ROWWISE = ("Linear", "Softmax", "LogSoftmax", "LayerNormalization")
+
+
+def _inner(graph: Graph, node: Node) -> Node | None:
+    """What makes the first input, if it is of the same operator."""
+    producer = graph.producer(node.inputs[0])
+    return producer if producer is not None and producer.op == node.op else None
+
+
+def _reshape(graph: Graph, node: Node) -> Rewrite | None:
+    inner = _inner(graph, node)
+    if inner is None:
+        return _around_rows(graph, node)
+    maker = Maker(graph, node)
+    maker.reshape(inner.inputs[0], shape_of(graph, node.outputs[0]))
+    return maker.done()
+
+
+def _around_rows(graph: Graph, node: Node) -> Rewrite | None:
+    middle = graph.producer(node.inputs[0])
+    if (
+        middle is None
+        or middle.op not in ROWWISE
+        or operand(middle, 3)
+        or sole_reader(graph, middle.outputs[0]) is None
+    ):
+        return None
+    first = graph.producer(middle.inputs[0])
+    if first is None or first.op != "Reshape" or any(middle.outputs[1:]):
+        return None
+    source, rows = shape_of(graph, first.inputs[0]), shape_of(graph, middle.inputs[0])
+    result, end = shape_of(graph, middle.outputs[0]), shape_of(graph, node.outputs[0])
+    last = middle.attributes.get("axis", -1) in (-1, len(rows) - 1)
+    if not source or not end or not last or source[-1] != rows[-1] or end != (*source[:-1], result[-1]):
+        return None
+    attributes = {**middle.attributes, "axis": -1} if "axis" in middle.attributes else middle.attributes
+    made = replace(middle, inputs=(first.inputs[0], *middle.inputs[1:]), outputs=node.outputs, attributes=attributes)
+    return Rewrite([middle, node], [made])
+
+
+def _transpose(graph: Graph, node: Node) -> Rewrite | None:
+    inner = _inner(graph, node)
+    if inner is None:
+        return None
+    rank = len(shape_of(graph, node.inputs[0]))
+    outer, first = ([*range(rank)][::-1] if each["perm"] is None else each["perm"] for each in (node, inner))
+    maker = Maker(graph, node)
+    maker.node("Transpose", inner.inputs[0], perm=[first[axis] for axis in outer])
+    return maker.done()
+
+
+def _concat(graph: Graph, node: Node) -> Rewrite | None:
+    rank = len(shape_of(graph, node.outputs[0]))
+    for at, name in enumerate(node.inputs):
+        inner = graph.producer(name)
+        if inner is None or inner.op != "Concat" or sole_reader(graph, name) is None or node.inputs.count(name) > 1:
+            continue
+        if inner["axis"] % rank == node["axis"] % rank:
+            inputs = (*node.inputs[:at], *inner.inputs, *node.inputs[at + 1 :])
+            return Rewrite([inner, node], [replace(node, inputs=inputs)])
+    return None
+
+
+_RULES: dict[str, Callable[[Graph, Node], Rewrite | None]] = {
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Concat": _concat,
+}
+
+
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    rule = _RULES.get(node.op) if node.meaning is None else None
+    return rule(graph, node) if rule else None
+
+
+def run(graph: Graph) -> Graph:
+    """Merge them all."""
+    return rewritten(graph, _rule)

@@ -1,0 +1,117 @@
+"""Scales and shifts around convolutions and Linear go into their weights and biases.
+
+Patterns: Conv, ConvTranspose or Linear with constant weights, and behind it a chain of what `affine` knows, each read
+by the next alone: s (W x + b) + t = (s W) x + (s b + t). Before it the same, where the shift is zero, or where no
+output sees padding, which would not be shifted: W (s x + t) + b = (W s) x + (W t + b). Computed in float64 and rounded
+once: equal up to rounding. Left alone where a number would overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.window import Window
+from cpuconv.graph.passes.affine import Affine, affine, chain_behind
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of, sole_reader
+
+
+class Kind(NamedTuple):
+    """How an operator's operands lie: the axis of channels, and whether weights have outputs before inputs."""
+
+    axis: int
+    outputs_first: bool
+
+
+KINDS = {"Conv": Kind(1, True), "ConvTranspose": Kind(1, False), "Linear": Kind(-1, False)}
+
+
+def foldable(graph: Graph, node: Node | None) -> bool:
+    """Whether a node has constant weights, and nothing behind its bias yet."""
+    if node is None or node.op not in KINDS or node.attributes.get("activation") is not None or operand(node, 3):
+        return False
+    bias = operand(node, 2)
+    return constant(graph, node.inputs[1]) is not None and (not bias or constant(graph, bias) is not None)
+
+
+def _by_group(array: np.ndarray, node: Node) -> np.ndarray:
+    """Weights as (groups, outputs, inputs, taps): a view."""
+    groups = node.attributes.get("group", 1)
+    view = array.reshape(groups, array.shape[0] // groups, array.shape[1], math.prod(array.shape[2:]))
+    return view if KINDS[node.op].outputs_first else view.swapaxes(1, 2)
+
+
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    return (_behind(graph, node) or _before(graph, node)) if foldable(graph, node) else None
+
+
+def _behind(graph: Graph, node: Node) -> Rewrite | None:
+    (name,) = node.outputs
+    chain, total = chain_behind(graph, name, KINDS[node.op].axis % len(shape_of(graph, name)))
+    groups = node.attributes.get("group", 1)
+    bias = _bias(graph, node) * total.scale + total.shift
+    return _made(graph, [node, *chain], node.inputs[0], total.scale.reshape(groups, -1, 1, 1), bias) if chain else None
+
+
+def _before(graph: Graph, node: Node) -> Rewrite | None:
+    chain, x, total = _chain_before(graph, node)
+    if not chain or (total.shift.any() and not _sees_no_padding(graph, node)):
+        return None
+    groups, bias = node.attributes.get("group", 1), _bias(graph, node)
+    if total.shift.any():
+        weight = _by_group(graph.constants[node.inputs[1]], node)
+        bias = bias + np.einsum("goit,gi->go", weight, total.shift.reshape(groups, -1)).ravel()
+    return _made(graph, [*chain, node], x, total.scale.reshape(groups, 1, -1, 1), bias)
+
+
+def _chain_before(graph: Graph, node: Node) -> tuple[list[Node], str, Affine]:
+    """The nodes that lead to the first input, each read by the next alone, what they start from and compute of it."""
+    chain: list[Node] = []
+    name, shape = node.inputs[0], shape_of(graph, node.inputs[0])
+    axis = KINDS[node.op].axis % len(shape)
+    total = Affine.identity(shape[axis])
+    while (producer := graph.producer(name)) is not None and sole_reader(graph, name) is not None:
+        steps = ((other, affine(graph, producer, other, axis)) for other in producer.inputs if other)
+        source, step = next(((other, step) for other, step in steps if step is not None), ("", None))
+        if step is None:
+            break
+        chain.insert(0, producer)
+        total, name = step.then(total), source
+    return chain, name, total
+
+
+def _sees_no_padding(graph: Graph, node: Node) -> bool:
+    if node.op != "Conv":
+        return node.op == "Linear"
+    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], shape_of(graph, node.inputs[1])[2:])
+    return max((*window.near, *window.far)) <= 0
+
+
+def _bias(graph: Graph, node: Node) -> np.ndarray:
+    name, shape = operand(node, 2), shape_of(graph, node.outputs[0])
+    return graph.constants[name].astype(np.float64) if name else np.zeros(shape[KINDS[node.op].axis])
+
+
+def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.ndarray) -> Rewrite | None:
+    """The node among `old` that has weights, these times `scales`, and another bias."""
+    node = next(each for each in old if each.op in KINDS)
+    maker, weight = Maker(graph, *old, origin=node.origin), node.inputs[1]
+    with np.errstate(all="ignore"):
+        array, bias = graph.constants[weight], bias.astype(graph.constants[weight].dtype)
+        if (scales != 1).any():
+            scaled = np.empty(array.shape, array.dtype)
+            np.multiply(_by_group(array, node), scales, out=_by_group(scaled, node), casting="same_kind")
+            array, weight = scaled, maker.constant(scaled, "weight")
+    if not np.isfinite(array).all() or not np.isfinite(bias).all():
+        return None
+    added = maker.constant(bias, "bias") if bias.any() or operand(node, 2) else ""
+    maker.node(node.op, x, weight, added, **node.attributes)
+    return maker.done()
+
+
+def run(graph: Graph) -> Graph:
+    """Fold them all."""
+    return rewritten(graph, _rule)

@@ -1,0 +1,53 @@
+"""How long whole networks take, as they are tuned."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cpuconv.choice.model import Limits
+from cpuconv.graph.asked import with_batch
+from cpuconv.graph.ir import Value
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.model import Model
+from cpuconv.graph.onnx_reader import read
+from cpuconv.isa import current
+
+_SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs
+
+
+def time_networks(
+    source: str, threads: int, batches: Sequence[int] = (), inputs: Mapping[str, Sequence[int]] | None = None
+) -> list[tuple[str, int, float]]:
+    """(name, threads, median seconds of a run) of a model for each batch, on random data; sizes as for `asked`."""
+    times = []
+    for batch in batches or (None,):
+        graph = read(source)
+        shapes = with_batch(graph, batch, inputs or {})
+        model = Model(graph, Target(current(), threads, "cached", Limits()), shapes)
+        name = graph.name if batch is None else f"{graph.name}, batch {batch}"
+        times.append((name, threads, _median_seconds(model)))
+    return times
+
+
+def _median_seconds(model: Model) -> float:
+    feed = {port.name: random_array(Value(port.shape, port.dtype)) for port in model.inputs}
+    model.run(feed)
+    out = model.run(feed)
+    seconds: list[float] = []
+    end = time.perf_counter() + _SECONDS
+    while len(seconds) < _MOST and (not seconds or time.perf_counter() < end):
+        start = time.perf_counter()
+        model.run(feed, out)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def random_array(value: Value, seed: int = 0) -> np.ndarray:
+    """Elements for a tensor of known shape: normal floats, or small integers."""
+    rng = np.random.default_rng(seed)
+    shape, dtype = tuple(int(size or 0) for size in value.shape or ()), np.dtype(value.dtype)
+    return (rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)).astype(dtype)
