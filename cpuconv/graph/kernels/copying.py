@@ -89,9 +89,8 @@ def _copy_element(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     vec.builder.store(value, vec.builder.inttoptr(target, kind)).align = 1
 
 
-def _picked(vec: Vector, vectors: list[Any], places: list[int]) -> Any:
-    """The floats at these places of the vectors, side by side."""
-    value = vectors[0]
+def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int]) -> Any:
+    """The floats at these places of the vectors, side by side; `value` in lanes with a place in none."""
     for number, other in enumerate(vectors):
         here = [place - number * vec.lanes for place in places]
         mask = [vec.lanes + at if 0 <= at < vec.lanes else lane for lane, at in enumerate(here)]
@@ -106,7 +105,7 @@ def _zip(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
     vectors = [vec.load(vec.offset(source, vec.builder.mul(step, I64(i)))) for i in range(lines)]
     for first in range(0, lines * vec.lanes, vec.lanes):
         places = [at % lines * vec.lanes + at // lines for at in range(first, first + vec.lanes)]
-        vec.store(_picked(vec, vectors, places), vec.offset(target, 4 * first))
+        vec.store(picked(vec, vectors[0], vectors, places), vec.offset(target, 4 * first))
 
 
 @emitter
@@ -115,7 +114,7 @@ def _unzip(tile: Any, vec: Vector, source: Any, target: Any, step: Any) -> None:
     lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
     vectors = [vec.load(vec.offset(source, vec.size * i)) for i in range(lines)]
     for line in range(lines):
-        value = _picked(vec, vectors, [lane * lines + line for lane in range(vec.lanes)])
+        value = picked(vec, vectors[0], vectors, [lane * lines + line for lane in range(vec.lanes)])
         vec.store(value, vec.offset(target, vec.builder.mul(step, I64(line))))
 
 

@@ -9,7 +9,6 @@ from cpuconv.isa.vector import I64, Vector
 
 Fold = Callable[[Vector, Any, Any], Any]
 
-
 FOLDS: dict[str, Fold] = {"sum": Vector.add, "max": Vector.largest, "min": Vector.smallest}
 
 

@@ -60,7 +60,7 @@ class LineTile:
 class _At:
     """One vector of a line under way: where it is read and written, which of `vectors` it is, and its lanes."""
 
-    vec: Vector
+    vec: Math
     x: Any
     y: Any
     offset: Any  # from the start of the line, where it lies side by side
@@ -83,7 +83,7 @@ class _Line:
     """A line, or `vectors` vectors of neighbouring lines, and its operands."""
 
     tile: LineTile
-    vec: Vector
+    vec: Math
     x: Any
     x_step: Any
     y: Any
@@ -222,7 +222,7 @@ def _log_softmax(line: _Line) -> None:
     line.each(lambda at: at.store(vec.sub(vec.sub(at.load(at.x), top[at.column]), less[at.column])))
 
 
-def _exp_below(vec: Vector, x: Any) -> Any:
+def _exp_below(vec: Math, x: Any) -> Any:
     """e^x of x <= 0, exactly zero where it is below the normal numbers."""
     below = vec.builder.fcmp_ordered("<", x, vec.constant(_LEAST))
     return vec.builder.select(below, vec.constant(0.0), exp(vec, x))
@@ -239,7 +239,7 @@ def _standard(line: _Line, affine: Callable[[_At, Any], Any]) -> None:
 
     epsilon = vec.constant(line.tile.epsilon)
     variance = [vec.add(vec.div(value, line.count), epsilon) for value in line.reduce("sum", square)]
-    inverse = [vec.div(vec.constant(1.0), vec.sqrt(value)) for value in variance]
+    inverse = [vec.div(vec.constant(1.0), vec.square_root(value)) for value in variance]
     line.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.load(at.x), mean[at.column]), inverse[at.column]))))
 
 
@@ -264,7 +264,7 @@ def _instance_normalization(line: _Line) -> None:
 
 
 def _reduction(
-    kind: str, of: Callable[[Vector, Any], Any], end: Callable[[Vector, Any, Any], Any]
+    kind: str, of: Callable[[Math, Any], Any], end: Callable[[Math, Any, Any], Any]
 ) -> Callable[[_Line], None]:
     """end(combined of(x), number of elements)."""
 
@@ -275,11 +275,11 @@ def _reduction(
     return emit
 
 
-def _itself(vec: Vector, x: Any, count: Any = None) -> Any:
+def _itself(vec: Math, x: Any, count: Any = None) -> Any:
     return x
 
 
-def _square(vec: Vector, x: Any) -> Any:
+def _square(vec: Math, x: Any) -> Any:
     return vec.mul(x, x)
 
 
@@ -294,7 +294,7 @@ WORKS: dict[str, Callable[[_Line], None]] = {
     "ReduceMin": _reduction("min", _itself, _itself),
     "ReduceProd": _reduction("prod", _itself, _itself),
     "ReduceL1": _reduction("sum", Vector.absolute, _itself),
-    "ReduceL2": _reduction("sum", _square, lambda vec, x, count: vec.sqrt(x)),
+    "ReduceL2": _reduction("sum", _square, lambda vec, x, count: vec.square_root(x)),
     "ReduceSumSquare": _reduction("sum", _square, _itself),
     "ReduceLogSum": _reduction("sum", _itself, lambda vec, x, count: _log(vec, x)),
 }

@@ -197,6 +197,7 @@ OPS = (
         {"epsilon": 1e-5},
         offers=_offers_instance,
         lower=_lower_instance,
+        in_place=True,
     ),
     Op(
         "GroupNormalization",

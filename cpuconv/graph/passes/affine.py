@@ -102,11 +102,11 @@ def _made(graph: Graph, chain: list[Node], x: str, total: Affine) -> Rewrite | N
     if not total.finite or not (normal or len(chain) > scaled + shifted):
         return None
     maker = Maker(graph, *chain)
+    scale, shift = (_along_channels(graph, x, vector) for vector in total)
     if scaled:
-        scale = maker.constant(_along_channels(graph, x, total.scale), "scale")
-        x = maker.node("Mul", x, scale, part="scaled" if shifted else "")
+        x = maker.node("Mul", x, maker.constant(scale, "scale"), part="scaled" if shifted else "")
     if shifted:
-        maker.node("Add", x, maker.constant(_along_channels(graph, x, total.shift), "shift"))
+        maker.node("Add", x, maker.constant(shift, "shift"))
     return maker.done()
 
 
