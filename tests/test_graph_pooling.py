@@ -98,6 +98,26 @@ def test_wide_windows_are_pooled(case, threads):
     assert check(made, [x], threads=threads) == 1
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("width", [1, 3, 20, 60])  # one strip; windows that hang over at both ends; strips between
+def test_borders_may_be_wider_than_strips(op, width):
+    made = node(op, kernel_shape=[2, 17], pads=[0, 16, 0, 16])
+    assert check(made, [normal(1, LANES, 3, width)]) == 1
+
+
+def test_a_wide_window_in_the_padding_has_the_maximum_zero():
+    made = node("MaxPool", kernel_shape=[1, 33], pads=[0, 34, 1, 33])
+    assert check(made, [normal(1, LANES, 3, 40) - 10]) == 1
+
+
+@pytest.mark.parametrize("width", range(20, 90, 3))
+def test_strips_of_the_middle_read_what_exists(width):
+    x, y = (Place.blocked(Ref(name), (1, LANES, 9, size), LANES) for name, size in (("x", 2 * width), ("y", width)))
+    step = pool_step(current(), x, y, Pooling("max", (5, 5), (2, 2), (1, 1), (2, 2)), 1)
+    inner, strip, last = (step.args[name] for name in ("inner", "strip", "last"))
+    assert inner == 0 or 0 <= 2 * last - 2 <= 2 * width - (2 * (strip - 1) + 5)
+
+
 def test_a_window_in_the_padding_has_the_maximum_zero():
     made = node("MaxPool", kernel_shape=[2, 2], pads=[3, 3, 3, 3])
     x = normal(1, LANES, 2, 2) - 10
