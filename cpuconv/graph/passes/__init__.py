@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import (
-    batch_norms,
+    affine,
     common,
     decomposed,
     elementwise,
@@ -22,6 +22,7 @@ from cpuconv.graph.passes import (
     linear,
     noops,
     pads,
+    shuffles,
     transposed,
     views,
     weights,
@@ -39,9 +40,10 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("weights", weights.run),
     ("hard_sigmoids", hard_sigmoids.run),
     ("weights", weights.run),
-    ("batch_norms", batch_norms.run),
+    ("affine", affine.run),
     ("transposed", transposed.run),
     ("views", views.run),
+    ("shuffles", shuffles.run),
     ("noops", noops.run),
     ("equal_constants", equal_constants.run),
     ("common", common.run),

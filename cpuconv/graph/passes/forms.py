@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, is_float, rewritten
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, is_float, rewritten, shape_of
 
 _PLANE_OF = {
     "ReduceMean": "GlobalAveragePool",
@@ -29,12 +29,12 @@ _PLANE_OF = {
 
 def _reshape(graph: Graph, node: Node) -> Rewrite:
     maker = Maker(graph, node)
-    maker.reshape(node.inputs[0], graph.value(node.outputs[0]).shape)
+    maker.reshape(node.inputs[0], shape_of(graph, node.outputs[0]))
     return maker.done()
 
 
 def _transpose(graph: Graph, node: Node) -> Rewrite | None:
-    shape = graph.value(node.inputs[0]).shape
+    shape = shape_of(graph, node.inputs[0])
     order = range(len(shape))[::-1] if node["perm"] is None else node["perm"]
     moved = [axis for axis in order if shape[axis] != 1]
     return _reshape(graph, node) if moved == sorted(moved) else None
@@ -45,13 +45,13 @@ def _reduction(graph: Graph, node: Node) -> Rewrite | None:
         return _plane(graph, node)
     maker = Maker(graph, node)
     kept = maker.node(node.op, *node.inputs, part="kept", **{**node.attributes, "keepdims": 1})
-    maker.reshape(kept, graph.value(node.outputs[0]).shape)
+    maker.reshape(kept, shape_of(graph, node.outputs[0]))
     return maker.done()
 
 
 def _plane(graph: Graph, node: Node) -> Rewrite | None:
     """Of images, down to one pixel each: whatever other axes are reduced have size 1."""
-    before, after = graph.value(node.inputs[0]).shape, graph.value(node.outputs[0]).shape
+    before, after = shape_of(graph, node.inputs[0]), shape_of(graph, node.outputs[0])
     if (
         node.op not in _PLANE_OF
         or len(before) != 4
@@ -65,7 +65,7 @@ def _plane(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _pool(graph: Graph, node: Node) -> Rewrite | None:
-    shape = graph.value(node.inputs[0]).shape
+    shape = shape_of(graph, node.inputs[0])
     padded = node["auto_pad"] not in ("NOTSET", "VALID") or (node["auto_pad"] == "NOTSET" and any(node["pads"] or ()))
     whole = tuple(node["kernel_shape"]) == shape[2:] and max(node["dilations"] or [1]) == 1
     return _plane(graph, node) if whole and not padded and not any(node.outputs[1:]) else None

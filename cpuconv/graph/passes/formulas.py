@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.pattern import Applied, Found, Free, Pattern, Symbol, found_at, operator, product
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, is_float, rewritten
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, is_float, rewritten, shape_of
 
 Make = Callable[[Maker, Found], bool]  # False: the operands do not suit after all
 
@@ -37,7 +38,8 @@ def _becomes(op: str, **attributes: object) -> Make:
     """An operator of x; free numbers are attributes of their names."""
 
     def make(maker: Maker, found: Found) -> bool:
-        maker.node(op, found.names["x"], **attributes, **found.numbers)
+        numbers: dict[str, Any] = {**attributes, **found.numbers}
+        maker.node(op, found.names["x"], **numbers)
         return True
 
     return make
@@ -54,21 +56,23 @@ def _clip(maker: Maker, found: Found) -> bool:
 
 def _layer_normalization(maker: Maker, found: Found) -> bool:
     """Over the last axes only; scale and bias must be constants that lie along these."""
-    graph, value = maker.graph, maker.graph.value(found.names["x"])
-    rank = len(value.shape)
+    graph, dtype = maker.graph, maker.graph.value(found.names["x"]).dtype
+    whole = shape_of(graph, found.names["x"])
+    rank = len(whole)
     stated = graph.constants.get(found.names["axes"])
     over = sorted(int(axis) % rank for axis in stated) if stated is not None else []
     if not over or over != list(range(over[0], rank)):
         return False
-    shape, parameters = value.shape[over[0] :], []
+    shape, parameters = whole[over[0] :], []
     for name in ("scale", "bias"):
         array = graph.constants.get(found.names[name]) if name in found.names else None
         if name in found.names and (array is None or not _fits(array.shape, shape)):
             return False
         if array is not None or name == "scale":
-            array = np.ones(1, value.dtype) if array is None else array.reshape(array.shape[-len(shape) :])
-            parameters.append(maker.constant(np.broadcast_to(array, shape), name))
-    maker.node("LayerNormalization", found.names["x"], *parameters, axis=over[0] - rank, **found.numbers)
+            array = np.ones(1, dtype) if array is None else array.reshape(array.shape[-len(shape) :])
+            parameters.append(maker.constant(np.broadcast_to(array, shape).copy(), name))
+    epsilon = found.numbers["epsilon"]
+    maker.node("LayerNormalization", found.names["x"], *parameters, axis=over[0] - rank, epsilon=epsilon)
     return True
 
 
@@ -118,17 +122,17 @@ FORMULAS: tuple[Formula, ...] = (
 
 
 def _rule(formula: Formula, graph: Graph, node: Node) -> Rewrite | None:
-    if len(node.outputs) != 1 or not is_float(graph, node.outputs[0]):
+    if node.op not in formula.pattern.roots or len(node.outputs) != 1 or not is_float(graph, node.outputs[0]):
         return None
     found = found_at(graph, node, formula.pattern)
     if found is None or graph.value(found.names["x"]) != graph.value(node.outputs[0]):
         return None
-    maker = Maker(graph, *reversed(found.nodes))
+    maker = Maker(graph, *reversed(found.nodes), origin=node.origin)
     return maker.done() if formula.make(maker, found) else None
 
 
 def run(graph: Graph) -> Graph:
     """Replace them all, formula by formula."""
     for formula in FORMULAS:
-        graph = rewritten(graph, lambda graph, node, formula=formula: _rule(formula, graph, node))
+        graph = rewritten(graph, partial(_rule, formula))
     return graph

@@ -1,7 +1,7 @@
 """HardSigmoid of other slopes than a sixth, behind a convolution or Linear, becomes Mul, Add and Clip.
 
-HardSigmoid(x) = Clip(alpha x + beta, 0, 1) by definition. The Mul and Add can then go into the weights and the Clip into
-the epilogue, where a sixth and a half have a form of their own. Equal up to rounding.
+HardSigmoid(x) = Clip(alpha x + beta, 0, 1) by definition. The Mul and Add can then go into the weights and the Clip
+into the epilogue, where a sixth and a half have a form of their own. Equal up to rounding.
 """
 
 from __future__ import annotations

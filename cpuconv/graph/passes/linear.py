@@ -1,8 +1,8 @@
 """Products with a constant matrix become Linear.
 
-Patterns: MatMul(x, W), x of two axes or more; Gemm(A, W, C) with A as it is and C absent or a constant that does not vary
-over rows. alpha, beta and the transposition go into the constants, in float64, rounded once: equal up to rounding, in
-every bit where alpha and beta are 1.
+Patterns: MatMul(x, W), x of two axes or more; Gemm(A, W, C) with A as it is and C absent or a constant that does not
+vary over rows. alpha, beta and the transposition go into the constants, in float64, rounded once: equal up to rounding,
+in every bit where alpha and beta are 1.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, is_float, operand, per_channel, rewritten
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, is_float, operand, per_channel, rewritten, shape_of
 
 
 def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
@@ -18,8 +18,8 @@ def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _matmul(graph: Graph, node: Node) -> Rewrite | None:
-    x, matrix = graph.value(node.inputs[0]), constant(graph, node.inputs[1])
-    if matrix is None or matrix.ndim < 2 or len(x.shape) < max(2, matrix.ndim) or max(matrix.shape[:-2], default=1) > 1:
+    shape, matrix = shape_of(graph, node.inputs[0]), constant(graph, node.inputs[1])
+    if matrix is None or matrix.ndim < 2 or len(shape) < max(2, matrix.ndim) or max(matrix.shape[:-2], default=1) > 1:
         return None
     return _made(graph, node, matrix.reshape(matrix.shape[-2:]), None)
 
@@ -32,7 +32,7 @@ def _gemm(graph: Graph, node: Node) -> Rewrite | None:
     if not added:
         return _made(graph, node, matrix, None)
     array = constant(graph, added)
-    bias = None if array is None else per_channel(array, graph.value(node.outputs[0]).shape, 1)
+    bias = None if array is None else per_channel(array, shape_of(graph, node.outputs[0]), 1)
     return None if bias is None else _made(graph, node, matrix, (bias * node["beta"]).astype(matrix.dtype))
 
 

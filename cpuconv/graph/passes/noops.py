@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import constant, operand, scalar, without
+from cpuconv.graph.passes.rewriting import constant, operand, scalar, shape_of, without
 
 Asked = Callable[[Graph, Node], bool]
 
@@ -28,7 +26,7 @@ def _alone(graph: Graph, node: Node) -> bool:
 
 def _in_order(graph: Graph, node: Node) -> bool:
     """The axes of more than one place stay in order."""
-    shape = graph.value(node.inputs[0]).shape
+    shape = shape_of(graph, node.inputs[0])
     order = range(len(shape))[::-1] if node["perm"] is None else node["perm"]
     moved = [axis for axis in order if shape[axis] != 1]
     return moved == sorted(moved)
@@ -41,7 +39,7 @@ def _forwards(graph: Graph, node: Node) -> bool:
 
 
 def _unpadded(graph: Graph, node: Node) -> bool:
-    return not constant(graph, node.inputs[1]).any()
+    return not graph.constants[node.inputs[1]].any()
 
 
 def _unscaled(graph: Graph, node: Node) -> bool:
@@ -97,8 +95,7 @@ def source(graph: Graph, node: Node) -> str | None:
         number, either = NEUTRAL[node.op]
         a, b = node.inputs
         found = a if scalar(graph, b) == number else b if either and scalar(graph, a) == number else None
-    same = found is not None and graph.value(found) == graph.value(node.outputs[0])
-    return found if same and np.prod(graph.value(found).shape) else None
+    return found if found is not None and graph.value(found) == graph.value(node.outputs[0]) else None
 
 
 def run(graph: Graph) -> Graph:

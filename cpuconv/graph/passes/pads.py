@@ -12,15 +12,15 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.window import Window
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, scalar
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, scalar, shape_of
 
 _POSITIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt", "Softmax")  # of no negative result
 
 
 def _padding(graph: Graph, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Elements put before and behind each spatial axis; None if that is not all that the node does."""
-    rank = len(graph.value(node.inputs[0]).shape)
-    stated, axes = constant(graph, node.inputs[1]), constant(graph, operand(node, 3))
+    rank = len(shape_of(graph, node.inputs[0]))
+    stated, axes = graph.constants[node.inputs[1]], constant(graph, operand(node, 3))
     at = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     pads = np.zeros((2, rank), int)
     pads[:, list(at)] = stated.reshape(2, -1)
@@ -48,8 +48,8 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     if pad is None or pad.op != "Pad":
         return None
     padding = _padding(graph, pad)
-    kernel = graph.value(node.inputs[1]).shape[2:] if node.op == "Conv" else node["kernel_shape"]
-    window = Window.of(node, graph.value(node.inputs[0]).shape[2:], kernel)
+    kernel = shape_of(graph, node.inputs[1])[2:] if node.op == "Conv" else node["kernel_shape"]
+    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], kernel)
     if padding is None or not _suits(graph, node, pad, window):
         return None
     near, far = (
@@ -57,7 +57,7 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
         for own, more in zip((window.near, window.far), padding, strict=True)
     )
     attributes = {**node.attributes, "auto_pad": "NOTSET", "pads": [*near, *far]}
-    if node.op == "MaxPool" and not _sees(node, near, far):
+    if node.op != "Conv" and not _sees(node, near, far):
         return None
     if node.op == "AveragePool":
         attributes["count_include_pad"] = 1

@@ -1,9 +1,9 @@
 """Formulas that graphs are searched for, written as such: ``x * Sigmoid(x)``.
 
-``x = Symbol("x")`` stands for any value, the same one wherever it occurs; a number for a constant of one element that is
-within `TOLERANCE` of it; ``Free("slope")`` for any constant of one element. Python's operators and what `operator` makes
-build patterns from these. Sums and products match either way round, and where a number scales or shifts, a quotient or
-difference that does the same matches too; ``p | q`` matches either. In the manner of rten's pattern matcher.
+``x = Symbol("x")`` stands for any value, the same one wherever it occurs; a number for a constant of one element that
+is within `TOLERANCE` of it; ``Free("slope")`` for any constant of one element. Python's operators and what `operator`
+makes build patterns from these. Sums and products match either way round, and where a number scales or shifts, a
+quotient or difference that does the same matches too; ``p | q`` matches either. In the manner of rten's matcher.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ class Pattern:
         """Each way in which the value `name` is computed so, given what is found already."""
         raise NotImplementedError
 
+    @property
+    def roots(self) -> frozenset[str]:
+        """Operators of the node that gives the result."""
+        return frozenset()
+
     def __or__(self, other: Pattern) -> Pattern:
         return Either((self, other))
 
@@ -70,8 +75,9 @@ class Pattern:
 
     def __pow__(self, other: float) -> Pattern:
         power = Applied("Pow", (self, Number(other)))
-        repeated = {2: self * self, 3: self * (self * self)}.get(other) if other in (2, 3) else None
-        return power | repeated if repeated else power
+        if other == 2:
+            return power | self * self
+        return power | self * (self * self) if other == 3 else power
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -119,6 +125,10 @@ class Either(Pattern):
 
     patterns: tuple[Pattern, ...]
 
+    @property
+    def roots(self) -> frozenset[str]:
+        return frozenset().union(*(pattern.roots for pattern in self.patterns))
+
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
         for pattern in self.patterns:
             yield from pattern.matches(graph, name, found)
@@ -131,6 +141,10 @@ class Applied(Pattern):
     op: str
     operands: tuple[Pattern, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> frozenset[str]:
+        return frozenset({self.op})
 
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
         node = graph.producer(name)
@@ -158,7 +172,7 @@ def near(number: float | None, value: float) -> bool:
 
 
 def _alike(attribute: object, value: object) -> bool:
-    return near(attribute, value) if isinstance(value, float) else attribute == value
+    return near(attribute, value) if isinstance(attribute, float) and isinstance(value, float) else attribute == value
 
 
 def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:

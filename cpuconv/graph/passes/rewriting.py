@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,13 +73,14 @@ def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
             values.update(_inferred(node, constants, values))
         replaced |= {id(node): rewrite for node in rewrite.old}
     nodes: list[Node] = []
+    done = set()
     for node in reversed(graph.nodes):
-        rewrite = replaced.get(id(node))
-        if rewrite is None:
+        taken = replaced.get(id(node))
+        if taken is None:
             nodes.append(node)
-        elif rewrite in rewrites:
-            nodes += reversed(rewrite.new)
-            rewrites = [other for other in rewrites if other is not rewrite]
+        elif id(taken) not in done:
+            done.add(id(taken))
+            nodes += reversed(taken.new)
     return replace(graph, nodes=tuple(reversed(nodes)), constants=constants, values=values).live()
 
 
@@ -146,14 +148,22 @@ def constant(graph: Graph, name: str) -> np.ndarray | None:
 
 
 def scalar(graph: Graph, name: str) -> float | None:
-    """The only element of a constant."""
+    """The only element of a constant of numbers."""
     array = graph.constants.get(name)
     return float(array.item()) if array is not None and array.size == 1 else None
 
 
 def is_float(graph: Graph, name: str) -> bool:
     """Whether a value holds floating-point numbers."""
-    return ops.base.is_float(graph.value(name).dtype)
+    dtype = graph.value(name).dtype
+    return dtype is not None and ops.base.is_float(dtype)
+
+
+def shape_of(graph: Graph, name: str) -> tuple[int, ...]:
+    """The sizes of a value: numbers all, as the graph is specialised."""
+    shape = graph.value(name).shape
+    assert shape is not None, name
+    return cast(tuple[int, ...], shape)
 
 
 def operand(node: Node, position: int) -> str:
@@ -189,13 +199,15 @@ class Maker:
     ----------
     graph : Graph
     old : Node
-        What goes; the last one gives its outputs' names and the first one its origin.
+        What goes; the last one gives its output's name.
+    origin : str
+        What the model calls what comes; left out, what it calls the first of `old`.
     """
 
-    def __init__(self, graph: Graph, *old: Node) -> None:
+    def __init__(self, graph: Graph, *old: Node, origin: str = "") -> None:
         self.graph, self.old = graph, old
         self.output = old[-1].outputs[0]
-        self.origin = old[0].origin
+        self.origin = origin or old[0].origin
         self.new: list[Node] = []
         self.constants: dict[str, np.ndarray] = {}
         self._names = {*graph.constants, *graph.values}
@@ -203,12 +215,12 @@ class Maker:
     def constant(self, array: np.ndarray, part: str) -> str:
         """The name of a new constant."""
         name = self._fresh(part)
-        array = np.asarray(array, order="C").view()
+        array = array.view()
         array.flags.writeable = False
         self.constants[name] = array
         return name
 
-    def node(self, op: str, *inputs: str, part: str = "", **attributes: object) -> str:
+    def node(self, op: str, *inputs: str, part: str = "", **attributes: Any) -> str:
         """The name of the output of a new node: a new one if `part` says what of, else that of the last old node."""
         output = self._fresh(part) if part else self.output
         self.new.append(ops.TABLE[op].node(trimmed(inputs), [output], self.origin, **attributes))

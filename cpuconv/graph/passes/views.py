@@ -1,8 +1,8 @@
 """Chains of nodes that only lay elements out become one, and a Reshape around what works on rows goes.
 
-Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat that nobody else reads, along one axis; Reshape,
-an operator that works on the last axis alone (`ROWWISE`), Reshape, where the last axis stays and the others are at the
-end as they were. Equal in every bit: the same elements in the same order, or the same rows.
+Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat that nobody else reads, along one axis;
+Reshape, an operator that works on the last axis alone (`ROWWISE`), Reshape, where the last axis stays and the others
+are at the end as they were. Equal in every bit: the same elements in the same order, or the same rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, operand, rewritten, sole_reader
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, operand, rewritten, shape_of, sole_reader
 
 ROWWISE = ("Linear", "Softmax", "LogSoftmax", "LayerNormalization")
 
@@ -27,7 +27,7 @@ def _reshape(graph: Graph, node: Node) -> Rewrite | None:
     if inner is None:
         return _around_rows(graph, node)
     maker = Maker(graph, node)
-    maker.reshape(inner.inputs[0], graph.value(node.outputs[0]).shape)
+    maker.reshape(inner.inputs[0], shape_of(graph, node.outputs[0]))
     return maker.done()
 
 
@@ -43,8 +43,8 @@ def _around_rows(graph: Graph, node: Node) -> Rewrite | None:
     first = graph.producer(middle.inputs[0])
     if first is None or first.op != "Reshape" or any(middle.outputs[1:]):
         return None
-    source, rows = graph.value(first.inputs[0]).shape, graph.value(middle.inputs[0]).shape
-    result, end = graph.value(middle.outputs[0]).shape, graph.value(node.outputs[0]).shape
+    source, rows = shape_of(graph, first.inputs[0]), shape_of(graph, middle.inputs[0])
+    result, end = shape_of(graph, middle.outputs[0]), shape_of(graph, node.outputs[0])
     last = middle.attributes.get("axis", -1) in (-1, len(rows) - 1)
     if not source or not end or not last or source[-1] != rows[-1] or end != (*source[:-1], result[-1]):
         return None
@@ -57,7 +57,7 @@ def _transpose(graph: Graph, node: Node) -> Rewrite | None:
     inner = _inner(graph, node)
     if inner is None:
         return None
-    rank = len(graph.value(node.inputs[0]).shape)
+    rank = len(shape_of(graph, node.inputs[0]))
     outer, first = ([*range(rank)][::-1] if each["perm"] is None else each["perm"] for each in (node, inner))
     maker = Maker(graph, node)
     maker.node("Transpose", inner.inputs[0], perm=[first[axis] for axis in outer])
@@ -65,7 +65,7 @@ def _transpose(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _concat(graph: Graph, node: Node) -> Rewrite | None:
-    rank = len(graph.value(node.outputs[0]).shape)
+    rank = len(shape_of(graph, node.outputs[0]))
     for at, name in enumerate(node.inputs):
         inner = graph.producer(name)
         if inner is None or inner.op != "Concat" or sole_reader(graph, name) is None or node.inputs.count(name) > 1:

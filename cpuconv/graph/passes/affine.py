@@ -1,0 +1,133 @@
+"""Scales and shifts over channels: what computes them, and chains of them as one Mul and one Add.
+
+Pattern: a chain of BatchNormalization, Add, Sub, Mul, Div, Neg by constants that vary at most over channels, each read
+by the next alone, that has a BatchNormalization or more nodes than it needs. Each computes s x + t, and so does the
+chain: s2 (s1 x + t1) + t2 = (s2 s1) x + (s2 t1 + t2). s and t are computed in float64 and rounded once: equal up to
+rounding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.rewriting import (
+    Maker,
+    Rewrite,
+    constant,
+    is_float,
+    per_channel,
+    rewritten,
+    shape_of,
+    sole_reader,
+)
+
+
+class Affine(NamedTuple):
+    """s x + t, a number a channel each, in float64."""
+
+    scale: np.ndarray
+    shift: np.ndarray
+
+    @classmethod
+    def identity(cls, channels: int) -> Affine:
+        """x itself."""
+        return cls(np.ones(channels), np.zeros(channels))
+
+    def then(self, other: Affine) -> Affine:
+        """`other` of this."""
+        return Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are."""
+        return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
+
+
+def affine(graph: Graph, node: Node, name: str, axis: int) -> Affine | None:
+    """What a node computes of the value `name`, if that is s x + t with channels along `axis`."""
+    shape = shape_of(graph, name)
+    if node.meaning is not None or axis >= len(shape) or not is_float(graph, name):
+        return None
+    if graph.value(node.outputs[0]) != graph.value(name):
+        return None
+    if node.op == "BatchNormalization":
+        return _normalization(graph, node) if axis == 1 and node.inputs[0] == name else None
+    same = Affine.identity(shape[axis])
+    if node.op == "Neg":
+        return Affine(-same.scale, same.shift)
+    if node.op not in ("Add", "Sub", "Mul", "Div") or node.inputs[0] == node.inputs[1]:
+        return None
+    first = node.inputs[0] == name
+    array = constant(graph, node.inputs[1 if first else 0])
+    vector = None if array is None else per_channel(array, shape, axis)
+    if vector is None or (node.op == "Div" and not first):
+        return None
+    if node.op == "Add":
+        return Affine(same.scale, vector)
+    if node.op == "Sub":
+        return Affine(same.scale, -vector) if first else Affine(-same.scale, vector)
+    with np.errstate(divide="ignore"):
+        return Affine(vector if node.op == "Mul" else 1 / vector, same.shift)
+
+
+def _normalization(graph: Graph, node: Node) -> Affine | None:
+    """(x - mean) / sqrt(variance + epsilon) scale + bias."""
+    arrays = [constant(graph, name) for name in node.inputs[1:]]
+    scale, bias, mean, variance = (None if array is None else array.astype(np.float64) for array in arrays)
+    if scale is None or bias is None or mean is None or variance is None:
+        return None
+    with np.errstate(all="ignore"):
+        scale = scale / np.sqrt(variance + node["epsilon"])
+        return Affine(scale, bias - mean * scale)
+
+
+def chain_behind(graph: Graph, name: str, axis: int) -> tuple[list[Node], Affine]:
+    """The nodes that follow a value, each read by the next alone, and what they compute together."""
+    nodes: list[Node] = []
+    total = Affine.identity(shape_of(graph, name)[axis])
+    while (reader := sole_reader(graph, name)) is not None and (step := affine(graph, reader, name, axis)) is not None:
+        nodes.append(reader)
+        total, name = total.then(step), reader.outputs[0]
+    return nodes, total
+
+
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    for name in dict.fromkeys(filter(None, node.inputs)):
+        if name in graph.constants or len(shape_of(graph, name)) < 2:
+            continue
+        step = affine(graph, node, name, 1)
+        if step is not None:
+            nodes, rest = chain_behind(graph, node.outputs[0], 1)
+            return _made(graph, [node, *nodes], name, step.then(rest))
+    return None
+
+
+def _made(graph: Graph, chain: list[Node], x: str, total: Affine) -> Rewrite | None:
+    """The shift, unless it is 0, and the scale, unless it is 1 and there is a shift."""
+    shifted = bool(total.shift.any())
+    scaled = bool((total.scale != 1).any()) or not shifted
+    normal = any(node.op == "BatchNormalization" for node in chain)
+    if not total.finite or not (normal or len(chain) > scaled + shifted):
+        return None
+    maker = Maker(graph, *chain)
+    scale, shift = (_along_channels(graph, x, vector) for vector in total)
+    if scaled:
+        x = maker.node("Mul", x, maker.constant(scale, "scale"), part="scaled" if shifted else "")
+    if shifted:
+        maker.node("Add", x, maker.constant(shift, "shift"))
+    return maker.done()
+
+
+def _along_channels(graph: Graph, x: str, vector: np.ndarray) -> np.ndarray:
+    """A number a channel in a shape that broadcasts over x and in its type; one number where they are all the same."""
+    vector = vector.astype(graph.value(x).dtype)
+    same = vector.size and (vector == vector[0]).all()
+    return vector[:1].reshape(()) if same else vector.reshape(-1, *[1] * (len(shape_of(graph, x)) - 2))
+
+
+def run(graph: Graph) -> Graph:
+    """Merge them all."""
+    return rewritten(graph, _rule)
