@@ -89,15 +89,33 @@ def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 
 def _lower_gather(call: Call) -> list[Step]:
-    """One copy, the indices as a table."""
+    """One copy: of two axes, if the indices are a grid of them, as those of channel shuffles are; else by a table."""
     (data, indices), y = call.inputs, call.outputs[0]
     assert data is not None and indices is not None and indices.array is not None
     if y.block > 1:
         return [pick_step(call.target, data, y, _channels(data, indices))]
     axis = axis_in(call.node["axis"], len(data.shape))
+    places, stride = indices.array % data.shape[axis], data.strides[axis]
     order = [axis, *(other for other in range(len(data.shape)) if other != axis)]
-    table = indices.array % data.shape[axis] * data.strides[axis]
-    return [copy_step(call.target, permuted(data.at(0, y.shape), order), permuted(y, order), table)]
+    x, y = permuted(data.at(0, y.shape), order), permuted(y, order)
+    grid = _grid(places)
+    if grid is None:
+        return [copy_step(call.target, x, y, places * stride)]
+    rows, columns = grid.shape
+    shape, steps = (rows, columns, *x.shape[1:]), (grid[1, 0] - grid[0, 0], grid[0, 1] - grid[0, 0])
+    x = x.at(int(grid[0, 0]) * stride, shape, (*(int(step) * stride for step in steps), *x.strides[1:]))
+    return [copy_step(call.target, x, y.at(0, shape, (columns * y.strides[0], *y.strides)))]
+
+
+def _grid(places: np.ndarray) -> np.ndarray | None:
+    """Evenly spaced rows of evenly spaced numbers, two or more of each, if numbers in a line are that; else None."""
+    steps = np.diff(places)
+    columns = int(np.argmax(steps != steps[0])) + 1
+    if columns == 1 or places.size % columns:
+        return None
+    grid = places.reshape(-1, columns)
+    even = all((np.diff(grid, 2, axis) == 0).all() for axis in (0, 1)) and (np.diff(grid, 1, 1) == steps[0]).all()
+    return grid if even else None
 
 
 def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:
