@@ -180,9 +180,6 @@ class Fake:
     def sources(self) -> frozenset[str]:
         return frozenset({self.sources_of("")})
 
-    def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
-        return []
-
     def with_threads(self, key: str, threads: int) -> str:
         return f"{key.partition(' threads=')[0]} threads={threads}"
 
