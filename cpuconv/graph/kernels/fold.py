@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llvmlite.ir.instructions import FastMathFlags
+
 from cpuconv.isa.vector import I64, Vector
 
 Fold = Callable[[Vector, Any, Any], Any]
