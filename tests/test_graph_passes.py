@@ -114,9 +114,6 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("forms", op.MaxPool(x, kernel_shape=[3, 4], dilations=[2, 1]), "MaxPool"),
     ("forms", op.Sum(x, y), "Add"),
     ("forms", op.Sum(x, y, x), "Sum"),
-    ("decomposed", op.DepthToSpace(feed(2, 8, 3, 5), blocksize=2), "Reshape Transpose Reshape"),
-    ("decomposed", op.DepthToSpace(feed(2, 8, 3, 5), blocksize=2, mode="CRD"), "Reshape Transpose Reshape"),
-    ("decomposed", op.SpaceToDepth(feed(2, 3, 4, 6), blocksize=2), "Reshape Transpose Reshape"),
     (
         "decomposed",
         op.GroupNormalization(x, array(6), array(6, seed=1), num_groups=3),
@@ -247,6 +244,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("epilogues", (z := conv(x), op.Relu(z)), "Conv Relu"),
     ("epilogues", op.Relu(conv(x)) + conv(y), "Conv Conv"),
     ("epilogues", op.Exp(op.Relu(conv(x))), "Conv Exp"),
+    ("epilogues", op.Relu(op.DepthToSpace(op.Conv(x, array(8, 6, 1, 1)), blocksize=2)), "Conv DepthToSpace"),
     ("epilogues", op.Relu(op.Transpose(op.Reshape(conv(x), [2, 7, 20]), perm=[0, 2, 1])), "Conv Reshape Transpose"),
     ("epilogues", op.Relu(twice(op.Reshape(conv(x), [2, 7, 20]))), "Conv Reshape Exp Add Relu"),
     ("epilogues", op.HardSigmoid(conv(x)), "Conv HardSigmoid"),
