@@ -239,6 +239,22 @@ def test_output_with_gaps(size):
     assert (memory.reshape(size, 3)[:, 1:] == 7).all()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_images_apart(threads):
+    """A blocked output that is a part of the channels of a larger tensor: the others are not written."""
+    shape, whole = (3, LANES + 1, 2, 2), (3, 4 * LANES, 2, 2)
+    x = np.ones((3, 2, 2, 2, LANES), np.float32)
+    memory = np.full((3, 4, 2, 2, LANES), 7, np.float32)
+    strides = Place.blocked(Ref("y"), whole, LANES).strides
+    output = Place(Ref("y", memory[0, 0].nbytes), shape, strides, LANES)
+    steps = elementwise_steps(
+        lowered.target(threads), apply("sub", X, 3), output, [Place.blocked(Ref("x"), shape, LANES)]
+    )
+    Recording(steps, threads).bind({"x": address(x), "y": address(memory)}).run()
+    assert (memory[:, [0, 3]] == 7).all() and (memory[:, 1] == -2).all()
+    assert (memory[:, 2, ..., 0] == -2).all() and not memory[:, 2, ..., 1:].any()
+
+
 def test_in_place():
     x = np.arange(5 * LANES + 3, dtype=np.float32).reshape(1, -1)
     z = np.array([[2]], np.float32)
