@@ -125,6 +125,12 @@ def test_powers_that_are_known(power):
         np.testing.assert_allclose(got, expected, rtol=3e-6)
 
 
+def test_a_power_of_an_integer_is_one():
+    node = ops.TABLE["Pow"].node(["x", "p"], ["y"])
+    arrays = [np.array([2]), np.array([0.5, 3], np.float32)]
+    assert lowered.check(node, arrays, (0,)) == 0
+
+
 def test_powers_that_are_not_known():
     x, y = np.meshgrid(np.array([-3, -0.5, 0, 0.5, 1, 10, np.nan]), np.array([-2.5, -2, -1, 0, 0.5, 1, 3, 4, np.nan]))
     x, y = (np.ascontiguousarray(each.ravel().astype(np.float32)) for each in (x, y))
