@@ -164,7 +164,8 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     tree = form(node, *map(_operand, range(len(inputs)), inputs))
     if not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
-    return tree if all(inputs[position].dtype == FLOAT32 for position in tree.operands) else None
+    typed = (0, *tree.operands)  # the output is of the first input's type
+    return tree if all(inputs[position].dtype == FLOAT32 for position in typed) else None
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:
