@@ -72,7 +72,7 @@ def problems(folder: Path, chosen: Mapping[str, Network], batch: int) -> Iterato
     """
     import onnx
 
-    from bench.networks.model import batched, save, sized
+    from bench.networks.model import batched, resize, save
 
     with tempfile.TemporaryDirectory(prefix="bench-networks-") as other:
         found = {}
@@ -83,7 +83,9 @@ def problems(folder: Path, chosen: Mapping[str, Network], batch: int) -> Iterato
                 keep(network, path)
             if batch > 1:
                 more = Path(other) / path.name
-                save(sized(onnx.load(path), batched(network.inputs, batch)), more)
+                model = onnx.load(path)
+                resize(model, batched(network.inputs, batch))
+                save(model, more)
                 path = more
             found[name] = NetworkProblem(path, arrays, batch)
         yield found

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.ir.instructions import FastMathFlags
 
 from cpuconv.isa.vector import Vector
 from cpuconv.micro import epilogue
@@ -48,6 +49,12 @@ class Math(Vector):
     def square_root(self, a: Any) -> Any:
         """√a."""
         return self._intrinsic("sqrt", [a])
+
+    def inverse_root(self, a: Any) -> Any:
+        """1/√a to a few ulp, of a positive normal number: an estimate, made better, where the CPU has estimates."""
+        root = self.square_root(a)
+        root.fastmath = FastMathFlags(("fast",))
+        return self.builder.fdiv(self.constant(1.0), root, flags=("fast",))
 
     def floor(self, a: Any) -> Any:
         """The largest integer that is not above a."""

@@ -17,14 +17,14 @@ from cpuconv.graph.kernels.fold import repeat
 from cpuconv.graph.kernels.functions import FUNCTIONS, Math
 from cpuconv.graph.lowering import Call
 from cpuconv.graph.place import image_shape
-from cpuconv.isa.vector import I64, Vector
-from cpuconv.micro.epilogue import exp
+from cpuconv.isa.vector import I64
 from cpuconv.micro.transpose import first_lanes
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Step, divide
 
-_log = FUNCTIONS["log"].emit
+_exp, _log = FUNCTIONS["exp"].emit, FUNCTIONS["log"].emit
+_LARGEST = 3e38  # infinity has no estimate
 _CHUNK_BYTES = 2048  # of a plane, or of a channel block, that a unit works on: those of its window stay in L1
 
 
@@ -53,18 +53,17 @@ class WindowTile:
     after: int = 0
 
 
-def _damped(tile: WindowTile, vec: Vector, x: Any, squares: Any) -> Any:
+def _damped(tile: WindowTile, vec: Math, x: Any, squares: Any) -> Any:
     """x·(bias + alpha·squares)^-beta."""
     base = vec.fma(squares, vec.constant(tile.alpha), vec.constant(tile.bias))
-    if tile.beta == 0.75:
-        return vec.div(x, vec.sqrt(vec.mul(base, vec.sqrt(base))))
-    if tile.beta == 0.5:
-        return vec.div(x, vec.sqrt(base))
-    return vec.mul(x, exp(vec, vec.mul(_log(vec, base), vec.constant(-tile.beta))))
+    if tile.beta != 0.75:
+        return vec.mul(x, _exp(vec, vec.mul(_log(vec, base), vec.constant(-tile.beta))))
+    root = vec.inverse_root(vec.minimum(vec.constant(_LARGEST), base))
+    return vec.mul(x, vec.mul(vec.mul(root, root), vec.inverse_root(root)))  # b^-3/4 = (b^-1/2)² (b^-1/2)^-1/2
 
 
 def _planes(
-    tile: WindowTile, vec: Vector, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
+    tile: WindowTile, vec: Math, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
 ) -> None:
     """Lanes are pixels."""
     builder = vec.builder
@@ -94,7 +93,7 @@ def _planes(
 
 
 def _blocks(
-    tile: WindowTile, vec: Vector, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
+    tile: WindowTile, vec: Math, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
 ) -> None:
     """Lanes are channels."""
     builder, lanes = vec.builder, vec.lanes
