@@ -243,6 +243,14 @@ def test_channels_in_another_order(data, channels, plane, batch, threads, apart)
     assert "blocked blocked" in ways
 
 
+@pytest.mark.parametrize(
+    "order", [[0, 0, 1, 1], [4, 2, 3, 1], [0, 3, 0, 3, 0, 3], [4, 3, 0, -1, -2, 0], [0, 1, 4, 5, 2, 4]]
+)
+def test_rows_of_picks(order):
+    for axis in (0, 1, 2):
+        assert lies("Gather", [numbered((6, 6, 6)), np.array(order)], axis=axis)[0] == "strided dense"
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_planes_with_something_around_them(mode, channels):

@@ -53,7 +53,7 @@ def resizes(draw):
 @given(resizes(), st.sampled_from((1, 2)), st.booleans())
 def test_a_resize_is_the_reference(case, threads, apart):
     made, arrays = case
-    values = lowered._values(arrays, KNOWN)
+    values = lowered.values_of(arrays, KNOWN)
     assume(all(ops.TABLE["Resize"].infer(made, values)[0].shape))
     assert lowered.check(made, arrays, KNOWN, threads, apart) == 1
 
@@ -87,3 +87,16 @@ def test_an_enlarged_plane_needs_no_filter():
 def test_what_kernels_do_not_resize(attributes, scales, known):
     arrays = [normal(1, LANES, 4, 4), None, np.array(scales, np.float32), None]
     assert lowered.offers(node(**attributes), arrays, known) == []
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("op", "mode"), [("DepthToSpace", "DCR"), ("DepthToSpace", "CRD"), ("SpaceToDepth", "DCR"), ("SpaceToDepth", "CRD")]
+)
+@given(st.sampled_from((1, 3, LANES, 2 * LANES)), st.integers(1, 3), st.sampled_from((1, 3)), st.integers(1, 7))
+@settings(max_examples=20)
+def test_channels_and_pixels_change_places(op, mode, apart, channels, b, n, size):
+    x = normal(n, channels * b * b, size, size + 1) if op == "DepthToSpace" else normal(n, channels, size * b, 2 * b)
+    made = ops.TABLE[op].node(["x"], ["y"], blocksize=b, mode=mode)
+    together = channels % LANES == 0 and mode != "CRD"
+    assert lowered.check(made, [x], threads=2, apart=apart, tolerance=0) == 1 + together

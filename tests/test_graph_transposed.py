@@ -68,8 +68,9 @@ def test_any_attributes(case):
     ("taps", "stride", "pads", "ops"),
     [
         (3, 1, [1, 1, 1, 1], ["Conv"]),
-        (2, 2, None, ["Conv", "Reshape", "Transpose", "Reshape"]),
-        (4, 2, [1, 1, 1, 1], ["Conv", "Reshape", "Transpose", "Reshape", "Slice"]),
+        (2, 2, None, ["Conv", "DepthToSpace"]),
+        (3, 2, [1, 1, 0, 0], ["Conv", "DepthToSpace"]),
+        (4, 2, [1, 1, 1, 1], ["Conv", "DepthToSpace", "Slice"]),
     ],
 )
 def test_no_more_nodes_than_needed(taps, stride, pads, ops):
@@ -79,14 +80,12 @@ def test_no_more_nodes_than_needed(taps, stride, pads, ops):
     assert [node.op for node in made.nodes] == ops
 
 
-def test_weights_are_moved_not_changed():
+@pytest.mark.parametrize("apart", [False, True])
+def test_weights_are_moved_not_changed(apart):
     weight = numbers(np.random.default_rng(0), (6, 2, 4, 4))
-    window = transposed.window_of_transpose(
-        network(numbers(np.random.default_rng(0), (1, 6, 3, 3)), weight, strides=[2, 2], group=2).nodes[0],
-        (1, 6, 3, 3),
-        weight.shape,
-    )
-    np.testing.assert_array_equal(np.sort(transposed.phases(weight, 2, window), axis=None), np.sort(weight, axis=None))
+    axes = [transposed.Axis.of(3, 4, 2, 0, 8)] * 2
+    moved = transposed.phases(weight, 1 if apart else 2, axes, apart)
+    np.testing.assert_array_equal(np.sort(moved, axis=None), np.sort(weight, axis=None))
 
 
 def test_what_is_left():

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from bench.networks import Network, Shapes
-from bench.networks.model import constants, drawn, replace, settle
+from bench.networks.model import constants, drawn, replace, resize, settle
 
 FOLDER = Path(onnx.__file__).parent / "backend/test/data/light"
 IMAGE = (1, 3, 224, 224)
@@ -20,6 +20,7 @@ IR_VERSION = 8
 def model(name: str, inputs: Shapes) -> onnx.ModelProto:
     """The network of a file, with the random weights."""
     made = onnx.load(FOLDER / f"light_{name}.onnx")
+    resize(made, inputs)
     fill(made, np.random.default_rng(0))
     free_batch(made)
     modernise(made, inputs)
@@ -55,11 +56,10 @@ def modernise(model: onnx.ModelProto, inputs: Iterable[str]) -> None:
     """
     model.ir_version = IR_VERSION
     read = {name for node in model.graph.node for name in node.input}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
-    fed = [info for info in model.graph.input if info.name in inputs]
-    del model.graph.initializer[:], model.graph.input[:]
-    model.graph.initializer.extend(kept)
-    model.graph.input.extend(fed)
+    for entries, kept in ((model.graph.initializer, read), (model.graph.input, set(inputs))):
+        for at in reversed(range(len(entries))):
+            if entries[at].name not in kept:
+                del entries[at]
 
 
 NETWORKS = tuple(

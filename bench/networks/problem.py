@@ -48,12 +48,11 @@ class NetworkProblem:
 
 def keep(network: Network, path: Path) -> Path:
     """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
-    from bench.networks.model import feed
     from cpuconv.graph.interpret import interpret
     from cpuconv.graph.onnx_reader import read
     from cpuconv.graph.specialise import specialise
 
-    arrays = feed(network.inputs)
+    arrays = network.feed(network.inputs)
     given = interpret(specialise(read(path), network.inputs), arrays)
     kept = path.with_suffix(".npz")
     named = {_FED + name: array for name, array in arrays.items()}
@@ -72,7 +71,7 @@ def problems(folder: Path, chosen: Mapping[str, Network], batch: int) -> Iterato
     """
     import onnx
 
-    from bench.networks.model import batched, save, sized
+    from bench.networks.model import batched, resize, save
 
     with tempfile.TemporaryDirectory(prefix="bench-networks-") as other:
         found = {}
@@ -83,7 +82,9 @@ def problems(folder: Path, chosen: Mapping[str, Network], batch: int) -> Iterato
                 keep(network, path)
             if batch > 1:
                 more = Path(other) / path.name
-                save(sized(onnx.load(path), batched(network.inputs, batch)), more)
+                model = onnx.load(path)
+                resize(model, batched(network.inputs, batch))
+                save(model, more)
                 path = more
             found[name] = NetworkProblem(path, arrays, batch)
         yield found

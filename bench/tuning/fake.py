@@ -180,9 +180,6 @@ class Fake:
     def sources(self) -> frozenset[str]:
         return frozenset({self.sources_of("")})
 
-    def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
-        return []
-
     def with_threads(self, key: str, threads: int) -> str:
         return f"{key.partition(' threads=')[0]} threads={threads}"
 
@@ -198,6 +195,9 @@ class Fake:
             network = path.stem if path.is_file() else "single"
             problems.append(Problem(key, line, int(rest or 1), 1e6, network, reading.threads))
         return problems
+
+    def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
+        return []
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         ways = WAYS[key.partition(":")[0]]

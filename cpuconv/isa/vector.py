@@ -133,13 +133,13 @@ class Vector:
         return self.builder.select(self.first(count), a, self.constant(0.0))
 
     # arithmetic
-    def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None, fastmath: Sequence[str] = ()) -> Any:
+    def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:
         suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + f"f{8 * self.size // self.lanes}"
         kind = ir.FunctionType(result or self.type, [a.type for a in arguments])
         full = f"llvm.{name}.{suffix}"
         module = self.builder.module
         function = module.globals.get(full) or ir.Function(module, kind, full)
-        return self.builder.call(function, arguments, fastmath=fastmath)
+        return self.builder.call(function, arguments)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a·b + c, rounded once."""
@@ -172,14 +172,6 @@ class Vector:
     def minimum(self, a: Any, b: Any) -> Any:
         """The smaller of two; b where either is NaN."""
         return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
-
-    def largest(self, a: Any, b: Any) -> Any:
-        """The larger of two, NaN where either is; of zeros either one."""
-        return self._intrinsic("maximum", [a, b], fastmath=["nsz"])
-
-    def smallest(self, a: Any, b: Any) -> Any:
-        """The smaller of two, NaN where either is; of zeros either one."""
-        return self._intrinsic("minimum", [a, b], fastmath=["nsz"])
 
     def absolute(self, a: Any) -> Any:
         """|a|."""

@@ -19,7 +19,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.place import Place, image_shape
 from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.micro.choice import choose
-from cpuconv.micro.intrinsics import copy_vector, emitter, word
+from cpuconv.micro.intrinsics import emitter, word
 from cpuconv.micro.rows import ROWS, RowTile, pack_vectors, unpack_vectors
 from cpuconv.runtime.kernel import inline, kernel
 from cpuconv.solvers.shared.base import Args, Space, Step, divide
@@ -74,8 +74,14 @@ _ONE = Axis(1, 0, 0)
 
 
 @emitter
+def _copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy the bytes of a vector, which may lie on any address."""
+    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(target), align=1)
+
+
+@emitter
 def _copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy 16 bytes."""
+    """Copy 16 bytes, which may lie on any address."""
     quad = Vector(vec.builder, _QUAD // 4)
     quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(target), align=1)
 
@@ -124,8 +130,8 @@ def _copy_run(tile, x, y, size):
     step = 4 * tile.lanes
     if size >= step:
         for at in range(0, size - step, step):
-            copy_vector(tile, x + at, y + at)
-        copy_vector(tile, x + size - step, y + size - step)
+            _copy_vector(tile, x + at, y + at)
+        _copy_vector(tile, x + size - step, y + size - step)
     else:
         for at in range(0, size - 16, 16):
             _copy_quad(tile, x + at, y + at)

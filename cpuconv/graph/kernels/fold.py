@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llvmlite.ir.instructions import FastMathFlags
+
 from cpuconv.isa.vector import I64, Vector
 
 Fold = Callable[[Vector, Any, Any], Any]
 
-FOLDS: dict[str, Fold] = {"sum": Vector.add, "max": Vector.largest, "min": Vector.smallest}
+
+def _largest(vec: Vector, a: Any, b: Any) -> Any:
+    """The larger of two, NaN where either is; of zeros either one."""
+    return _extreme(vec, "maximum", a, b)
+
+
+def _smallest(vec: Vector, a: Any, b: Any) -> Any:
+    """The smaller of two, NaN where either is; of zeros either one."""
+    return _extreme(vec, "minimum", a, b)
+
+
+def _extreme(vec: Vector, name: str, a: Any, b: Any) -> Any:
+    value = vec._intrinsic(name, [a, b])
+    value.fastmath = FastMathFlags(("nsz",))
+    return value
+
+
+FOLDS: dict[str, Fold] = {"sum": Vector.add, "max": _largest, "min": _smallest}
 
 
 def repeat(

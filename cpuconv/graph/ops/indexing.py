@@ -57,7 +57,8 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
         return []
     seconds = target.moving(2 * nbytes(_infer_gather(node, inputs)[0]))
-    copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds)] if _picks_channels(node, inputs, target.isa.lanes) else []
+    reads = _block_reads(node, inputs, target.isa.lanes)
+    copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds * (reads + 1) / 2)] if reads else []
     box = _evenly(node, inputs)
     if box is None:
         return [Offer((STRIDED, ""), (DENSE,), seconds), *copies]
@@ -65,12 +66,13 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return view_offers(inputs, ways) + copies
 
 
-def _picks_channels(node: Node, inputs: Inputs, lanes: int) -> bool:
-    """Whether channels of blocks are taken, in a manner that few micro-kernels have."""
+def _block_reads(node: Node, inputs: Inputs, lanes: int) -> float:
+    """Blocks that are read for one that is written, where channels are taken; 0: not in a manner of few kernels."""
     data, indices = inputs
     if not blockable(data) or indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
-        return False
-    return len({tile for tile, _ in picks(_channels(data, indices), lanes)}) <= _MOST_PICKS
+        return 0
+    tiles = [tile for tile, _ in picks(_channels(data, indices), lanes)]
+    return sum(tile.blocks for tile in tiles) / len(tiles) if len({*tiles}) <= _MOST_PICKS else 0
 
 
 def _channels(data: Any, indices: Any) -> list[int]:
@@ -89,15 +91,33 @@ def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 
 def _lower_gather(call: Call) -> list[Step]:
-    """One copy, the indices as a table."""
+    """One copy: of two axes, if the indices are a grid of them, as those of channel shuffles are; else by a table."""
     (data, indices), y = call.inputs, call.outputs[0]
     assert data is not None and indices is not None and indices.array is not None
     if y.block > 1:
         return [pick_step(call.target, data, y, _channels(data, indices))]
     axis = axis_in(call.node["axis"], len(data.shape))
+    places, stride = indices.array % data.shape[axis], data.strides[axis]
     order = [axis, *(other for other in range(len(data.shape)) if other != axis)]
-    table = indices.array % data.shape[axis] * data.strides[axis]
-    return [copy_step(call.target, permuted(data.at(0, y.shape), order), permuted(y, order), table)]
+    x, y = permuted(data.at(0, y.shape), order), permuted(y, order)
+    grid = _grid(places)
+    if grid is None:
+        return [copy_step(call.target, x, y, places * stride)]
+    rows, columns = grid.shape
+    shape, steps = (rows, columns, *x.shape[1:]), (grid[1, 0] - grid[0, 0], grid[0, 1] - grid[0, 0])
+    x = x.at(int(grid[0, 0]) * stride, shape, (*(int(step) * stride for step in steps), *x.strides[1:]))
+    return [copy_step(call.target, x, y.at(0, shape, (columns * y.strides[0], *y.strides)))]
+
+
+def _grid(places: np.ndarray) -> np.ndarray | None:
+    """Evenly spaced rows of evenly spaced numbers, two or more of each, if numbers in a line are that; else None."""
+    steps = np.diff(places)
+    columns = int(np.argmax(steps != steps[0])) + 1
+    if columns == 1 or places.size % columns:
+        return None
+    grid = places.reshape(-1, columns)
+    even = all((np.diff(grid, 2, axis) == 0).all() for axis in (0, 1)) and (np.diff(grid, 1, 1) == steps[0]).all()
+    return grid if even else None
 
 
 def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.copying import copy_step
 from cpuconv.graph.kernels.resizing import Sources, resize_step
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
-from cpuconv.graph.place import image_shape
-from cpuconv.solvers.shared.base import Step
+from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, image_shape
+from cpuconv.solvers.shared.base import FLOAT, Step
 
 
 class Axis(NamedTuple):
@@ -276,6 +278,41 @@ def space_to_depth(node: Node, arrays: Arrays) -> np.ndarray:
     return x.reshape(n, c, h // b, b, w // b, b).transpose(order).reshape(n, c * b * b, h // b, w // b)
 
 
+def _shuffle_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks where these stay together, else from any strides: one copy."""
+    (x,), b = inputs, node["blocksize"]
+    if not is_image(x):
+        return []
+    to_space = node.op == "DepthToSpace"
+    kept = x.shape[1] // (b * b) if to_space else x.shape[1]
+    seconds = target.moving(2 * FLOAT * math.prod(x.shape))
+    plain = Offer((STRIDED,), (DENSE,), seconds)
+    together = node.attributes.get("mode", "DCR") == "DCR" and kept % target.isa.lanes == 0
+    return [Offer((BLOCKED,), (BLOCKED,), seconds), plain] if together else [plain]
+
+
+def _lower_shuffle(call: Call) -> list[Step]:
+    """A copy between the same axes of both: channels, rows, rows of a block, columns, columns of a block."""
+    (x,), (y,), node = call.inputs, call.outputs, call.node
+    assert x is not None
+    deep, flat = (x, y) if node.op == "DepthToSpace" else (y, x)
+    b, (n, c, h, w, *lanes) = node["blocksize"], deep.physical
+    kept = c // (b * b)
+    step_n, step_c, step_h, step_w, *lane = deep.strides
+    together = node.attributes.get("mode", "DCR") == "CRD"
+    channel, row, column = (b * b, b, 1) if together else (1, b * kept, kept)
+    of_deep = (step_n, channel * step_c, step_h, row * step_c, step_w, column * step_c, *lane)
+    step_n, step_c, step_h, step_w, *lane = flat.strides
+    of_flat = (step_n, step_c, b * step_h, step_h, b * step_w, step_w, *lane)
+    shape = (n, kept, h, b, w, b, *lanes)
+    places = [
+        replace(deep, shape=shape, strides=of_deep, block=1),
+        replace(flat, shape=shape, strides=of_flat, block=1),
+    ]
+    source, result = places if deep is x else places[::-1]
+    return [copy_step(call.target, source, result)]
+
+
 OPS = (
     Op(
         "Resize",
@@ -296,6 +333,20 @@ OPS = (
         offers=_offers,
         lower=_lower,
     ),
-    Op("DepthToSpace", _infer_to_space, depth_to_space, {"blocksize": REQUIRED, "mode": "DCR"}),
-    Op("SpaceToDepth", _infer_to_depth, space_to_depth, {"blocksize": REQUIRED, "mode": "DCR"}),
+    Op(
+        "DepthToSpace",
+        _infer_to_space,
+        depth_to_space,
+        {"blocksize": REQUIRED, "mode": "DCR"},
+        offers=_shuffle_offers,
+        lower=_lower_shuffle,
+    ),
+    Op(
+        "SpaceToDepth",
+        _infer_to_depth,
+        space_to_depth,
+        {"blocksize": REQUIRED, "mode": "DCR"},
+        offers=_shuffle_offers,
+        lower=_lower_shuffle,
+    ),
 )

@@ -13,7 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, per_channel, rewritten, shape_of, sole_reader
+from cpuconv.graph.passes.rewriting import (
+    Maker,
+    Rewrite,
+    constant,
+    is_float,
+    per_channel,
+    rewritten,
+    shape_of,
+    sole_reader,
+)
 
 
 class Affine(NamedTuple):
@@ -40,7 +49,9 @@ class Affine(NamedTuple):
 def affine(graph: Graph, node: Node, name: str, axis: int) -> Affine | None:
     """What a node computes of the value `name`, if that is s x + t with channels along `axis`."""
     shape = shape_of(graph, name)
-    if node.meaning is not None or graph.value(node.outputs[0]) != graph.value(name) or axis >= len(shape):
+    if node.meaning is not None or axis >= len(shape) or not is_float(graph, name):
+        return None
+    if graph.value(node.outputs[0]) != graph.value(name):
         return None
     if node.op == "BatchNormalization":
         return _normalization(graph, node) if axis == 1 and node.inputs[0] == name else None

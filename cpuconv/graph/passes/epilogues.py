@@ -19,7 +19,7 @@ from cpuconv.graph.passes.rewriting import Rewrite, operand, rewritten, scalar, 
 from cpuconv.problem.activation import Activation
 
 HOSTS = ("Conv", "Linear")
-MOVERS = ("Reshape", "Transpose", "Slice")
+MOVERS = ("DepthToSpace", "Reshape", "Slice", "SpaceToDepth", "Transpose")
 
 
 def _clip(graph: Graph, node: Node) -> Activation | None:

@@ -47,10 +47,11 @@ def frozen(value: object) -> Hashable:
 
 
 def changes(rewrite: str, before: Graph, after: Graph) -> list[Note]:
-    """What became of the nodes of `before`, a note for each that stayed in its place under its output's name.
+    """What became of the nodes of `before`: a note for each change, and one for each node that only went.
 
     A node stays in place if a node of `after` has its first output; it changed if it is another operator, has other
-    attributes or reads other constants. Nodes that are gone belong to the changed one that they led to.
+    attributes or reads other constants. Nodes that are gone belong to the changed one that they led to, and so do those
+    that are new.
     """
     if before is after:
         return []
@@ -68,7 +69,8 @@ def changes(rewrite: str, before: Graph, after: Graph) -> list[Note]:
         )
         for name in changed
     ]
-    return notes + [Note(rewrite, (old[name].label,), ()) for name in olds.get("", ())]
+    notes += [Note(rewrite, (old[name].label,), ()) for name in olds.get("", ())]
+    return [note for note in notes if note.old != note.new]
 
 
 def _by_output(graph: Graph) -> dict[str, Node]:

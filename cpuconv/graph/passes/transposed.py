@@ -9,78 +9,123 @@ u = i s + t of its full output. With u = q s + p, p < s, the taps that reach u a
 
 for each phase p a convolution of x with every s-th tap, backwards, where a tap that is not there is zero. The phases
 are channels of one convolution with ceil(r / s) taps; laid side by side they are the full output, of which the padding
-is cut off. The products are the same; those added are with weights of zero, which only inputs that are infinite or not
-numbers could tell.
+is cut off. Zeros before the first tap move the full output and its padding by as much; they are put there where that
+makes the padding whole steps, which the convolution leaves out by itself, and costs no more taps. The products are the
+same; those added are with weights of zero, which only inputs that are infinite or not numbers could tell.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
-from cpuconv.graph.ops.window import Window
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten
+from cpuconv.solvers.shared.base import divide
 
 
-def run(graph: Graph) -> Graph:
-    """The graph without transposed convolutions whose weights are constant and whose dilation is 1.
+class Axis(NamedTuple):
+    """One axis of a transposed convolution as a convolution: taps, and the outputs first … last-1 of each phase.
 
-    Parameters
+    Attributes
     ----------
-    graph : Graph
-        Specialised: every shape is known.
+    size, step : int
+        Inputs, and phases.
+    before, behind : int
+        Zeros around the taps of the transposed convolution.
+    taps, first, last : int
+    begin, end : int
+        The part of these outputs, phases side by side, that is the result.
     """
-    for node in graph.nodes:
-        if node.op == "ConvTranspose" and node.meaning is None:
-            graph = _rewritten(graph, node)
-    return graph
+
+    size: int
+    step: int
+    before: int
+    behind: int
+    taps: int
+    first: int
+    last: int
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, size: int, kernel: int, step: int, near: int, outputs: int) -> Axis:
+        """An axis of `size` inputs and `kernel` taps, of whose full output `near` elements are cut off at the start."""
+        taps, before = divide(kernel, step), -near % step
+        before = before if divide(before + kernel, step) == taps else 0
+        near += before
+        first, last = min(near // step, taps - 1), max(size, divide(near + outputs, step))
+        begin = near - first * step
+        return cls(size, step, before, taps * step - kernel - before, taps, first, last, begin, begin + outputs)
+
+    @property
+    def places(self) -> int:
+        """Outputs of the convolution."""
+        return self.last - self.first
 
 
-def _rewritten(graph: Graph, node: Node) -> Graph:
-    """The graph with a convolution, a shuffle and a cut in the place of the node, as far as they are needed."""
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    """A convolution, a shuffle and a cut in the place of the node, as far as they are needed."""
+    if node.op != "ConvTranspose" or node.meaning is not None:
+        return None
     operands: Inputs = graph.operands(node)
     x, w, bias = *operands[:2], given(operands, 2)
     if w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
-        return graph
+        return None
     window = window_of_transpose(node, x.shape, w.shape)
     if max(window.dilations) > 1 or min(window.near) < 0 or min(window.sizes) < 1:
-        return graph
-    steps, channels = window.strides, w.shape[1] * node["group"]
-    taps = [-(-size // step) for size, step in zip(window.kernel, steps, strict=True)]
-    first = [min(near // step, count - 1) for near, step, count in zip(window.near, steps, taps, strict=True)]
-    ends = [near + size for near, size in zip(window.near, window.sizes, strict=True)]
-    last = [max(size, -(-end // step)) for size, end, step in zip(x.shape[2:], ends, steps, strict=True)]
-    made = _Chain(graph, node)
-    constants = {"weight": phases(w.array, node["group"], window)}
+        return None
+    axes = list(map(Axis.of, x.shape[2:], window.kernel, window.strides, window.near, window.sizes))
+    # Whole blocks of channels stay together where phases come first; groups keep their channels to themselves.
+    apart = node["group"] == 1
+    channels, steps, places = w.shape[1] * node["group"], window.strides, [axis.places for axis in axes]
+    maker = Maker(graph, node)
+    constants = [maker.constant(phases(w.array, node["group"], axes, apart), "weight")]
     if bias is not None:
-        constants["bias"] = np.repeat(bias.array, math.prod(steps))
-    near = [count - 1 - begin for count, begin in zip(taps, first, strict=True)]
-    far = [end - size for end, size in zip(last, x.shape[2:], strict=True)]
-    made.add("Conv", constants, group=node["group"], kernel_shape=taps, pads=[*near, *far])
+        many = math.prod(steps)
+        constants.append(maker.constant(np.tile(bias.array, many) if apart else np.repeat(bias.array, many), "bias"))
+    pads = [axis.taps - 1 - axis.first for axis in axes] + [axis.last - axis.size for axis in axes]
+    kernel = [axis.taps for axis in axes]
+    moves: list[tuple[str, list[str], dict[str, Any]]] = [
+        ("Conv", constants, {"group": node["group"], "kernel_shape": kernel, "pads": pads})
+    ]
     if max(steps) > 1:
-        batch, *places = x.shape[0], *(end - begin for end, begin in zip(last, first, strict=True))
-        rank = len(steps)
-        made.add("Reshape", {"split": np.array([batch, channels, *steps, *places])})
-        pairs = [(2 + rank + axis, 2 + axis) for axis in range(rank)]
-        made.add("Transpose", perm=[0, 1, *itertools.chain(*pairs)])
-        sizes = [size * step for size, step in zip(places, steps, strict=True)]
-        made.add("Reshape", {"merged": np.array([batch, channels, *sizes])})
-    begin = [near - start * step for near, start, step in zip(window.near, first, steps, strict=True)]
-    if tuple(made.value.shape[2:]) != window.sizes:
-        end = [start + size for start, size in zip(begin, window.sizes, strict=True)]
-        axes = np.arange(2, 2 + len(steps))
-        made.add("Slice", {"starts": np.array(begin), "ends": np.array(end), "axes": axes})
-    return made.graph()
+        moves += _shuffle(maker, (x.shape[0], channels), steps, places, apart)
+    if any((axis.begin, axis.end) != (0, axis.places * axis.step) for axis in axes):
+        at = ([axis.begin for axis in axes], [axis.end for axis in axes], range(2, 2 + len(axes)))
+        parts = zip(("starts", "ends", "axes"), at, strict=True)
+        moves.append(("Slice", [maker.constant(np.array(numbers), part) for part, numbers in parts], {}))
+    name = node.inputs[0]
+    for number, (op, others, attributes) in enumerate(moves, 1):
+        name = maker.node(op, name, *others, part=op.lower() if number < len(moves) else "", **attributes)
+    return maker.done()
 
 
-def phases(weight: np.ndarray, groups: int, window: Window) -> np.ndarray:
+def _shuffle(
+    maker: Maker, ends: tuple[int, int], steps: tuple[int, ...], places: list[int], apart: bool
+) -> list[tuple[str, list[str], dict[str, Any]]]:
+    """The operators, with more inputs and attributes, that lay phases side by side; `apart`: these come first."""
+    rank = len(steps)
+    if rank == 2 and steps[0] == steps[1]:
+        return [("DepthToSpace", [], {"blocksize": steps[0], "mode": "DCR" if apart else "CRD"})]
+    batch, channels = ends
+    split = (batch, *steps, channels, *places) if apart else (batch, channels, *steps, *places)
+    phase, channel = (1, 1 + rank) if apart else (2, 1)
+    pairs = [(2 + rank + axis, phase + axis) for axis in range(rank)]
+    merged = [size * step for size, step in zip(places, steps, strict=True)]
+    return [
+        ("Reshape", [maker.constant(np.array(split), "split")], {}),
+        ("Transpose", [], {"perm": [0, channel, *itertools.chain(*pairs)]}),
+        ("Reshape", [maker.constant(np.array([batch, channels, *merged]), "merged")], {}),
+    ]
+
+
+def phases(weight: np.ndarray, groups: int, axes: list[Axis], apart: bool) -> np.ndarray:
     """The weights of the convolution.
 
     Parameters
@@ -88,51 +133,25 @@ def phases(weight: np.ndarray, groups: int, window: Window) -> np.ndarray:
     weight : numpy.ndarray, (C, K/groups, taps...)
         Of the transposed convolution.
     groups : int
-    window : Window
-        Its taps and strides.
+    axes : list[Axis]
+    apart : bool
+        Channels are in the order (phase of each axis, channel), for one group; else (group, channel, phase of each
+        axis).
 
     Returns
     -------
     numpy.ndarray, (K phases, C/groups, fewer taps...)
-        Channels are in the order (group, channel of the group, phase of each axis).
     """
-    steps, rank = window.strides, len(window.strides)
-    counts = [-(-size // step) for size, step in zip(window.kernel, steps, strict=True)]
-    behind = [count * step - size for count, step, size in zip(counts, steps, window.kernel, strict=True)]
-    full = np.pad(weight, [(0, 0), (0, 0), *((0, more) for more in behind)])
-    each, k = weight.shape[0] // groups, weight.shape[1]
-    split = full.reshape(groups, each, k, *itertools.chain(*zip(counts, steps, strict=True)))
+    rank, each, k = len(axes), weight.shape[0] // groups, weight.shape[1]
+    full = np.pad(weight, [(0, 0), (0, 0), *((axis.before, axis.behind) for axis in axes)])
+    split = full.reshape(groups, each, k, *itertools.chain(*((axis.taps, axis.step) for axis in axes)))
     tap_axes, phase_axes = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
-    backwards = np.flip(split, tuple(tap_axes))
-    ordered = backwards.transpose(0, 2, *phase_axes, 1, *tap_axes)
-    return np.ascontiguousarray(ordered).reshape(groups * k * math.prod(steps), each, *counts)
+    outputs = (0, *phase_axes, 2) if apart else (0, 2, *phase_axes)
+    ordered = np.flip(split, tuple(tap_axes)).transpose(*outputs, 1, *tap_axes)
+    count = groups * k * math.prod(axis.step for axis in axes)
+    return np.ascontiguousarray(ordered).reshape(count, each, *(axis.taps for axis in axes))
 
 
-class _Chain:
-    """Nodes one after another in the place of one, with what is known of their outputs."""
-
-    def __init__(self, graph: Graph, node: Node) -> None:
-        self._graph, self._node = graph, node
-        self._nodes: list[Node] = []
-        self._constants: dict[str, np.ndarray] = {}
-        self._values: dict[str, Value] = {}
-        self._name = node.inputs[0]
-        self.value: Any = graph.value(self._name)
-
-    def add(self, op: str, constants: dict[str, np.ndarray] | None = None, **attributes: object) -> None:
-        """The operator, applied to the last output and to constants."""
-        label = f"{self._node.outputs[0]}/{len(self._nodes)}"
-        named = {f"{label}.{hint}": array for hint, array in (constants or {}).items()}
-        made = TABLE[op].node((self._name, *named), (label,), self._node.origin, **attributes)
-        (self.value,) = TABLE[op].infer(made, [self.value, *map(Value.of, named.values())])
-        self._nodes.append(made)
-        self._constants |= named
-        self._values[label] = self.value
-        self._name = label
-
-    def graph(self) -> Graph:
-        """The graph with the chain, whose last output takes the name of the node's."""
-        names = {self._name: self._node.outputs[0]}
-        values = {name: value for name, value in self._values.items() if name not in names}
-        nodes: Sequence[Node] = [made.writes(names) for made in self._nodes]
-        return self._graph.replaced([self._node], nodes, self._constants, values).live()
+def run(graph: Graph) -> Graph:
+    """The graph without transposed convolutions whose weights are constant and whose dilation is 1."""
+    return rewritten(graph, _rule)
