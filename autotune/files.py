@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def write_whole(files: Mapping[Path, str]) -> None:
-    """Write texts to files: all of them are complete on disk before the first one takes its name.
+def write_whole(files: Mapping[Path, str | bytes]) -> None:
+    """Write texts, or bytes, to files: all of them are complete on disk before the first one takes its name.
 
     They have the permissions of any new file.
 
@@ -23,11 +23,11 @@ def write_whole(files: Mapping[Path, str]) -> None:
     os.umask(mask)
     with contextlib.ExitStack() as leftovers:
         renames = []
-        for path, text in files.items():
+        for path, content in files.items():
             handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
             leftovers.callback(Path(name).unlink, missing_ok=True)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
             os.chmod(name, 0o666 & ~mask)
             renames.append((name, path))
         for name, path in renames:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
+import itertools
 import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-
-import numpy as np
+from pathlib import Path
 
 from autotune.machine.roofline import Roofs
 from bench import oracle, peers, roofs
+from bench.networks.problem import NetworkProblem
 from bench.peers.base import Form, Peer, version
 from cpuconv.problem.problem import ConvProblem
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
 LEAST_RUNS = 3
+LOADING = ("load and run", "run")  # what `load` takes the time of
 SETTLE = 0.2  # the part of a sample that is run first and not counted
 
 
@@ -85,9 +89,13 @@ class Engine:
             raise
         self._pause()
 
-    def prepare(self, problem: ConvProblem) -> list[Prepared]:
+    def prepare(self, problem: ConvProblem | NetworkProblem) -> list[Prepared]:
         """Make the engine ready for a problem and check the output of every form of it."""
         return self.ask("prepare", problem)
+
+    def load(self, problem: NetworkProblem) -> dict[str, float]:
+        """Load a network; seconds of each part (`LOADING`). A process's first load tells what it takes from nothing."""
+        return self.ask("load", problem)
 
     def time(self, form: str, seconds: float) -> list[float]:
         """Run one form for about so many seconds; the time of each run in seconds."""
@@ -185,18 +193,43 @@ class Session:
         self.peer, self.threads = peer, threads
         self.forms: dict[str, Form] = {}
 
-    def prepare(self, problem: ConvProblem) -> list[Prepared]:
+    def prepare(self, problem: ConvProblem | NetworkProblem) -> list[Prepared]:
         """Prepare every form of a problem, forget the ones of the problem before, and check the outputs."""
         self.forms.clear()
-        x, w, bias = oracle.arrays(problem)
-        reference = oracle.convolve(problem, x, w, bias)
+        if isinstance(problem, NetworkProblem):
+            references = problem.outputs()
+            with self._converted(problem) as path:
+                forms = self.peer.network(path, problem.feed(), self.threads)
+        else:
+            x, w, bias = oracle.arrays(problem)
+            references = [oracle.convolve(problem, x, w, bias)]
+            forms = self.peer.prepare(problem, x, w, bias, self.threads)
         prepared = []
-        for form in self.peer.prepare(problem, x, w, bias, self.threads):
+        for form in forms:
             form.run()
             self.forms[form.name] = form
-            error = oracle.error(np.asarray(form.output()), reference)
+            error = oracle.worst_error(form.output(), references)
             prepared.append(Prepared(form.name, error, form.plain, form.algorithm, form.detail))
         return prepared
+
+    def load(self, problem: NetworkProblem) -> dict[str, float]:
+        """Seconds to load a network and run it once, and to run it again."""
+        feed = problem.feed()
+        importlib.import_module(self.peer.package)
+        with self._converted(problem) as path:
+            ends = [time.perf_counter()]
+            form = self.peer.network(path, feed, self.threads)[0]
+            form.run()
+            ends.append(time.perf_counter())
+            form.run()
+            ends.append(time.perf_counter())
+        return dict(zip(LOADING, (later - earlier for earlier, later in itertools.pairwise(ends)), strict=True))
+
+    @contextlib.contextmanager
+    def _converted(self, problem: NetworkProblem) -> Iterator[Path]:
+        """The file that the engine loads; it may go after that."""
+        with tempfile.TemporaryDirectory(prefix="bench-engine-") as folder:
+            yield self.peer.converted(problem.path, Path(folder))
 
     def time(self, form: str, seconds: float) -> list[float]:
         """Run a form for about so many seconds and time each run."""

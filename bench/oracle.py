@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cpuconv.problem.problem import ConvProblem
@@ -43,3 +45,11 @@ def error(output: np.ndarray, reference: np.ndarray) -> float:
         return 0.0
     worst = float(np.abs(output - reference).max() / np.abs(reference).max())
     return worst if np.isfinite(worst) else float("inf")
+
+
+def worst_error(outputs: np.ndarray | Sequence[np.ndarray], references: Sequence[np.ndarray]) -> float:
+    """The largest `error` of some outputs, or of the only one; infinite when there are more or fewer."""
+    outputs = [np.asarray(outputs)] if len(references) == 1 and not isinstance(outputs, list) else outputs
+    if len(outputs) != len(references):
+        return float("inf")
+    return max(error(output, reference) for output, reference in zip(outputs, references, strict=True))

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from autotune.machine.roofline import Roofs
 from bench.engine import Engine, EngineError
-from bench.oracle import OUR_TOLERANCE, PEER_TOLERANCE
+from bench.oracle import OUR_TOLERANCE
 from bench.peers import OURS
 from bench.results import LineResult, Measurement, Timing, mean_ratio
 from bench.settings import Run, Settings
@@ -52,7 +52,7 @@ class Race:
             result.runs.append(measurement)
 
     def _one_run(self, found: list[Measurement], first: bool, show: Callable[..., None]) -> None:
-        with _started(self.settings, self.console.print if first else lambda *_, **__: None) as engines:
+        with started(self.settings, self.console.print if first else lambda *_, **__: None) as engines:
             if first:
                 names, versions = ({engine.key: getattr(engine, part) for engine in engines} for part in _TOLD)
                 self.run = Run(names, versions, self.settings)
@@ -68,8 +68,8 @@ class Race:
                 measurement.roofs = before.best(after) if before and after else before
 
     def _roofs(self, engines: Sequence[Engine]) -> Roofs | None:
-        """Measured in our engine's process while the others are stopped; None without ours."""
-        ours = next((engine for engine in engines if engine.key == OURS), None)
+        """Measured in our engine's process while the others are stopped; None without ours, or if not asked for."""
+        ours = next((engine for engine in engines if engine.key == OURS and self.settings.roofs), None)
         try:
             return ours and ours.roofs()
         except EngineError as error:
@@ -81,7 +81,7 @@ _TOLD = ("name", "version")
 
 
 @contextlib.contextmanager
-def _started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engine]]:
+def started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engine]]:
     """The engines that are installed, ours first; a missing one gets a word."""
     options = {OURS: {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call}}
     engines: list[Engine] = []
@@ -105,7 +105,7 @@ def measure(
         with _noting(result, engine):
             engine.revive()
             admitted = [form for form in engine.prepare(line.problem) if form.plain or not settings.plain]
-            limit = OUR_TOLERANCE if engine.key == OURS else PEER_TOLERANCE
+            limit = OUR_TOLERANCE if engine.key == OURS else settings.tolerance
             right = [form for form in admitted if form.error <= limit]
             result.notes += [
                 f"{engine.name}'s {form.form} is wrong by {form.error:.1e} {form.algorithm}".rstrip()

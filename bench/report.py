@@ -191,12 +191,12 @@ def _line_dict(result: LineResult, run: Run) -> dict[str, Any]:
         "ratios": {title: vars(ratio) for title, ratio in ratios.items() if ratio},
         "best_peer": best and {"name": run.names[result.rival(run.peers)], "ratio": best.median},
         "shares": result.shares(),
-        "engines": {key: _timing_dict(timing) for key in run.names if (timing := result.of(key))},
+        "engines": {key: timing_dict(timing) for key in run.names if (timing := result.of(key))},
         "notes": result.notes,
     }
 
 
-def _timing_dict(timing: Timing) -> dict[str, Any]:
+def timing_dict(timing: Timing) -> dict[str, Any]:
     names = ("form", "algorithm", "detail", "error", "best", "median")
     return {name: getattr(timing, name) for name in names} | {"round_medians": timing.medians}
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.machine.device import fingerprint
+from bench.oracle import PEER_TOLERANCE
 from bench.peers import OURS, PEERS
 
 ALL = "all-five"
@@ -45,6 +46,10 @@ class Settings:
         Replaces the batch of every line.
     timeout : float
         Seconds after which an engine is given up.
+    tolerance : float
+        Error of a peer, relative to the output's largest value, above which its figure does not count.
+    roofs : bool
+        Whether to measure the machine's roofs.
     """
 
     threads: int = 1
@@ -58,6 +63,8 @@ class Settings:
     groups: tuple[str, ...] = ()
     batch: int | None = None
     timeout: float = 600.0
+    tolerance: float = PEER_TOLERANCE
+    roofs: bool = True
 
     @property
     def plain(self) -> bool:

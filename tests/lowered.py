@@ -163,6 +163,9 @@ def check(
     for offer in made:
         for got, wanted in zip(run_offer(node, arrays, offer, constant, threads, apart), expected, strict=False):
             assert got.shape == wanted.shape
+            if wanted.dtype.kind != "f":
+                assert np.array_equal(got, wanted), offer
+                continue
             finite = np.isfinite(wanted)
             scale = np.abs(wanted[finite]).max(initial=1e-30)
             assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer

@@ -34,6 +34,7 @@ HOME: dict[str, ConvProblem] = {
     "": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
     "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
     "planar": ConvProblem(1, 20, 9, 11, 40, 1, 1),
+    "channels_last": ConvProblem(1, 20, 9, 11, 48, 1, 1, in_layout="NHWC", out_layout="NHWC"),
     "first_layer": ConvProblem(1, 3, 17, 15, 40, 3, 3, (2, 2), (1, 1, 1, 1)),
     "fft": ConvProblem(1, 20, 13, 30, 40, 5, 7, pads=(2, 2, 3, 3)),
     "depthwise": ConvProblem(1, 37, 9, 11, 37, 3, 3, pads=(1, 1, 1, 1), groups=37),

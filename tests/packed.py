@@ -112,7 +112,7 @@ def scalars(problem: ConvProblem, n: int, weight: np.ndarray) -> np.ndarray:
 def expected(problem: ConvProblem, candidate: Candidate, isa: Isa, weight: np.ndarray) -> np.ndarray:
     """The packed form of a candidate, flat; transforms in float64, rounded once."""
     weight, params, name = flushed(weight), candidate.params, candidate.solver.NAME
-    if name in ("pointwise", "direct"):
+    if name in ("pointwise", "channels_last", "direct"):
         packed = panels(problem, params.v, isa, weight, isa.lanes)
     elif name == "first_layer":
         packed = panels(problem, params.v, isa, weight, 1)

@@ -326,7 +326,7 @@ def test_missed_problems_are_tuned(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_another_warmup_is_at_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    (problem,) = fake.workload.load("good:1", Reading(("NCHW", "NCHW")))
+    (problem,) = fake.workload.load("good:1", Reading(None))
     with Store() as other:
         assert other.claim(fingerprint().key, problem.key)
         assert main(["warmup", "good:1", "--threads", "1", "--json"]) == OK
@@ -347,6 +347,16 @@ def test_threads_and_weights(capsys: pytest.CaptureFixture[str], monkeypatch) ->
     assert [each["serial_fraction"] for each in explained] == [each["serial_fraction"] for each in told["problems"]]
 
 
+def test_networks_are_timed_as_a_whole_where_no_layouts_are_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake.Fake, "time_whole", lambda self, source, reading: [(source, reading.threads, 0.002)])
+    assert main(["warmup", "good:1", "--threads", "1"]) == OK
+    assert "autotune: good:1, 1 thread: 2.00 ms for a whole run\n" in capsys.readouterr().err
+    assert main(["warmup", "good:1", "--threads", "1", "--layouts", "auto"]) == OK
+    assert "whole run" not in capsys.readouterr().err
+
+
 def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     seen: list[Reading] = []
     inner = fake.Fake.load
@@ -358,4 +368,4 @@ def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr(fake.Fake, "load", load)
     arguments = ["--batches", "1,8,8", "--input", "a=1x3", "--input", "b=2x2", "--threads", "1"]
     assert main(["warmup", "good:1", *arguments]) == OK
-    assert seen == [Reading(("NCHW", "NCHW"), 1, (1, 8), {"a": (1, 3), "b": (2, 2)})]
+    assert seen == [Reading(None, 1, (1, 8), {"a": (1, 3), "b": (2, 2)})]

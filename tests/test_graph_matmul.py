@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lowered
 import numpy as np
 import pytest
 from graph_draws import numbers
@@ -10,7 +11,11 @@ from hypothesis import strategies as st
 from lowered import check, offers, run_offer
 
 from cpuconv.graph import ops
+from cpuconv.graph.kernels.matmul import Matrices, Product, product_step
+from cpuconv.graph.program import Recording
 from cpuconv.isa import current
+from cpuconv.problem.arrays import address
+from cpuconv.solvers.shared.base import Ref, Space, aligned
 
 LANES = current().lanes
 SIZES = st.sampled_from((1, 2, 5, LANES - 1, LANES, LANES + 1, 2 * LANES, 3 * LANES + 1, 33))
@@ -64,9 +69,39 @@ def test_gemm(m, k, n, left, right, apart):
     assert check(node, [a, b], apart=apart) >= 1
 
 
+@pytest.mark.parametrize("depth", (1, 5, 3 * LANES + 2))
+def test_operands_of_any_strides(depth):
+    """Steps of zero, as those of a tensor that is broadcast, backwards, and over elements between."""
+    m, n = 2 * LANES + 3, 3 * LANES + 1
+    memory = {"a": numbers(np.random.default_rng(0), (4000,)), "b": numbers(np.random.default_rng(1), (60000,))}
+    for a_steps in ((depth, 1), (0, 1), (1, 0), (-2, 3), (1, -2)):
+        for b_steps in ((n, 1), (1, depth), (0, 1), (1, 0), (-n, 1), (2, -3)):
+            starts = {"a": 2000, "b": 30000}
+            views = [
+                np.lib.stride_tricks.as_strided(memory[name][starts[name] :], shape, [4 * step for step in steps])
+                for name, shape, steps in (("a", (m, depth), a_steps), ("b", (depth, n), b_steps))
+            ]
+            y = np.full((m, n), np.nan, np.float32)
+            left, right = (
+                Matrices(Ref(name, 4 * starts[name]), (), view.strides[0], view.strides[1])
+                for name, view in zip("ab", views, strict=True)
+            )
+            space = Space()
+            result = Matrices(Ref("y"), (), *y.strides)
+            step = product_step(lowered.target(), space, Product((), m, depth, n, left, right, result))
+            workspace = aligned(space.size + 64, np.uint8)
+            bases = {**memory, "y": y, "workspace": workspace}
+            Recording([step], 1).bind({name: address(array) for name, array in bases.items()}).run()
+            wanted = views[0].astype(np.float64) @ views[1].astype(np.float64)
+            np.testing.assert_allclose(y, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_what_is_not_offered():
     a, b = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
-    assert not [offer for offer in offers(MATMUL, [a.astype(np.int32), b.astype(np.int32)])]
+    assert not offers(MATMUL, [a.astype(np.int32), b.astype(np.int32)])
+    assert not offers(MATMUL, [a, b], constant=[1])
+    scaled = ops.TABLE["Gemm"].node(["a", "b"], ["y"], alpha=0.5)
+    assert not offers(scaled, [a, b])
     assert not offers(MATMUL, [np.ones((0, 4), np.float32), b])
 
 

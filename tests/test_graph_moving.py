@@ -231,6 +231,18 @@ def test_whole_images_and_blocks_of_channels_are_views(axis, start, end, way):
     assert way in lies("Slice", arrays)
 
 
+@quick
+@given(st.data(), around, planes, st.integers(1, 3), st.integers(1, 2), st.booleans())
+def test_channels_in_another_order(data, channels, plane, batch, threads, apart):
+    """Channel shuffles, and any channels, some more than once."""
+    if channels % 2 == 0 and data.draw(st.booleans()):
+        order = np.arange(channels).reshape(2, -1).T.ravel()
+    else:
+        order = np.array(data.draw(st.lists(st.integers(-channels, channels - 1), min_size=1, max_size=2 * LANES)))
+    ways = lies("Gather", [numbered((batch, channels, *plane)), order], threads=threads, apart=apart, axis=1)
+    assert "blocked blocked" in ways
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_planes_with_something_around_them(mode, channels):

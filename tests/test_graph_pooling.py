@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asm
 import lowered
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import layouts
 from cpuconv.errors import SourceError
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
+from cpuconv.graph.kernels.pooling import Pooling, pool_step
+from cpuconv.graph.lowering import Call
+from cpuconv.graph.place import BLOCKED, DENSE, Place
+from cpuconv.graph.program import Recording
 from cpuconv.isa import current
+from cpuconv.problem.arrays import address
+from cpuconv.solvers.shared.base import MicroRef, Ref, Space, aligned
 
 LANES = current().lanes
 CHANNELS = st.sampled_from((1, LANES - 1, LANES, LANES + 1))
@@ -107,7 +115,7 @@ def test_a_plane_is_pooled(op, shape, threads):
 @pytest.mark.parametrize("shape", [(3, LANES - 1, 7), (1, LANES + 1, 7, 9), (2, LANES, 23, 24)])
 def test_a_plane_is_reduced(op, shape):
     axes = np.arange(2, len(shape)) - len(shape) * (len(shape) % 2)
-    assert lowered.check(node(op, 2), [normal(*shape), axes], constant=[1], apart=True) == 1
+    assert lowered.check(node(op, 2), [normal(*shape), axes], constant=[1], apart=True) == 2  # blocked and plain
 
 
 @pytest.mark.parametrize(
@@ -148,6 +156,22 @@ def test_workers_change_no_bit(op):
     np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.skipif(current().name in ("sse", "generic"), reason="a comparison takes registers of its own")
+@pytest.mark.parametrize("fold", ["max", "sum"])
+@pytest.mark.parametrize("kernel, stride, width", [(2, 2, 56), (3, 2, 56), (3, 1, 28), (3, 1, 7), (5, 1, 20)])
+def test_the_columns_of_a_strip_stay_in_registers(fold, kernel, stride, width):
+    x, y = (
+        Place.blocked(Ref(name), (1, LANES, 9, size), LANES) for name, size in (("x", width * stride), ("y", width))
+    )
+    pooling = Pooling(fold, (kernel, kernel), (stride, stride), (1, 1), (kernel // 2, kernel // 2))
+    step = pool_step(current(), x, y, pooling, 1)
+    strips = [value for value in step.args.values() if isinstance(value, MicroRef)]
+    assert strips
+    for strip in strips:
+        loops = asm.loops(strip.kernel.assembly(strip.tile))
+        assert loops and not any(asm.vector_spills(loop) for loop in loops)
+
+
 # --- instance normalisation -----------------------------------------------------------------------------------------
 
 
@@ -156,11 +180,27 @@ def test_workers_change_no_bit(op):
 def test_an_instance_is_normalised(shape, threads):
     vectors = [normal(shape[1]), normal(shape[1]) + 1]
     made = node("InstanceNormalization", 3, epsilon=1e-3)
-    assert lowered.check(made, [normal(*shape), *vectors], constant=[1, 2], threads=threads, apart=True) == 1
-    assert lowered.offers(made, [normal(*shape), *vectors]) == []
+    assert lowered.check(made, [normal(*shape), *vectors], constant=[1, 2], threads=threads, apart=True) == 2
+    assert [offer.outputs for offer in lowered.offers(made, [normal(*shape), *vectors])] == [(DENSE,)]
 
 
 def test_a_variance_much_smaller_than_the_mean_is_right():
     x = normal(1, LANES, 20, 30) + 1000
     vectors = [np.ones(LANES, np.float32), np.zeros(LANES, np.float32)]
-    assert lowered.check(node("InstanceNormalization", 3), [x, *vectors], constant=[1, 2], tolerance=1e-3) == 1
+    assert lowered.check(node("InstanceNormalization", 3), [x, *vectors], constant=[1, 2], tolerance=1e-3) == 2
+
+
+def test_an_instance_is_normalised_in_place():
+    op, made = ops.TABLE["InstanceNormalization"], node("InstanceNormalization", 3)
+    x, vectors = normal(1, 2 * LANES, 5, 7), [normal(2 * LANES), normal(2 * LANES) + 1]
+    (expected,) = op.evaluate(made, [x, *vectors], [np.float64])
+    (offer,) = (each for each in lowered.offers(made, [x, *vectors], constant=[1, 2]) if each.outputs == (BLOCKED,))
+    place = Place.blocked(Ref("memory"), x.shape, LANES)
+    memory = aligned(place.physical)
+    memory[...] = layouts.from_nchw(x, layouts.blocked(LANES))
+    known = [Place.plain(Ref(""), vector.shape, vector.dtype, vector) for vector in vectors]
+    call = Call(made, [place, *known], [place], offer, lowered.target(), Space(), lowered.Kept())
+    recording = Recording(op.lower(call), 1)
+    recording.bind({"memory": address(memory)}).run()
+    assert op.in_place
+    np.testing.assert_allclose(layouts.to_nchw(memory, layouts.blocked(LANES), 2 * LANES), expected, atol=1e-5)

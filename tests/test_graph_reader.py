@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa
 from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.onnx_reader import read  # noqa: E402
+from cpuconv.graph.ops import OWN, TABLE  # noqa: E402
 from cpuconv.graph.specialise import specialise  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
@@ -276,6 +278,34 @@ def test_every_truncated_model_is_an_error_or_a_model():
             read(data[:length])
 
 
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_bvlc_alexnet.onnx"
+
+
+def _graph_or_error(data: bytes) -> bool:
+    """Whether the bytes are a model; what is wrong with them otherwise is said by a SourceError of one kind."""
+    try:
+        return str(read(data)) != ""
+    except SourceError as error:
+        assert "model" in str(error)
+        return False
+
+
+def test_every_fiftieth_truncation_of_a_network_is_an_error():
+    data = LIGHT.read_bytes()
+    assert _graph_or_error(data)
+    assert not any(_graph_or_error(data[:length]) for length in range(0, len(data), 50))
+
+
+def test_a_byte_changed_in_a_network_gives_an_error_or_a_graph():
+    data, rng = LIGHT.read_bytes(), np.random.default_rng(0)
+    read_ = 0
+    for place, byte in zip(rng.integers(len(data), size=200), rng.integers(256, size=200), strict=True):
+        changed = bytearray(data)
+        changed[place] = byte
+        read_ += _graph_or_error(bytes(changed))
+    assert 0 < read_ < 200
+
+
 @settings(max_examples=300)
 @given(changes=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=4))
 def test_every_damaged_model_is_an_error_or_a_model(changes):
@@ -304,6 +334,7 @@ def test_every_damaged_model_is_an_error_or_a_model(changes):
         ("g (string[3] x) => (string[3] y) { y = Identity(x) }", "the input 'x' must be a tensor of numbers"),
         ("g (seq(float[3]) x) => (float[3] y) { y = Relu(x) }", "the input 'x' must be a tensor of numbers"),
         ("g (float[3] x) => (float[3] y) { y = Rlu(x) }", "Rlu node 'y': there is no operator 'Rlu'"),
+        ("g (float[3] x) => (float[3] y) { y = Copy(x) }", "there is no operator 'Copy'"),
         ("g (float[3] x) => (float[3] y) { y = com.some.Relu(x) }", "no operator 'Relu' of domain 'com.some'"),
     ],
 )
@@ -328,6 +359,10 @@ def test_wrong_models(text, message):
 def test_nodes_that_do_not_fit(text, message):
     with pytest.raises(SourceError, match=message):
         made(parse(text))
+
+
+def test_operators_are_known_to_onnx_or_our_own():
+    assert {op for op in TABLE if not onnx.defs.has(op)} == OWN
 
 
 def test_opsets():

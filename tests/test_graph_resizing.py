@@ -53,7 +53,7 @@ def resizes(draw):
 @given(resizes(), st.sampled_from((1, 2)), st.booleans())
 def test_a_resize_is_the_reference(case, threads, apart):
     made, arrays = case
-    values = lowered._values(arrays, KNOWN)
+    values = lowered.values_of(arrays, KNOWN)
     assume(all(ops.TABLE["Resize"].infer(made, values)[0].shape))
     assert lowered.check(made, arrays, KNOWN, threads, apart) == 1
 

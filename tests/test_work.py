@@ -24,9 +24,9 @@ def test_direct_algorithms_do_the_sums_own_work(described):
         if solver in (winograd, fft):
             continue
         channels = max(2, isa.lanes // 4) if solver.NAME == "grouped" else 1 if solver.NAME == "depthwise" else 32
-        size = 1 if solver.NAME == "pointwise" else 3
+        size = 1 if solver.NAME in ("pointwise", "channels_last") else 3
         groups = 32 // channels
-        problem = ConvProblem(2, 32, 9, 9, 32, size, size, groups=groups)
+        problem = ConvProblem(2, 32, 9, 9, 32, size, size, groups=groups, in_layout="NHWC")
         assert solver.applicable(problem, isa) is None
         candidate = Candidate(solver, next(iter(solver.candidates(problem, isa))))
         moved = problem.in_bytes, 4 * 32 * channels * size * size, problem.out_bytes

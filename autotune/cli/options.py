@@ -25,9 +25,9 @@ EPILOG = f"""exit codes:
 """
 
 
-def say(message: str, code: int) -> int:
+def say(message: str, code: int, program: str = "autotune") -> int:
     """Tell the user; returns the exit code."""
-    print(f"autotune: {message}", file=sys.stderr)
+    print(f"{program}: {message}", file=sys.stderr)
     return code
 
 

@@ -23,17 +23,17 @@ class Network:
         Name of its file, without ``.onnx``.
     inputs : Mapping[str, tuple[int, ...]]
         Shape of each input for one image; images are counted by the first axis.
-    make : Callable[[], onnx.ModelProto]
-        Makes the model, for `inputs`.
+    make : Callable[[Shapes], onnx.ModelProto]
+        Makes the model, for inputs of these shapes.
     needs : Mapping[str, str]
         What must be installed: modules, and pip's arguments for them.
     small : Mapping[str, tuple[int, ...]]
-        Smaller shapes that it takes too; `inputs` where it takes no others.
+        Smaller shapes that it takes too; none where it takes no others.
     """
 
     name: str
     inputs: Shapes
-    make: Callable[[], onnx.ModelProto]
+    make: Callable[[Shapes], onnx.ModelProto]
     needs: Mapping[str, str]
     small: Shapes = field(default_factory=dict)
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from tabulate import tabulate
 
 from bench.networks import Network, networks
-from bench.networks.model import save, sized
+from bench.networks.model import resize, save
+from bench.networks.problem import keep
 from bench.settings import words
 
 
@@ -37,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             failed += name in asked
         else:
             start = time.perf_counter()
-            save(sized(network.make(), network.inputs), path)
+            model = network.make(network.inputs)
+            resize(model, network.inputs)
+            save(model, path)
+            keep(network, path)
             console.print(f"{label}: {path.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - start:.1f} s")
     return int(failed > 0)
 

@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from bench.networks import Network
-from bench.networks.model import constants, drawn, replace, settle
+from bench.networks import Network, Shapes
+from bench.networks.model import constants, drawn, replace, resize, settle
 
 FOLDER = Path(onnx.__file__).parent / "backend/test/data/light"
 IMAGE = (1, 3, 224, 224)
 IR_VERSION = 8
 
 
-def model(name: str, inputs: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
+def model(name: str, inputs: Shapes) -> onnx.ModelProto:
     """The network of a file, with the random weights."""
     made = onnx.load(FOLDER / f"light_{name}.onnx")
+    resize(made, inputs)
     fill(made, np.random.default_rng(0))
     free_batch(made)
     modernise(made, inputs)
@@ -55,15 +56,14 @@ def modernise(model: onnx.ModelProto, inputs: Iterable[str]) -> None:
     """
     model.ir_version = IR_VERSION
     read = {name for node in model.graph.node for name in node.input}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
-    fed = [info for info in model.graph.input if info.name in inputs]
-    del model.graph.initializer[:], model.graph.input[:]
-    model.graph.initializer.extend(kept)
-    model.graph.input.extend(fed)
+    for entries, kept in ((model.graph.initializer, read), (model.graph.input, set(inputs))):
+        for at in reversed(range(len(entries))):
+            if entries[at].name not in kept:
+                del entries[at]
 
 
 NETWORKS = tuple(
-    Network(name, {source: IMAGE}, functools.partial(model, name, {source: IMAGE}), {"onnx": "onnx"}, small)
+    Network(name, {source: IMAGE}, functools.partial(model, name), {"onnx": "onnx"}, small)
     for name, source, small in (
         ("bvlc_alexnet", "data_0", {}),
         ("densenet121", "data_0", {"data_0": (1, 3, 64, 64)}),

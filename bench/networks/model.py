@@ -12,13 +12,14 @@ import onnx
 from onnx import numpy_helper
 
 from cpuconv.graph.interpret import run
-from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ir import Node
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.specialise import specialise
 
-Sizes = Mapping[str, Sequence[int]]
+Sizes = Mapping[str, Sequence[int | str]]  # a symbol where a size is left open
 _BIAS = 0.1  # standard deviation of biases and shifts, where that of a layer's output is one
 _SPREAD = (0.5, 1.5)  # of scales
+_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # their inputs: data, weights, and biases or none
 
 
 def feed(inputs: Sizes, seed: int = 0) -> dict[str, np.ndarray]:
@@ -27,24 +28,22 @@ def feed(inputs: Sizes, seed: int = 0) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape, np.float32) for name, shape in inputs.items()}
 
 
-def batched(inputs: Sizes, batch: int) -> dict[str, tuple[int, ...]]:
+def batched(inputs: Sizes, batch: int | str) -> dict[str, tuple[int | str, ...]]:
     """The shapes with as many images, which the first axis of every input counts."""
     return {name: (batch, *shape[1:]) for name, shape in inputs.items()}
 
 
-def sized(model: onnx.ModelProto, inputs: Sizes) -> onnx.ModelProto:
-    """The model for inputs of exactly these shapes; what it said of other shapes is left out."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    del fixed.graph.value_info[:]
-    for info in fixed.graph.input:
+def resize(model: onnx.ModelProto, inputs: Sizes) -> None:
+    """Have the model take inputs of exactly these shapes; what it said of other tensors' shapes is left out."""
+    del model.graph.value_info[:]
+    for info in model.graph.input:
         if info.name in inputs:
             shape = info.type.tensor_type.shape
             del shape.dim[:]
-            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in inputs[info.name])
-    for info in fixed.graph.output:
+            for size in inputs[info.name]:
+                shape.dim.add(**{"dim_param" if isinstance(size, str) else "dim_value": size})
+    for info in model.graph.output:
         info.type.tensor_type.ClearField("shape")
-    return fixed
 
 
 def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -54,10 +53,10 @@ def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 def replace(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
     """Give the model these initialisers, in place of those of the same names."""
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in arrays]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    there = {tensor.name: tensor for tensor in model.graph.initializer}
+    for name, array in arrays.items():
+        tensor = there.get(name) or model.graph.initializer.add()
+        tensor.CopyFrom(numpy_helper.from_array(array, name))
 
 
 def drawn(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
@@ -79,34 +78,27 @@ def settle(model: onnx.ModelProto, inputs: Sizes, seed: int = 0) -> None:
     settled: dict[str, np.ndarray] = {}
     arrays = {**graph.constants, **feed(inputs, seed)}
     for node in graph.nodes:
-        if set(node.inputs[1:]) <= weights.keys():
-            changed = _fitting(graph, node, arrays, rng)
-            settled |= changed
-            arrays |= changed
-        arrays.update(zip(node.outputs, _outputs(graph, node, arrays), strict=True))
+        dtypes = [graph.value(name).dtype if name else None for name in node.outputs]
+        own = set(node.inputs[1:]) <= weights.keys()
+        if own and node.op == "BatchNormalization":
+            settled |= _statistics(node, arrays[node.inputs[0]], rng)
+        elif own and node.op in _LINEAR:
+            x, weight, *bias = (arrays[name] for name in node.inputs)
+            (y,) = run(node, [x, weight, *(None for _ in bias)], dtypes)
+            spread = y.std() or 1.0
+            settled[node.inputs[1]] = weight / spread
+            arrays[node.outputs[0]] = y / spread + sum(each.reshape(-1, *[1] * (y.ndim - 2)) for each in bias)
+            continue
+        operands = [settled.get(name, arrays.get(name)) for name in node.inputs]
+        arrays.update(zip(node.outputs, run(node, operands, dtypes), strict=True))
     replace(model, settled)
 
 
-def _outputs(graph: Graph, node: Node, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    dtypes = [graph.value(name).dtype if name else None for name in node.outputs]
-    return run(node, [arrays.get(name) for name in node.inputs], dtypes)
-
-
-def _fitting(
-    graph: Graph, node: Node, arrays: Mapping[str, np.ndarray], rng: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """New values of constants that the node reads."""
-    if node.op == "BatchNormalization":
-        x = arrays[node.inputs[0]]
-        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-        scale = rng.uniform(*_SPREAD, x.shape[1]).astype(np.float32)
-        shift = drawn(rng, x.shape[1:2])
-        return dict(zip(node.inputs[1:], (scale, shift, x.mean(axes), x.var(axes)), strict=True))
-    if node.op in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
-        without_bias = {name: arrays[name] for name in node.inputs[:2]}
-        spread = float(_outputs(graph, node, without_bias)[0].std())
-        return {node.inputs[1]: arrays[node.inputs[1]] / np.float32(spread)} if spread > 0 else {}
-    return {}
+def _statistics(node: Node, x: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Scales, shifts, means and variances for a batch normalisation of `x`."""
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    scale = rng.uniform(*_SPREAD, x.shape[1]).astype(np.float32)
+    return dict(zip(node.inputs[1:], (scale, drawn(rng, x.shape[1:2]), x.mean(axes), x.var(axes)), strict=True))
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:

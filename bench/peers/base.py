@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -15,15 +16,15 @@ from cpuconv.problem.problem import ConvProblem
 
 @dataclass
 class Form:
-    """One way in which an engine runs a problem, with everything prepared.
+    """One way in which an engine runs a convolution or a network, with everything prepared.
 
     Attributes
     ----------
     name : str
     run : Callable[[], object]
         One execution; it is what is timed.
-    output : Callable[[], np.ndarray]
-        The last result as NCHW.
+    output : Callable[[], np.ndarray | list[np.ndarray]]
+        The last result: of a convolution as NCHW, of a network a list of its outputs in order.
     plain : bool
         Whether it reads NCHW and leaves NCHW.
     algorithm, detail : str
@@ -34,7 +35,7 @@ class Form:
 
     name: str
     run: Callable[[], object]
-    output: Callable[[], np.ndarray]
+    output: Callable[[], np.ndarray | list[np.ndarray]]
     plain: bool = True
     algorithm: str = ""
     detail: str = ""
@@ -52,6 +53,22 @@ class Peer(Protocol):
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         """The engine's forms of a problem: `x` (N, C, H, W), `w` (K, C/g, R, S), `bias` (K,), all float32."""
+
+
+class NetworkPeer(Protocol):
+    """One engine for whole networks; beside this, it is as `Peer`."""
+
+    name: str
+    package: str
+
+    def available(self) -> str | None:
+        """The reason why this engine cannot run here, or None."""
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        """What the engine loads in place of the ONNX file `path`: itself, or a file that is made in `folder`."""
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
+        """Load what `converted` gave, for inputs like these; its forms, first the one with arrays of NumPy."""
 
 
 def missing(module: str) -> str | None:

@@ -1,9 +1,10 @@
-"""cpuconv as a peer: what `plan` makes, or `conv2d` as users write it."""
+"""cpuconv as a peer: what `plan` makes, or `conv2d` as users write it; networks by `compile`."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class CpuconvPeer:
     layouts : Sequence[str]
         Layouts of input and output; "auto": the plan chooses.
     strategy : str
-        Of the plan or call.
+        Of the plan, call or model.
     call : str
         "plan": a plan with an output of its own. "conv2d": the one call, with writable weights and a new output.
     """
@@ -41,6 +42,16 @@ class CpuconvPeer:
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         return [self._form(problem, layout, x, w, bias, threads) for layout in self.layouts]
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        return path
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
+        import cpuconv
+
+        model = cpuconv.compile(path, threads=threads, strategy=self.strategy)
+        outputs = model.run(feed)
+        return [Form("plain", lambda: model.run(feed, outputs), lambda: list(outputs.values()))]
 
     def _form(
         self, problem: ConvProblem, layout: str, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int

@@ -1,8 +1,8 @@
-"""MNN: converted from the ONNX model of one node, precision high, on host NCHW arrays or in MNN's own layout."""
+"""MNN: converted from ONNX, precision high, on host NCHW arrays or in MNN's own layout."""
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,42 +21,48 @@ class MnnPeer:
         return missing("MNN") or missing("_tools") or missing("onnx")
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
+        from bench.peers.onnx_model import convolution
+
+        return convolution(self, problem, x, w, bias, threads)
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        import _tools  # the converter's extension module; MNN.tools around it reports each use to its makers
+
+        made = folder / f"{path.stem}.mnn"
+        arguments = ["-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(made), "--bizCode", "bench"]
+        _tools.mnnconvert(["mnnconvert", *arguments, "--keepInputFormat", "1"])  # left out, the model is slower
+        if not made.is_file():
+            raise RuntimeError("MNN's converter made no model")
+        return made
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
         import MNN
 
-        from bench.peers.onnx_model import conv_model
+        def host(array: np.ndarray) -> MNN.Tensor:
+            return MNN.Tensor(array.shape, MNN.Halide_Type_Float, array, MNN.Tensor_DimensionType_Caffe)
 
-        interpreter = _interpreter(conv_model(problem, w, bias))
+        interpreter = MNN.Interpreter(str(path))
         session = interpreter.createSession({"backend": "CPU", "precision": "high", "numThread": threads})
-        source, target = interpreter.getSessionInput(session), interpreter.getSessionOutput(session)
         interpreter.resizeSession(session)
-        host_x, host_y = (
-            MNN.Tensor(array.shape, MNN.Halide_Type_Float, array, MNN.Tensor_DimensionType_Caffe)
-            for array in (x, np.empty(problem.out_shape, np.float32))
-        )
+        sources = [(interpreter.getSessionInput(session, name), host(array)) for name, array in feed.items()]
+        targets = [
+            (target, host(np.empty(target.getShape(), np.float32)))
+            for target in interpreter.getSessionOutputAll(session).values()
+        ]
 
         def run() -> None:
             # The session may write over its input, and a run after that computes on what it left: as much work.
             interpreter.runSession(session)
 
         def run_plain() -> None:  # a session's own tensors are in channel blocks: NCHW goes in and out by copies
-            source.copyFrom(host_x)
+            for source, array in sources:
+                source.copyFrom(array)
             run()
-            target.copyToHostTensor(host_y)
+            for target, array in targets:
+                target.copyToHostTensor(array)
 
-        def output() -> np.ndarray:
+        def outputs() -> list[np.ndarray]:
             run_plain()
-            return np.array(host_y.getNumpyData()).reshape(problem.out_shape)
+            return [np.array(array.getNumpyData()).reshape(target.getShape()) for target, array in targets]
 
-        return [Form("nchw", run_plain, output), Form("blocked", run, output, plain=False)]
-
-
-def _interpreter(model: bytes):
-    import _tools  # the converter's extension module; MNN.tools around it reports each use to its makers
-    import MNN
-
-    with tempfile.TemporaryDirectory() as folder:
-        onnx_file, mnn_file = Path(folder) / "conv.onnx", Path(folder) / "conv.mnn"
-        onnx_file.write_bytes(model)
-        arguments = ["-f", "ONNX", "--modelFile", str(onnx_file), "--MNNModel", str(mnn_file), "--bizCode", "bench"]
-        _tools.mnnconvert(["mnnconvert", *arguments, "--keepInputFormat", "1"])  # left out, the model is slower
-        return MNN.Interpreter(str(mnn_file))
+        return [Form("nchw", run_plain, outputs), Form("blocked", run, outputs, plain=False)]

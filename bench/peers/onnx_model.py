@@ -1,12 +1,32 @@
-"""A convolution as an ONNX file of one node."""
+"""A convolution as an ONNX file of one node, for peers that take whole networks."""
 
 from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from bench.peers.base import symmetric_pads
+from bench.peers.base import Form, NetworkPeer, symmetric_pads
 from cpuconv.problem.problem import ConvProblem
+
+
+def convolution(
+    peer: NetworkPeer, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int
+) -> list[Form]:
+    """The peer's forms of a convolution, which is a network of one node to it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "conv.onnx"
+        path.write_bytes(conv_model(problem, w, bias))
+        forms = peer.network(peer.converted(path, Path(folder)), {"x": x}, threads)
+    return [dataclasses.replace(form, output=_first(form.output)) for form in forms]
+
+
+def _first(outputs: Callable[[], list[np.ndarray]]) -> Callable[[], np.ndarray]:
+    return lambda: outputs()[0]
 
 
 def conv_model(problem: ConvProblem, w: np.ndarray, bias: np.ndarray) -> bytes:

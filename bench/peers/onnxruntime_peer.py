@@ -1,6 +1,9 @@
-"""ONNX Runtime: a model of one node, input and output bound once."""
+"""ONNX Runtime: inputs and outputs bound once."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -18,20 +21,30 @@ class OnnxRuntimePeer:
         return missing("onnxruntime") or missing("onnx")
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
-        import onnxruntime
+        from bench.peers.onnx_model import convolution
 
-        from bench.peers.onnx_model import conv_model
+        return convolution(self, problem, x, w, bias, threads)
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        return path
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
+        import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        session = onnxruntime.InferenceSession(
-            conv_model(problem, w, bias), options, providers=["CPUExecutionProvider"]
-        )
-        source = onnxruntime.OrtValue.ortvalue_from_numpy(x)
-        target = onnxruntime.OrtValue.ortvalue_from_numpy(np.empty(problem.out_shape, np.float32))
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         binding = session.io_binding()
-        binding.bind_ortvalue_input("x", source)
-        binding.bind_ortvalue_output("y", target)
-        return [Form("plain", lambda: session.run_with_iobinding(binding), target.numpy)]
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        targets = {}
+        for port, array in zip(session.get_outputs(), session.run(None, dict(feed)), strict=True):
+            targets[port.name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.empty_like(array))
+            binding.bind_ortvalue_output(port.name, targets[port.name])
+
+        def outputs() -> list[np.ndarray]:
+            return [target.numpy() for target in targets.values()]
+
+        return [Form("plain", lambda: session.run_with_iobinding(binding), outputs)]

@@ -1,6 +1,9 @@
-"""OpenVINO: the model of one node, compiled for latency and held to float32."""
+"""OpenVINO: compiled for latency and held to float32, inputs and outputs in arrays of ours."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -18,9 +21,15 @@ class OpenVinoPeer:
         return missing("openvino") or missing("onnx")
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
-        import openvino
+        from bench.peers.onnx_model import convolution
 
-        from bench.peers.onnx_model import conv_model
+        return convolution(self, problem, x, w, bias, threads)
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        return path
+
+    def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
+        import openvino
 
         core = openvino.Core()
         settings = {
@@ -29,14 +38,17 @@ class OpenVinoPeer:
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
         }
-        compiled = core.compile_model(core.read_model(conv_model(problem, w, bias)), "CPU", settings)
+        compiled = core.compile_model(core.read_model(path), "CPU", settings)
         request = compiled.create_infer_request()
-        y = np.empty(problem.out_shape, np.float32)
-        request.set_input_tensor(openvino.Tensor(x, shared_memory=True))
-        request.set_output_tensor(openvino.Tensor(y, shared_memory=True))
+        for name, array in feed.items():
+            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
 
         def run() -> None:
             request.start_async()
             request.wait()
 
-        return [Form("plain", run, lambda: y, keep=(x, compiled))]
+        run()
+        arrays = [np.array(request.get_output_tensor(at).data) for at in range(len(compiled.outputs))]
+        for at, array in enumerate(arrays):
+            request.set_output_tensor(at, openvino.Tensor(array, shared_memory=True))
+        return [Form("plain", run, lambda: arrays, keep=(feed, compiled))]

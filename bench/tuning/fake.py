@@ -196,6 +196,9 @@ class Fake:
             problems.append(Problem(key, line, int(rest or 1), 1e6, network, reading.threads))
         return problems
 
+    def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
+        return []
+
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         ways = WAYS[key.partition(":")[0]]
         for way in ways.values():

@@ -44,6 +44,13 @@ class Value:
         """A tensor whose elements are known."""
         return cls(array.shape, array.dtype, array)
 
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Whether an array may have these sizes, as far as they are known."""
+        if self.shape is None:
+            return True
+        same = (not isinstance(known, int) or known == size for known, size in zip(self.shape, sizes, strict=False))
+        return len(self.shape) == len(sizes) and all(same)
+
     @property
     def concrete(self) -> bool:
         """Whether every size and the dtype are known."""

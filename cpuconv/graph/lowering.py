@@ -17,6 +17,7 @@ from cpuconv.solvers.shared.base import Ref, Space, Step
 from cpuconv.solvers.shared.machine import machine
 
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
+PART_BYTES, MOST_PARTS = 1 << 15, 8  # of a part, at least, and for each thread: a thread that starts late leaves some
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ class Target:
         return machine().seconds(operations / self.isa.lanes, self.threads)
 
     def parts(self, size: float) -> int:
-        """Parts of a step (`Step.parts`) that moves so many bytes: 1 for each thread, or 0: run by one."""
-        return 1 if self.threads > 1 and size >= PARALLEL_BYTES else 0
+        """Parts of a step (`Step.parts`) that moves so many bytes: some for each thread, or 0: run by one."""
+        if self.threads == 1 or size < PARALLEL_BYTES:
+            return 0
+        return max(1, min(MOST_PARTS, int(size / self.threads / PART_BYTES)))
 
 
 @dataclass(frozen=True)

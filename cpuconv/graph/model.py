@@ -194,7 +194,7 @@ class Model:
             wrong = next(name for (name, sizes), own in zip(named.items(), fixed, strict=True) if sizes != own)
             raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {_sizes(self._known[wrong])}", named[wrong]))
         for name, value in self._known.items():
-            if not _fits(value, named[name]):
+            if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         graph, notes = rewritten(self._graph, named, self._options)
         laid = lay_out(graph, self._target)
@@ -206,14 +206,6 @@ class Model:
 
 def _sizes(value: Value) -> tuple[int, ...]:
     return tuple(int(size) for size in value.shape or () if size is not None)
-
-
-def _fits(value: Value, sizes: Sequence[int]) -> bool:
-    """Whether an array of these sizes may be fed for an input."""
-    if value.shape is None:
-        return True
-    same = (not isinstance(known, int) or known == size for known, size in zip(value.shape, sizes, strict=False))
-    return len(value.shape) == len(sizes) and all(same)
 
 
 def _port(name: str, value: Value) -> Port:

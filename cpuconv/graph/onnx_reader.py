@@ -16,12 +16,13 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.adapters import REPLACED, adapted
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops import OWN, TABLE
 
 if TYPE_CHECKING:
     import onnx
 
 OLDEST = 6  # what PyTorch wrote first; opset 7 is where operators began to broadcast as NumPy does
+_KNOWN = (TABLE.keys() - OWN) | set(REPLACED)
 _DOMAIN = ("", "ai.onnx")
 _UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they do not know
 
@@ -131,7 +132,7 @@ class _Reader:
         if proto.domain in _DOMAIN and proto.op_type == "Constant":
             self.constants[proto.output[0]] = self.constant_node(proto)
             return
-        if proto.domain in _DOMAIN and (proto.op_type in TABLE or proto.op_type in REPLACED):
+        if proto.domain in _DOMAIN and proto.op_type in _KNOWN:
             try:
                 attributes = {attribute.name: self.attribute(attribute) for attribute in proto.attribute}
                 nodes = adapted(self, Node(proto.op_type, proto.input, proto.output, attributes, origin))

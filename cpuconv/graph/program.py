@@ -86,6 +86,7 @@ class Bound:
     """A recording bound to memory; not to be run twice at once."""
 
     def __init__(self, recording: Recording, addresses: Mapping[str, int]) -> None:
+        self._kept = recording._kept  # the rows refer to it by addresses
         self._words = recording._words.copy()
         for base, start in addresses.items():
             if base in recording._patches:

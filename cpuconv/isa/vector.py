@@ -177,10 +177,6 @@ class Vector:
         """|a|."""
         return self._intrinsic("fabs", [a])
 
-    def sqrt(self, a: Any) -> Any:
-        """The square root, rounded once; NaN where a is negative."""
-        return self._intrinsic("sqrt", [a])
-
     def copysign(self, magnitude: Any, sign: Any) -> Any:
         """|magnitude| with the sign of `sign`."""
         return self._intrinsic("copysign", [magnitude, sign])

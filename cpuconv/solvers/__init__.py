@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from cpuconv.solvers import depthwise, direct, fft, first_layer, grouped, im2col, planar, pointwise, winograd
+from cpuconv.solvers import (
+    channels_last,
+    depthwise,
+    direct,
+    fft,
+    first_layer,
+    grouped,
+    im2col,
+    planar,
+    pointwise,
+    winograd,
+)
 
 TABLE: tuple[ModuleType, ...] = (
     pointwise,
@@ -15,6 +26,7 @@ TABLE: tuple[ModuleType, ...] = (
     winograd,
     fft,
     planar,
+    channels_last,
     im2col,  # takes every problem
 )
 BY_NAME: dict[str, ModuleType] = {solver.NAME: solver for solver in TABLE}

@@ -19,7 +19,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.place import Place, image_shape
 from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.micro.choice import choose
-from cpuconv.micro.intrinsics import copy_vector, emitter, word
+from cpuconv.micro.intrinsics import emitter, word
 from cpuconv.micro.rows import ROWS, RowTile, pack_vectors, unpack_vectors
 from cpuconv.runtime.kernel import inline, kernel
 from cpuconv.solvers.shared.base import Args, Space, Step, divide
@@ -74,8 +74,14 @@ _ONE = Axis(1, 0, 0)
 
 
 @emitter
+def _copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy the bytes of a vector, which may lie on any address."""
+    vec.store(vec.load(vec.pointer(source), align=1), vec.pointer(target), align=1)
+
+
+@emitter
 def _copy_quad(tile: Any, vec: Vector, source: Any, target: Any) -> None:
-    """Copy 16 bytes."""
+    """Copy 16 bytes, which may lie on any address."""
     quad = Vector(vec.builder, _QUAD // 4)
     quad.store(quad.load(quad.pointer(source), align=1), quad.pointer(target), align=1)
 
@@ -89,9 +95,8 @@ def _copy_element(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     vec.builder.store(value, vec.builder.inttoptr(target, kind)).align = 1
 
 
-def _picked(vec: Vector, vectors: list[Any], places: list[int]) -> Any:
-    """The floats at these places of the vectors, side by side."""
-    value = vectors[0]
+def picked(vec: Vector, value: Any, vectors: Sequence[Any], places: Sequence[int]) -> Any:
+    """The floats at these places of the vectors, side by side; `value` in lanes with a place in none."""
     for number, other in enumerate(vectors):
         here = [place - number * vec.lanes for place in places]
         mask = [vec.lanes + at if 0 <= at < vec.lanes else lane for lane, at in enumerate(here)]
@@ -106,7 +111,7 @@ def _zip(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> None:
     vectors = [vec.load(vec.offset(source, vec.builder.mul(step, I64(i)))) for i in range(lines)]
     for first in range(0, lines * vec.lanes, vec.lanes):
         places = [at % lines * vec.lanes + at // lines for at in range(first, first + vec.lanes)]
-        vec.store(_picked(vec, vectors, places), vec.offset(target, 4 * first))
+        vec.store(picked(vec, vectors[0], vectors, places), vec.offset(target, 4 * first))
 
 
 @emitter
@@ -115,7 +120,7 @@ def _unzip(tile: Any, vec: Vector, source: Any, target: Any, step: Any) -> None:
     lines, source, target = tile.size // 4, vec.pointer(source), vec.pointer(target)
     vectors = [vec.load(vec.offset(source, vec.size * i)) for i in range(lines)]
     for line in range(lines):
-        value = _picked(vec, vectors, [lane * lines + line for lane in range(vec.lanes)])
+        value = picked(vec, vectors[0], vectors, [lane * lines + line for lane in range(vec.lanes)])
         vec.store(value, vec.offset(target, vec.builder.mul(step, I64(line))))
 
 
@@ -125,8 +130,8 @@ def _copy_run(tile, x, y, size):
     step = 4 * tile.lanes
     if size >= step:
         for at in range(0, size - step, step):
-            copy_vector(tile, x + at, y + at)
-        copy_vector(tile, x + size - step, y + size - step)
+            _copy_vector(tile, x + at, y + at)
+        _copy_vector(tile, x + size - step, y + size - step)
     else:
         for at in range(0, size - 16, 16):
             _copy_quad(tile, x + at, y + at)

@@ -157,7 +157,7 @@ class _Nest:
     def row(self, starts: Sequence[Any], length: Any) -> None:
         """The first `length` elements of a row: many vectors a turn, one a turn, and what is less than one."""
         builder, lanes, unroll = self.builder, I64(self.tile.lanes), self.tile.unroll
-        still = {
+        still: dict[Expression, Any] = {
             Operand(k): self._load(k + 1, starts[k + 1])
             for k, access in enumerate(self.tile.accesses[1:])
             if access.step == 0

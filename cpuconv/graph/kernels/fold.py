@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llvmlite.ir.instructions import FastMathFlags
+
 from cpuconv.isa.vector import I64, Vector
 
 Fold = Callable[[Vector, Any, Any], Any]
 
 
-def _sticky(fold: Fold) -> Fold:
-    """A fold that gives its second operand where either is NaN, made to keep NaN of the first as well."""
-    return lambda vec, a, b: vec.builder.select(vec.builder.fcmp_unordered("uno", a, a), a, fold(vec, a, b))
+def _largest(vec: Vector, a: Any, b: Any) -> Any:
+    """The larger of two, NaN where either is; of zeros either one."""
+    return _extreme(vec, "maximum", a, b)
 
 
-FOLDS: dict[str, Fold] = {
-    "sum": Vector.add,
-    "max": _sticky(Vector.maximum),  # NaN where either is
-    "min": _sticky(Vector.minimum),
-}
+def _smallest(vec: Vector, a: Any, b: Any) -> Any:
+    """The smaller of two, NaN where either is; of zeros either one."""
+    return _extreme(vec, "minimum", a, b)
+
+
+def _extreme(vec: Vector, name: str, a: Any, b: Any) -> Any:
+    value = vec._intrinsic(name, [a, b])
+    value.fastmath = FastMathFlags(("nsz",))
+    return value
+
+
+FOLDS: dict[str, Fold] = {"sum": Vector.add, "max": _largest, "min": _smallest}
 
 
 def repeat(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.ir.instructions import FastMathFlags
 
 from cpuconv.isa.vector import Vector
 from cpuconv.micro import epilogue
@@ -24,10 +25,22 @@ _ATANH = tuple(2 / (2 * k + 1) for k in reversed(range(7)))  # of 2·atanh(s)/s 
 _EXPM1 = tuple(1 / math.factorial(k) for k in range(8, 0, -1))  # of (e^x - 1)/x, |x| <= 1/2
 # erf(x)/x on [-4, 4] as a quotient of polynomials in x² (Eigen, generic_fast_erf_float); beyond, erf is 1 in float32
 _ERF_RANGE = 4.0
-_ERF_ABOVE = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05)
-_ERF_ABOVE += (-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
-_ERF_BELOW = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03)
-_ERF_BELOW += (-1.42647390514189e-02,)
+_ERF_ABOVE = (
+    -2.72614225801306e-10,
+    2.77068142495902e-08,
+    -2.10102402082508e-06,
+    -5.69250639462346e-05,
+    -7.34990630326855e-04,
+    -2.95459980854025e-03,
+    -1.60960333262415e-02,
+)
+_ERF_BELOW = (
+    -1.45660718464996e-05,
+    -2.13374055278905e-04,
+    -1.68282697438203e-03,
+    -7.37332916720468e-03,
+    -1.42647390514189e-02,
+)
 
 
 class Math(Vector):
@@ -36,6 +49,12 @@ class Math(Vector):
     def square_root(self, a: Any) -> Any:
         """√a."""
         return self._intrinsic("sqrt", [a])
+
+    def inverse_root(self, a: Any) -> Any:
+        """1/√a to a few ulp, of a positive normal number: an estimate, made better, where the CPU has estimates."""
+        root = self.square_root(a)
+        root.fastmath = FastMathFlags(("fast",))
+        return self.builder.fdiv(self.constant(1.0), root, flags=("fast",))
 
     def floor(self, a: Any) -> Any:
         """The largest integer that is not above a."""

@@ -11,11 +11,12 @@ import numpy as np
 from llvmlite import ir
 
 from cpuconv.graph.kernels.fold import repeat
+from cpuconv.graph.kernels.functions import Math
 from cpuconv.graph.kernels.planes import PlaneTile
 from cpuconv.graph.kernels.spatial import Rectangle, plane_shape
 from cpuconv.graph.place import Place
 from cpuconv.isa import Isa
-from cpuconv.isa.vector import I64, Vector
+from cpuconv.isa.vector import I64
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared.base import Args, MicroRef, Step
@@ -34,7 +35,7 @@ def normalise_plane(
     scale
         Address of a vector of scales and one of biases.
     """
-    vec = Vector(builder, tile.lanes)
+    vec = Math(builder, tile.lanes)
     numbers, scale = vec.pointer(numbers), vec.pointer(scale)
     each, epsilon = vec.broadcast(numbers), vec.broadcast(vec.offset(numbers, 4))
     plane = Rectangle(x, builder.mul(taps, I64(vec.size)), rows, I64(vec.size), taps)
@@ -44,7 +45,7 @@ def normalise_plane(
         distance = vec.sub(value, mean)
         return vec.mul(distance, distance)
 
-    deviation = vec.sqrt(vec.fma(plane.fold(vec, "sum", squared), each, epsilon))
+    deviation = vec.square_root(vec.fma(plane.fold(vec, "sum", squared), each, epsilon))
     factor = vec.div(vec.load(scale), deviation)
     bias = vec.load(vec.offset(scale, vec.size))
 

@@ -7,22 +7,25 @@ line is gone through a few times by one micro-kernel, which stays in L1 or L2 wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
-from cpuconv.graph.kernels.logarithm import log
+from cpuconv.graph.kernels.fold import FOLDS, repeat
+from cpuconv.graph.kernels.functions import FUNCTIONS, Math
 from cpuconv.isa.vector import F32, I32, I64, Vector
-from cpuconv.micro.epilogue import exp
-from cpuconv.micro.loop import fold
 from cpuconv.micro.transpose import first_lanes
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
+_log = FUNCTIONS["log"].emit
 _LEAST = -87.0  # e to this power is the smallest normal number; below, it is zero here
+_LOG2_E, _ROUNDER = 1.4426950408889634, 1.5 * 2**23
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n·high is exact
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class LineTile:
 class _At:
     """One vector of a line under way: where it is read and written, which of `vectors` it is, and its lanes."""
 
-    vec: Vector
+    vec: Math
     x: Any
     y: Any
     offset: Any  # from the start of the line, where it lies side by side
@@ -82,7 +85,7 @@ class _Line:
     """A line, or `vectors` vectors of neighbouring lines, and its operands."""
 
     tile: LineTile
-    vec: Vector
+    vec: Math
     x: Any
     x_step: Any
     y: Any
@@ -113,7 +116,7 @@ class _Line:
                 values[j] = body(at, values[j])
             return values
 
-        return fold(builder, I64(0), self.size, values, step)
+        return repeat(vec, I64(0), self.size, values, step)
 
     def _along(self, values: list[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
         builder, vec, unroll = self.vec.builder, self.vec, self.tile.vectors
@@ -131,8 +134,8 @@ class _Line:
         def one(index: Any, values: list[Any]) -> list[Any]:
             return [body(at(index, 0), values[0])]
 
-        values = fold(builder, I64(0), groups, values, several)
-        values[:1] = fold(builder, builder.mul(groups, I64(unroll)), whole, values[:1], one)
+        values = repeat(vec, I64(0), groups, values, several)
+        values[:1] = repeat(vec, builder.mul(groups, I64(unroll)), whole, values[:1], one)
         left = builder.sub(self.size, builder.mul(whole, I64(vec.lanes)))
         values[0] = body(at(whole, 0, first_lanes(vec, left)), values[0])
         return values
@@ -188,22 +191,14 @@ class _Line:
 # --- what is done along a line --------------------------------------------------------------------------------------
 
 
-def _extreme(sign: str) -> Callable[[Vector, Any, Any], Any]:
-    def combine(vec: Vector, a: Any, b: Any) -> Any:
-        """The larger or smaller of two; NaN where either is."""
-        builder = vec.builder
-        chosen = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
-        return builder.select(builder.fcmp_unordered("uno", a, a), a, chosen)
-
-    return combine
-
-
 COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
-    "sum": (0.0, Vector.add),
+    "sum": (0.0, FOLDS["sum"]),
     "prod": (1.0, Vector.mul),
-    "max": (-np.inf, _extreme(">")),
-    "min": (np.inf, _extreme("<")),
+    "max": (-math.inf, FOLDS["max"]),
+    "top": (-math.inf, Vector.maximum),  # of numbers: what it gives with NaN depends on where that is
+    "min": (math.inf, FOLDS["min"]),
 }
+"""How elements are combined, and what changes nothing."""
 
 
 def _softmax(line: _Line) -> None:
@@ -215,7 +210,7 @@ def _softmax(line: _Line) -> None:
         at.store(value)
         return value
 
-    top = line.reduce("max", lambda at: at.load(at.x))
+    top = line.reduce("top", lambda at: at.load(at.x))
     total = line.reduce("sum", power)
     inverse = [vec.div(vec.constant(1.0), value) for value in total]
     line.each(lambda at: at.store(vec.mul(at.load(at.y), inverse[at.column])))
@@ -224,16 +219,26 @@ def _softmax(line: _Line) -> None:
 def _log_softmax(line: _Line) -> None:
     """x - max - log(sum of exp(x - max))."""
     vec = line.vec
-    top = line.reduce("max", lambda at: at.load(at.x))
+    top = line.reduce("top", lambda at: at.load(at.x))
     total = line.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.load(at.x), top[at.column])))
-    less = [log(vec, value) for value in total]
+    less = [_log(vec, value) for value in total]
     line.each(lambda at: at.store(vec.sub(vec.sub(at.load(at.x), top[at.column]), less[at.column])))
 
 
-def _exp_below(vec: Vector, x: Any) -> Any:
-    """e^x of x <= 0, exactly zero where it is below the normal numbers."""
-    below = vec.builder.fcmp_ordered("<", x, vec.constant(_LEAST))
-    return vec.builder.select(below, vec.constant(0.0), exp(vec, x))
+def _exp_below(vec: Math, x: Any) -> Any:
+    """e^x of x <= 0 to 2 ulp, exactly zero where it is below the normal numbers (Cephes expf).
+
+    Adding `_ROUNDER` leaves n, the nearest integer to x / log 2, in the last bits of a float.
+    """
+    builder = vec.builder
+    rounded = vec.fma(x, vec.constant(_LOG2_E), vec.constant(_ROUNDER))
+    n = vec.sub(rounded, vec.constant(_ROUNDER))
+    r = vec.fma(n, vec.constant(-_LN2_HIGH), x)
+    r = vec.fma(n, vec.constant(-_LN2_LOW), r)
+    exponent = builder.shl(builder.bitcast(rounded, vec.int_type), vec.int_constant(23))
+    power = builder.bitcast(builder.add(exponent, vec.int_constant(127 << 23)), vec.type)
+    value = vec.mul(vec.polynomial(r, _EXP), power)
+    return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), value)
 
 
 def _standard(line: _Line, affine: Callable[[_At, Any], Any]) -> None:
@@ -247,7 +252,7 @@ def _standard(line: _Line, affine: Callable[[_At, Any], Any]) -> None:
 
     epsilon = vec.constant(line.tile.epsilon)
     variance = [vec.add(vec.div(value, line.count), epsilon) for value in line.reduce("sum", square)]
-    inverse = [vec.div(vec.constant(1.0), vec.sqrt(value)) for value in variance]
+    inverse = [vec.div(vec.constant(1.0), vec.square_root(value)) for value in variance]
     line.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.load(at.x), mean[at.column]), inverse[at.column]))))
 
 
@@ -272,7 +277,7 @@ def _instance_normalization(line: _Line) -> None:
 
 
 def _reduction(
-    kind: str, of: Callable[[Vector, Any], Any], end: Callable[[Vector, Any, Any], Any]
+    kind: str, of: Callable[[Math, Any], Any], end: Callable[[Math, Any, Any], Any]
 ) -> Callable[[_Line], None]:
     """end(combined of(x), number of elements)."""
 
@@ -283,11 +288,11 @@ def _reduction(
     return emit
 
 
-def _itself(vec: Vector, x: Any, count: Any = None) -> Any:
+def _itself(vec: Math, x: Any, count: Any = None) -> Any:
     return x
 
 
-def _square(vec: Vector, x: Any) -> Any:
+def _square(vec: Math, x: Any) -> Any:
     return vec.mul(x, x)
 
 
@@ -302,9 +307,9 @@ WORKS: dict[str, Callable[[_Line], None]] = {
     "ReduceMin": _reduction("min", _itself, _itself),
     "ReduceProd": _reduction("prod", _itself, _itself),
     "ReduceL1": _reduction("sum", Vector.absolute, _itself),
-    "ReduceL2": _reduction("sum", _square, lambda vec, x, count: vec.sqrt(x)),
+    "ReduceL2": _reduction("sum", _square, lambda vec, x, count: vec.square_root(x)),
     "ReduceSumSquare": _reduction("sum", _square, _itself),
-    "ReduceLogSum": _reduction("sum", _itself, lambda vec, x, count: log(vec, x)),
+    "ReduceLogSum": _reduction("sum", _itself, lambda vec, x, count: _log(vec, x)),
 }
 """What micro-kernels do along a line, by the name of the operator."""
 
@@ -334,7 +339,7 @@ def line(
     valid
         Masked: lanes that are lines.
     """
-    vec = Vector(builder, tile.lanes)
+    vec = Math(builder, tile.lanes)
     x, y, scale, bias = (vec.pointer(address) for address in (x, y, scale, bias))
     WORKS[tile.work](_Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias))
 

@@ -178,24 +178,16 @@ class Product:
         The output of a single row or column may lie in any way, else its rows are side by side.
         """
         stack, rows = list(self.stack), self.rows
-        a, b, y = (list(each.stack) for each in (self.a, self.b, self.y))
+        a, b, y = self.a, self.b, self.y
         while stack and (
-            stack[-1] == 1 or b[-1] == 0 and a[-1] == rows * self.a.row and y[-1] == rows * self.y.row
+            stack[-1] == 1 or b.stack[-1] == 0 and a.stack[-1] == rows * a.row and y.stack[-1] == rows * y.row
         ):  # matrices that follow one another, and meet the same one
             rows *= stack.pop()
-            for strides in (a, b, y):
-                strides.pop()
-        made = replace(
-            self,
-            stack=tuple(stack),
-            rows=rows,
-            a=replace(self.a, stack=tuple(a)),
-            b=replace(self.b, stack=tuple(b)),
-            y=replace(self.y, stack=tuple(y)),
-        )
+            a, b, y = (replace(each, stack=each.stack[:-1]) for each in (a, b, y))
+        made = replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
         if made.columns == 1 and made.y.row == FLOAT or made.rows == 1 and made.y.column != FLOAT:
-            sizes = {"rows": made.columns, "columns": made.rows}
-            return replace(made, a=made.b.turned, b=made.a.turned, y=made.y.turned, **sizes)
+            a, b, y = made.b.turned, made.a.turned, made.y.turned
+            return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
         return made
 
     @property

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from cpuconv.graph.kernels.logarithm import log
+from cpuconv.graph.kernels.fold import repeat
+from cpuconv.graph.kernels.functions import FUNCTIONS, Math
 from cpuconv.graph.lowering import Call
 from cpuconv.graph.place import image_shape
-from cpuconv.isa.vector import I64, Vector
-from cpuconv.micro.epilogue import exp
-from cpuconv.micro.loop import each, fold
+from cpuconv.isa.vector import I64
 from cpuconv.micro.transpose import first_lanes
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Step, divide
 
+_exp, _log = FUNCTIONS["exp"].emit, FUNCTIONS["log"].emit
+_LARGEST = 3e38  # infinity has no estimate
 _CHUNK_BYTES = 2048  # of a plane, or of a channel block, that a unit works on: those of its window stay in L1
 
 
@@ -52,24 +53,23 @@ class WindowTile:
     after: int = 0
 
 
-def _damped(tile: WindowTile, vec: Vector, x: Any, squares: Any) -> Any:
+def _damped(tile: WindowTile, vec: Math, x: Any, squares: Any) -> Any:
     """x·(bias + alpha·squares)^-beta."""
     base = vec.fma(squares, vec.constant(tile.alpha), vec.constant(tile.bias))
-    if tile.beta == 0.75:
-        return vec.div(x, vec.sqrt(vec.mul(base, vec.sqrt(base))))
-    if tile.beta == 0.5:
-        return vec.div(x, vec.sqrt(base))
-    return vec.mul(x, exp(vec, vec.mul(log(vec, base), vec.constant(-tile.beta))))
+    if tile.beta != 0.75:
+        return vec.mul(x, _exp(vec, vec.mul(_log(vec, base), vec.constant(-tile.beta))))
+    root = vec.inverse_root(vec.minimum(vec.constant(_LARGEST), base))
+    return vec.mul(x, vec.mul(vec.mul(root, root), vec.inverse_root(root)))  # b^-3/4 = (b^-1/2)² (b^-1/2)^-1/2
 
 
 def _planes(
-    tile: WindowTile, vec: Vector, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
+    tile: WindowTile, vec: Math, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
 ) -> None:
     """Lanes are pixels."""
     builder = vec.builder
     whole = builder.udiv(builder.sub(pixels, I64(1)), I64(vec.lanes))
 
-    def at(index: Any, mask: Any = None) -> None:
+    def at(index: Any, mask: Any = None) -> list[Any]:
         offset = builder.mul(index, I64(vec.size))
         source, target = vec.offset(x, offset), vec.offset(y, offset)
 
@@ -80,19 +80,20 @@ def _planes(
             value = load(vec.offset(source, builder.mul(channel, step)))
             return [vec.fma(value, value, sums[0])]
 
-        (squares,) = fold(builder, first, last, [vec.constant(0.0)], add)
+        (squares,) = repeat(vec, first, last, [vec.constant(0.0)], add)
         value = _damped(tile, vec, load(source), squares)
         if mask is None:
             vec.store(value, target)
         else:
             vec.store_first(value, target, mask)
+        return []
 
-    each(builder, whole, at)
+    repeat(vec, I64(0), whole, [], lambda index, _: at(index))
     at(whole, first_lanes(vec, builder.sub(pixels, builder.mul(whole, I64(vec.lanes)))))
 
 
 def _blocks(
-    tile: WindowTile, vec: Vector, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
+    tile: WindowTile, vec: Math, x: Any, y: Any, first: Any, last: Any, step: Any, zeros: Any, pixels: Any
 ) -> None:
     """Lanes are channels."""
     builder, lanes = vec.builder, vec.lanes
@@ -102,7 +103,7 @@ def _blocks(
         value = vec.load(builder.select(there, address, zeros))
         return vec.mul(value, value)
 
-    def at(index: Any) -> None:
+    def at(index: Any, _: list[Any]) -> list[Any]:
         offset = builder.mul(index, I64(vec.size))
         source = vec.offset(x, offset)
         value = vec.load(source)
@@ -114,8 +115,9 @@ def _blocks(
         for i in range(1, 1 + tile.after):
             squares = vec.add(squares, vec.shuffle(own, high, range(i, lanes + i)))
         vec.store(_damped(tile, vec, value, squares), vec.offset(y, offset))
+        return []
 
-    each(builder, pixels, at)
+    repeat(vec, I64(0), pixels, [], at)
 
 
 @MicroKernel
@@ -135,7 +137,7 @@ def window(
     The window is the planes, or is in the blocks, first … last-1, counted from that at x and `step` bytes apart. In
     place of a block that there is not, the vector of zeros at `zeros` is read.
     """
-    vec = Vector(builder, tile.lanes)
+    vec = Math(builder, tile.lanes)
     x, y, zeros = (vec.pointer(address) for address in (x, y, zeros))
     (_blocks if tile.blocked else _planes)(tile, vec, x, y, first, last, step, zeros, pixels)
 

@@ -30,6 +30,7 @@ from cpuconv.solvers.shared.base import Args, MicroRef, Step, divide
 
 _WIDEST = 32  # columns of a window; those of wider ones would not stay in registers
 _MOST_OUTPUTS = 16  # of a strip: its code is straight-line
+_HELD = 5 / 8  # of the registers hold columns of a strip, the others what they are compared with
 _CALL = 6  # what a strip costs beside its vectors, in their operations
 
 
@@ -186,7 +187,7 @@ def _strip_width(isa: Isa, width: int, pooling: Pooling) -> int:
         return divide(width, outputs) * each
 
     options = range(1, min(_MOST_OUTPUTS, width) + 1)
-    return min((n for n in options if n <= 4 or columns(n) <= isa.registers - 3), key=operations)
+    return min((n for n in options if n <= 4 or columns(n) <= isa.registers * _HELD), key=operations)
 
 
 def _border(pooling: Pooling, size: int, outputs: int) -> tuple[int, int]:

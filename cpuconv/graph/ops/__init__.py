@@ -38,6 +38,8 @@ FAMILIES: tuple[ModuleType, ...] = (
     resizing,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
+OWN = frozenset({"Copy", "Elementwise", "Linear"})
+"""Operators that are none of ONNX's: rewrites and layouts make them."""
 
 
 def meaning(node: Node) -> Meaning:

@@ -193,7 +193,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     tree = expression_of(node, inputs)
     if tree is None:
         return []
-    shape = broadcast(node, inputs)[0].shape
+    shape: Any = broadcast(node, inputs)[0].shape
     if 0 in shape:
         return []
     read = {position: inputs[position] for position in tree.operands}

@@ -12,13 +12,16 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.copying import copy_step
+from cpuconv.graph.kernels.lane_pick import pick_step, picks
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, like_first
-from cpuconv.graph.ops.views import Box, Cut, cut, nbytes, permuted, stays_dense, view_offers, whole
-from cpuconv.graph.place import DENSE, STRIDED, Place
+from cpuconv.graph.ops.views import Box, Cut, blockable, cut, nbytes, permuted, stays_dense, view_offers, whole
+from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
 from cpuconv.solvers.shared.base import Step
 
 _INT64 = np.dtype(np.int64)
+
+_MOST_PICKS = 16  # micro-kernels to be compiled for channels in another order
 
 # --- taken ----------------------------------------------------------------------------------------------------------
 
@@ -49,17 +52,33 @@ def _evenly(node: Node, inputs: Inputs) -> Box | None:
 
 
 def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """A view where indices are evenly spaced, else a copy of what constant ones name."""
+    """A view where indices are evenly spaced, else a copy of what constant ones name; channels in blocks, too."""
     data, indices = inputs
     if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
         return []
+    seconds = target.moving(2 * nbytes(_infer_gather(node, inputs)[0]))
+    copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds)] if _picks_channels(node, inputs, target.isa.lanes) else []
     box = _evenly(node, inputs)
-    if box is not None:
-        return view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if stays_dense(data.shape, box) else [])])
-    return [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(_infer_gather(node, inputs)[0])))]
+    if box is None:
+        return [Offer((STRIDED, ""), (DENSE,), seconds), *copies]
+    ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if stays_dense(data.shape, box) else [])]
+    return view_offers(inputs, ways) + copies
 
 
-def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+def _picks_channels(node: Node, inputs: Inputs, lanes: int) -> bool:
+    """Whether channels of blocks are taken, in a manner that few micro-kernels have."""
+    data, indices = inputs
+    if not blockable(data) or indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
+        return False
+    return len({tile for tile, _ in picks(_channels(data, indices), lanes)}) <= _MOST_PICKS
+
+
+def _channels(data: Any, indices: Any) -> list[int]:
+    """The channels that constant indices name."""
+    return integers(indices.array % data.shape[1])
+
+
+def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
     box = _evenly(node, places)
     assert box is not None
     part = cut(places[0], box)
@@ -73,6 +92,8 @@ def _lower_gather(call: Call) -> list[Step]:
     """One copy, the indices as a table."""
     (data, indices), y = call.inputs, call.outputs[0]
     assert data is not None and indices is not None and indices.array is not None
+    if y.block > 1:
+        return [pick_step(call.target, data, y, _channels(data, indices))]
     axis = axis_in(call.node["axis"], len(data.shape))
     order = [axis, *(other for other in range(len(data.shape)) if other != axis)]
     table = indices.array % data.shape[axis] * data.strides[axis]

@@ -158,7 +158,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         x, parts = inputs[0], boxes(node, inputs)
-        if any(each.count == 0 for box in parts for each in box):
+        if any(each.size == 0 for box in parts for each in box):
             return []
         dense = all(stays_dense(x.shape, box) for box in parts)
         ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if dense else [])]
@@ -173,7 +173,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
                 copies.append(Offer(source, (BLOCKED,) * len(parts), target.moving(2 * nbytes(x))))
         return view_offers(inputs, ways, len(parts)) + copies
 
-    def view(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+    def view(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
         return [cut(places[0], box) for box in boxes(node, places)]
 
     def lower(call: Call) -> list[Step]:
@@ -211,7 +211,7 @@ def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return [Offer((source,) * len(inputs), (goal,), seconds) for source, goal in ways]
 
 
-def _concat_parts(node: Node, inputs: Sequence[Value], output: Place) -> list[Place]:
+def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
     """Where inputs lie in the output, if that is legal for an output of an operator: none, or all.
 
     Plain: contiguous but for the first axis. Blocked: whole blocks of channels, or images.
@@ -250,7 +250,7 @@ class _Piece(NamedTuple):
     """A stretch of an axis of the output: where it starts, and what of the input it repeats (None: the constant)."""
 
     start: int
-    count: int
+    size: int
     source: Cut | None
 
 
@@ -268,7 +268,7 @@ def _pieces(mode: str, size: int, before: int, behind: int) -> list[_Piece] | No
         "wrap": (Cut(high - before, before), Cut(low, behind)),
     }[mode]
     pieces = [_Piece(before, kept, Cut(low, kept)), _Piece(0, before, ends[0])]
-    return [piece for piece in (*pieces, _Piece(before + kept, behind, ends[1])) if piece.count]
+    return [piece for piece in (*pieces, _Piece(before + kept, behind, ends[1])) if piece.size]
 
 
 def _padded(node: Node, inputs: Inputs) -> list[list[_Piece]] | None:
@@ -325,7 +325,7 @@ def _constant(constants: Constants, value: float, like: Place) -> Place:
 
 def _offer_tile(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     y = _infer_tile(node, inputs)[0]
-    return [] if 0 in y.shape else [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(y)))]
+    return [] if nbytes(y) == 0 else [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(y)))]
 
 
 def _lower_tile(call: Call) -> list[Step]:

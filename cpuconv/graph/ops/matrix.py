@@ -72,6 +72,38 @@ def _infer_einsum(node: Node, inputs: Inputs) -> list[Value]:
     return [Value((*map(sizes.get, before), *stack, *map(sizes.get, behind)), inputs[0].dtype)]
 
 
+def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Of two operands that are known only when the network runs: both in place, whatever their strides."""
+    a, b, c = *inputs[:2], given(inputs, 2)
+    scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
+    if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
+        return []
+    turned = bool(node.attributes.get("transB", 0))
+    inputs_lie = (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
+    return [Offer(inputs_lie, (DENSE,), seconds(target, *_sizes(node, a.shape, b.shape), turned))]
+
+
+def _sizes(node: Node, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
+    """The stack of products, and the rows, depth and columns of each."""
+    a = a[::-1] if node.attributes.get("transA", 0) else a
+    b = b[::-1] if node.attributes.get("transB", 0) else b
+    rows = a[-2] if len(a) > 1 else 1
+    columns = b[-1] if len(b) > 1 else 1
+    return np.broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
+
+
+def lower_product(call: Call) -> list[Step]:
+    """One step for the whole stack."""
+    (a, b, *_), (y,), node = call.inputs, call.outputs, call.node
+    assert a is not None and b is not None
+    stack, rows, depth, columns = _sizes(node, a.shape, b.shape)
+    is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
+    left = Matrices.of(a, rank, row=is_row, turned=bool(node.attributes.get("transA", 0)))
+    right = Matrices.of(b, rank, column=is_column, turned=bool(node.attributes.get("transB", 0)))
+    result = Matrices.of(y, rank, row=is_row, column=is_column)
+    return [product_step(call.target, call.space, Product(stack, rows, depth, columns, left, right, result))]
+
+
 def _infer_linear(node: Node, inputs: Inputs) -> list[Value]:
     x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
     if len(w.shape) != 2 or x.shape[-1] != w.shape[0]:
@@ -122,41 +154,8 @@ def _rows(place: Place) -> Operand:
     return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
 
 
-def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Of two operands that are known only when the network runs: both in place, whatever their strides."""
-    a, b, c = *inputs[:2], given(inputs, 2)
-    scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
-    if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
-        return []
-    turned = bool(node.attributes.get("transB", 0))
-    inputs_lie = (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
-    return [Offer(inputs_lie, (DENSE,), seconds(target, *_sizes(node, a.shape, b.shape), turned))]
-
-
-def _sizes(node: Node, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
-    """The stack of products, and the rows, depth and columns of each."""
-    a = a[::-1] if node.attributes.get("transA", 0) else a
-    b = b[::-1] if node.attributes.get("transB", 0) else b
-    rows = a[-2] if len(a) > 1 else 1
-    columns = b[-1] if len(b) > 1 else 1
-    return np.broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
-
-
-def lower_product(call: Call) -> list[Step]:
-    """One step for the whole stack."""
-    (a, b, *_), (y,), node = call.inputs, call.outputs, call.node
-    assert a is not None and b is not None
-    stack, rows, depth, columns = _sizes(node, a.shape, b.shape)
-    is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
-    left = Matrices.of(a, rank, row=is_row, turned=bool(node.attributes.get("transA", 0)))
-    right = Matrices.of(b, rank, column=is_column, turned=bool(node.attributes.get("transB", 0)))
-    result = Matrices.of(y, rank, row=is_row, column=is_column)
-    return [product_step(call.target, call.space, Product(stack, rows, depth, columns, left, right, result))]
-
-
 OPS = (
     Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], offers=product_offers, lower=lower_product),
-    Op("Linear", _infer_linear, linear, {"activation": None}, offers=linear_offers, lower=lower_linear),
     Op(
         "Gemm",
         _infer_gemm,
@@ -165,6 +164,7 @@ OPS = (
         offers=product_offers,
         lower=lower_product,
     ),
+    Op("Linear", _infer_linear, linear, {"activation": None}, offers=linear_offers, lower=lower_linear),
     Op(
         "Einsum",
         _infer_einsum,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from cpuconv.graph.ir import Node
 from cpuconv.graph.kernels.copying import copy_steps
 from cpuconv.graph.lowering import Call, Offer, Target
@@ -14,7 +16,7 @@ _PLAIN = ((STRIDED, DENSE),)
 _BLOCKED = ((STRIDED, BLOCKED), (DENSE, BLOCKED), (BLOCKED, DENSE), (BLOCKED, BLOCKED))
 
 
-def copied(node: Node, arrays: Arrays) -> object:
+def copied(node: Node, arrays: Arrays) -> np.ndarray:
     """The input, elsewhere."""
     return arrays[0]
 

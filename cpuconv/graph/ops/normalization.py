@@ -14,7 +14,7 @@ from cpuconv.graph.kernels.instance import normalise_step
 from cpuconv.graph.kernels.neighbours import neighbours_step
 from cpuconv.graph.kernels.walks import Axes, line_offers, line_steps
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, like_first
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32
 from cpuconv.solvers.shared.base import FLOAT, Step
@@ -130,6 +130,18 @@ def _lower_softmax(call: Call) -> list[Step]:
     return line_steps(call, Axes(axis, axis + 1), call.outputs[0])
 
 
+def _softmax_op(name: str, reference: Reference) -> Op:
+    return Op(
+        name,
+        _infer_along,
+        reference,
+        {"axis": -1},
+        offers=_offers_softmax,
+        lower=_lower_softmax,
+        in_place=True,
+    )
+
+
 def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """The first output, scale and bias of whole lines."""
     x, *affine = (value for value in inputs if value is not None)
@@ -173,7 +185,7 @@ def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if x.dtype != FLOAT32 or len(x.shape) not in (3, 4) or 0 in x.shape or node["bias"] <= 0 or node["alpha"] < 0:
         return []
     size = FLOAT * math.prod(x.shape)
-    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes else (DENSE,)
+    ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes + 1 else (DENSE,)
     seconds = target.moving(2 * size) + target.computing((node["size"] + _LRN_OPERATIONS) * size / FLOAT)
     return [Offer((way,), (way,), seconds) for way in ways]
 
@@ -197,6 +209,7 @@ OPS = (
         {"epsilon": 1e-5},
         offers=_offers_instance,
         lower=_lower_instance,
+        in_place=True,
     ),
     Op(
         "GroupNormalization",
@@ -211,6 +224,7 @@ OPS = (
         {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
         offers=_offers_layer,
         lower=_lower_layer,
+        in_place=True,
     ),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
@@ -222,6 +236,6 @@ OPS = (
         offers=_offers_lrn,
         lower=_lower_lrn,
     ),
-    Op("Softmax", _infer_along, softmax, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax),
-    Op("LogSoftmax", _infer_along, log_softmax, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax),
+    _softmax_op("Softmax", softmax),
+    _softmax_op("LogSoftmax", log_softmax),
 )

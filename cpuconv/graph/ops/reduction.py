@@ -75,7 +75,7 @@ def lower_rows(call: Call) -> list[Step]:
     """One step along the lines of the reduced axes."""
     x, stated = call.inputs[0], call.given(1)
     assert x is not None
-    chosen = _axes(call.node, len(x.shape), stated and stated.array)
+    chosen = _axes(call.node, len(x.shape), stated.array if stated else None)
     axes = together(x.shape, chosen)
     assert axes is not None
     return line_steps(call, axes, full(call.outputs[0], x.shape, chosen))

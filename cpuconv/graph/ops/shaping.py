@@ -6,7 +6,7 @@ Source: ONNX operators of these names.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,20 +129,20 @@ def _reshapes(rule: Infer) -> Offers:
     """Offers of views with other axes, whose sizes are as the rule says."""
 
     def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-        x, y = inputs[0], rule(node, inputs)[0]
+        x, shape = inputs[0], _sizes(rule(node, inputs)[0])
         ways = [(DENSE, DENSE)]
-        if _without_ones(x.shape) == _without_ones(y.shape):
+        if _without_ones(x.shape) == _without_ones(shape):
             ways.append((STRIDED, STRIDED))
         if blockable(x):
-            place = reshaped(Place.blocked(Ref("x"), x.shape, target.isa.lanes), y.shape)
+            place = reshaped(Place.blocked(Ref("x"), x.shape, target.isa.lanes), shape)
             ways += [(BLOCKED, BLOCKED if place.block > 1 else DENSE)] if place else []
         return view_offers(inputs, ways)
 
     return offers
 
 
-def _view_reshaped(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
-    place = reshaped(places[0], values[0].shape)  # type: ignore[arg-type]
+def _view_reshaped(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    place = reshaped(places[0], values[0].shape)
     return [] if place is None else [place]
 
 
@@ -158,7 +158,7 @@ def _offer_cast(rule: Infer) -> Offers:
     )
 
 
-def _view_same(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+def _view_same(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
     return [places[0]]
 
 
@@ -166,8 +166,8 @@ def _offer_expand(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return view_offers(inputs, [(STRIDED, STRIDED)])
 
 
-def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
-    return [broadcast(places[0], values[0].shape)]  # type: ignore[arg-type]
+def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
+    return [broadcast(places[0], values[0].shape)]
 
 
 def _order(node: Node, rank: int) -> list[int]:
@@ -184,7 +184,7 @@ def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return offers + ([Offer((BLOCKED,), (DENSE,), target.moving(2 * nbytes(x)))] if blockable(x) else [])
 
 
-def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Value]) -> list[Place]:
+def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
     return [permuted(places[0], _order(node, len(places[0].shape)))]
 
 
@@ -198,18 +198,23 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
     return [size for size in shape if size != 1]
 
 
+def _sizes(value: Any) -> tuple[int, ...]:
+    """The shape of a value, which is concrete."""
+    return value.shape
+
+
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def _reshaping(name: str, reference: Reference, *attributes: Any, **rest: Any) -> Op:
+def _reshaping(name: str, reference: Reference, attributes: Mapping[str, object] | None = None, **rest: Any) -> Op:
     """An operator that only gives the axes other sizes."""
     rule = as_reference(reference)
-    return Op(name, rule, reference, *attributes, **rest, offers=_reshapes(rule), view=_view_reshaped)
+    return Op(name, rule, reference, attributes or {}, **rest, offers=_reshapes(rule), view=_view_reshaped)
 
 
-def _casting(name: str, rule: Infer, *attributes: Any, **rest: Any) -> Op:
+def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
     """An operator that only changes the type; kernels have the case that it stays."""
-    return Op(name, rule, identity, *attributes, **rest, offers=_offer_cast(rule), view=_view_same)
+    return Op(name, rule, identity, attributes, **rest, offers=_offer_cast(rule), view=_view_same)
 
 
 OPS = (

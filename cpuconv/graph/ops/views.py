@@ -19,7 +19,7 @@ class Cut(NamedTuple):
     """Elements of an axis: the first, how many, and the step from one to the next."""
 
     start: int
-    count: int
+    size: int
     step: int = 1
 
 
@@ -109,12 +109,12 @@ def whole(shape: Sequence[int], axis: int, taken: Cut) -> list[Cut]:
 
 def cut(place: Place, box: Box) -> Place:
     """A part of a place; of a blocked one whole blocks of channels, as `whole_blocks` says."""
-    shape = tuple(each.count for each in box)
+    shape = tuple(each.size for each in box)
     if place.block == 1:
         taken, strides = list(box), list(place.strides)
     else:
         n, c, *plane = box
-        blocks = Cut(c.start // place.block, c.count)
+        blocks = Cut(c.start // place.block, c.size)
         h, w = plane if len(plane) == 2 else (Cut(0, 1), *plane)
         taken, strides = [n, blocks, h, w, Cut(0, place.block)], list(place.strides)
     offset = sum(each.start * stride for each, stride in zip(taken, strides, strict=True))
@@ -123,8 +123,8 @@ def cut(place: Place, box: Box) -> Place:
 
 def whole_blocks(channels: int, taken: Cut, lanes: int) -> bool:
     """Whether a part of the channels is made of whole blocks, in order."""
-    start, count, step = taken
-    return start % lanes == 0 and (count % lanes == 0 or start + count == channels) and (step == 1 or count == 1)
+    start, size, step = taken
+    return start % lanes == 0 and (size % lanes == 0 or start + size == channels) and (step == 1 or size == 1)
 
 
 def whole_planes(shape: Sequence[int], box: Box) -> bool:
@@ -144,4 +144,4 @@ def stays_dense(shape: Sequence[int], box: Box) -> bool:
     cuts = [axis for axis, each in enumerate(box) if each != Cut(0, shape[axis])]
     if not cuts:
         return True
-    return box[cuts[-1]].step == 1 and math.prod(box[axis].count for axis in range(cuts[-1])) == 1
+    return box[cuts[-1]].step == 1 and math.prod(box[axis].size for axis in range(cuts[-1])) == 1

@@ -18,11 +18,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
 from cpuconv.graph.ops.window import Window
 
@@ -43,9 +45,9 @@ def run(graph: Graph) -> Graph:
 
 def _rewritten(graph: Graph, node: Node) -> Graph:
     """The graph with a convolution, a shuffle and a cut in the place of the node, as far as they are needed."""
-    x, w, *rest = graph.operands(node)
-    bias = rest[0] if rest else None
-    if x is None or w is None or w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
+    operands: Inputs = graph.operands(node)
+    x, w, bias = *operands[:2], given(operands, 2)
+    if w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
         return graph
     window = window_of_transpose(node, x.shape, w.shape)
     if max(window.dilations) > 1 or min(window.near) < 0 or min(window.sizes) < 1:
@@ -114,7 +116,8 @@ class _Chain:
         self._nodes: list[Node] = []
         self._constants: dict[str, np.ndarray] = {}
         self._values: dict[str, Value] = {}
-        self._name, self.value = node.inputs[0], graph.value(node.inputs[0])
+        self._name = node.inputs[0]
+        self.value: Any = graph.value(self._name)
 
     def add(self, op: str, constants: dict[str, np.ndarray] | None = None, **attributes: object) -> None:
         """The operator, applied to the last output and to constants."""

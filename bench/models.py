@@ -1,0 +1,220 @@
+"""Whole networks: cpuconv beside ONNX Runtime, OpenVINO and MNN: `python -m bench.models --help`.
+
+The files are those of `python -m bench.networks DIR`. Engines are asked in turn, each in a process of its own, as
+`bench.compare` does it. They are judged by what the references of a network's operators give; an engine whose output
+is wrong is no peer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import signal
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/models.py` works too
+
+from rich.console import Console
+from tabulate import tabulate
+
+from autotune.files import write_whole
+from bench.compare import INTERRUPTED, STRATEGIES, positive
+from bench.engine import LOADING, EngineError
+from bench.networks import Network, networks
+from bench.networks.problem import problems
+from bench.race import Race, started
+from bench.report import NOTHING, timing_dict
+from bench.results import LineResult, mean_ratio
+from bench.settings import PLAIN, Run, Settings, machine_name, words
+from bench.shapes import Line
+
+PEERS = ("onnxruntime", "openvino", "mnn")
+TOLERANCE = 1e-3  # of a peer; cpuconv is held to its own
+LOADED = "resnet50"
+Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a table for each number of images and threads; 1 if nothing was measured, 130 when interrupted."""
+    args = parser().parse_args(argv)
+    there = {name: each for name, each in networks().items() if (args.folder / f"{name}.onnx").is_file()}
+    if not there:
+        raise SystemExit(f"No network is in {args.folder}. Make some: python -m bench.networks {args.folder}")
+    asked = words(args.networks or (LOADED if args.load else ""), there, "--networks") or tuple(there)
+    found: list[dict[str, Any]] = []
+    code = 0
+    for batch, threads in itertools.product(args.batch, args.threads):
+        run = settings(args, batch, threads)
+        data, code = (loads if args.load else raced)(args.folder, {name: there[name] for name in asked}, run)
+        found.append(data)
+        print((loads_table if args.load else table)(data), *notes(data), "", sep="\n", flush=True)
+        if code:
+            break
+    if args.json:
+        write_whole({args.json: json.dumps(found, indent=1) + "\n"})
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.models", description=__doc__)
+    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
+    p.add_argument("--batch", type=counts, default=(1,), help="images, as 1,8 (1)")
+    p.add_argument("--peers", default=",".join(PEERS), help="comma-separated (%(default)s)")
+    p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="of cpuconv (cached)")
+    p.add_argument("--rounds", type=positive, default=5, help="times that each engine is asked per network (5)")
+    p.add_argument("--seconds", type=float, default=0.3, help="time spent at each asking (0.3)")
+    p.add_argument("--timeout", type=float, default=600.0, help="seconds before an engine is given up (600)")
+    p.add_argument("--load", action="store_true", help=f"time loading instead, of {LOADED} where none is named")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    return p
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers from 1, with commas between them."""
+    return tuple(map(positive, text.split(",")))
+
+
+def settings(args: argparse.Namespace, batch: int, threads: int) -> Settings:
+    """What the options ask for."""
+    return Settings(
+        threads=threads,
+        rounds=args.rounds,
+        seconds=args.seconds,
+        layouts=(PLAIN,),
+        strategy=args.strategy,
+        peers=words(args.peers, PEERS, "--peers"),
+        batch=batch,
+        timeout=args.timeout,
+        tolerance=TOLERANCE,
+        roofs=False,
+    )
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def raced(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[dict[str, Any], int]:
+    """Time networks; the figures and the command's result so far."""
+    with problems(folder, chosen, run.batch or 1) as found:
+        race = Race([Line(problem, name, "") for name, problem in found.items()], run, Console(stderr=True))
+        race.go()
+    return to_dict(race.results, race.run), INTERRUPTED if race.interrupted else int(not race.results)
+
+
+def loads(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[dict[str, Any], int]:
+    """Time loading, in new processes every round; the first, after which kernels are on disk, does not count."""
+    console = Console(stderr=True)
+    names: dict[str, str] = {}
+    lines = []
+    with problems(folder, chosen, run.batch or 1) as found:
+        for label, problem in found.items():
+            times: dict[str, list[dict[str, float]]] = {}
+            failed: dict[str, str] = {}
+            for turn in range(1 + run.rounds):
+                with started(run, (lambda *_, **__: None) if turn or lines else console.print) as engines:
+                    names |= {engine.key: engine.name for engine in engines}
+                    for engine in engines:
+                        try:
+                            times.setdefault(engine.key, []).append(engine.load(problem))
+                        except EngineError as error:
+                            failed[engine.key] = f"{engine.name} failed: {error}"
+            timed = {key: _medians(figures[1:]) for key, figures in times.items() if key not in failed}
+            lines.append({"label": label, "engines": timed, "notes": list(failed.values())})
+    return _described(run) | {"engines": {key: {"name": name} for key, name in names.items()}, "lines": lines}, 0
+
+
+def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {part: statistics.median(each[part] for each in figures) for part in figures[0]}
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
+    """Everything as plain data: times in seconds, ratios of the best peer's time to ours."""
+    mean = mean_ratio(results, run.peers)
+    ratios = [ratio for result in results if (ratio := result.ratio(run.peers))]
+    return _described(run.settings) | {
+        "engines": {key: {"name": name, "version": run.versions[key]} for key, name in run.names.items()},
+        "geomean": mean and vars(mean),
+        "worst": vars(min(ratios, key=lambda ratio: ratio.median)) if ratios else None,
+        "lines": [_line(result, run) for result in results],
+    }
+
+
+def _described(run: Settings) -> dict[str, Any]:
+    fields = ("threads", "batch", "rounds", "seconds", "strategy")
+    return {"cpu": machine_name()} | {name: getattr(run, name) for name in fields}
+
+
+def _line(result: LineResult, run: Run) -> dict[str, Any]:
+    ratio = result.ratio(run.peers)
+    return {
+        "label": result.line.label,
+        "engines": {key: timing_dict(timing) for key in run.names if (timing := result.of(key))},
+        "without": {key: _why(result, key) for key in run.names if not result.of(key)},
+        "best_peer": result.rival(run.peers),
+        "ratio": ratio and vars(ratio),
+        "notes": result.notes,
+    }
+
+
+def _why(result: LineResult, key: str) -> str:
+    """Why an engine has no figure: it was prepared and no output was right, or it was not."""
+    return "wrong" if any(key in measurement.forms for measurement in result.runs) else "failed"
+
+
+def table(data: Data) -> str:
+    """A row a network: median and fastest milliseconds of each engine, and the best peer's time over ours."""
+    rows = []
+    for line in data["lines"]:
+        cells = [_milliseconds(line["engines"].get(key), line["without"].get(key)) for key in data["engines"]]
+        best = data["engines"][line["best_peer"]]["name"] if line["best_peer"] else NOTHING
+        rows.append([line["label"], *cells, best, _ratio(line["ratio"])])
+    if data["geomean"]:
+        blank = [""] * (len(data["engines"]) + 1)
+        rows += [["geometric mean", *blank, _ratio(data["geomean"])], ["worst", *blank, _ratio(data["worst"])]]
+    names = [engine["name"] for engine in data["engines"].values()]
+    headers = ["network", *names, "best peer", "÷ cpuconv"]
+    return _table(data, rows, headers, "milliseconds: median of rounds (fastest run)")
+
+
+def loads_table(data: Data) -> str:
+    """A row a network and engine: seconds of each part of loading."""
+    rows = [
+        [line["label"], data["engines"][key]["name"], *(f"{seconds:.3f}" for seconds in parts.values())]
+        for line in data["lines"]
+        for key, parts in line["engines"].items()
+    ]
+    return _table(data, rows, ["network", "engine", *LOADING], "seconds: medians of new processes")
+
+
+def notes(data: Data) -> list[str]:
+    """What failed or was wrong, in words."""
+    return [f"{line['label']}: {note}." for line in data["lines"] for note in line["notes"]]
+
+
+def _table(data: Data, rows: list[list[str]], headers: list[str], unit: str) -> str:
+    title = f"{data['cpu']}; threads: {data['threads']}, images: {data['batch']}; {unit}"
+    return f"{title}\n\n{tabulate(rows, headers, disable_numparse=True, stralign='left')}"
+
+
+def _milliseconds(timing: Mapping[str, Any] | None, without: str | None) -> str:
+    return without or NOTHING if timing is None else f"{timing['median'] * 1e3:.2f} ({timing['best'] * 1e3:.2f})"
+
+
+def _ratio(ratio: Mapping[str, float] | None) -> str:
+    return f"{ratio['median']:.2f} ({ratio['best']:.2f})" if ratio else NOTHING
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C: print, and leave no process
+    sys.exit(main())

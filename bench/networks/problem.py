@@ -1,0 +1,91 @@
+"""A network in a file with what it is fed and what it must give: what engines are asked to run."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench.networks import Network
+
+_FED, _GIVEN = "fed/", "given/"
+
+
+@dataclass(frozen=True)
+class NetworkProblem:
+    """A network for inputs of fixed sizes.
+
+    Attributes
+    ----------
+    path : Path
+        An ONNX file for `batch` images.
+    arrays : Path
+        What `keep` wrote, for one image.
+    batch : int
+        Images, all alike: what is right for one is right for all.
+    """
+
+    path: Path
+    arrays: Path
+    batch: int = 1
+
+    def feed(self) -> dict[str, np.ndarray]:
+        """Inputs by name."""
+        return {name: np.repeat(array, self.batch, 0) for name, array in self._read(_FED).items()}
+
+    def outputs(self) -> list[np.ndarray]:
+        """The right outputs, in order."""
+        return [np.repeat(array, self.batch, 0) for array in self._read(_GIVEN).values()]
+
+    def _read(self, prefix: str) -> dict[str, np.ndarray]:
+        with np.load(self.arrays) as file:
+            return {name.removeprefix(prefix): file[name] for name in file.files if name.startswith(prefix)}
+
+
+def keep(network: Network, path: Path) -> Path:
+    """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
+    from bench.networks.model import feed
+    from cpuconv.graph.interpret import interpret
+    from cpuconv.graph.onnx_reader import read
+    from cpuconv.graph.specialise import specialise
+
+    arrays = feed(network.inputs)
+    given = interpret(specialise(read(path), network.inputs), arrays)
+    kept = path.with_suffix(".npz")
+    named = {_FED + name: array for name, array in arrays.items()}
+    np.savez(kept, **named, **{_GIVEN + name: array for name, array in given.items()})
+    return kept
+
+
+@contextlib.contextmanager
+def problems(folder: Path, chosen: Mapping[str, Network], batch: int) -> Iterator[dict[str, NetworkProblem]]:
+    """The networks in a folder as problems, by name; files for other batches are there as long as the context.
+
+    Raises
+    ------
+    FileNotFoundError
+        A network's file is not there.
+    """
+    import onnx
+
+    from bench.networks.model import batched, resize, save
+
+    with tempfile.TemporaryDirectory(prefix="bench-networks-") as other:
+        found = {}
+        for name, network in chosen.items():
+            path = folder / f"{name}.onnx"
+            arrays = path.with_suffix(".npz")
+            if not arrays.is_file():
+                keep(network, path)
+            if batch > 1:
+                more = Path(other) / path.name
+                model = onnx.load(path)
+                resize(model, batched(network.inputs, batch))
+                save(model, more)
+                path = more
+            found[name] = NetworkProblem(path, arrays, batch)
+        yield found

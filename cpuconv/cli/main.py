@@ -1,0 +1,222 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+import cpuconv
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say
+from autotune.text import count_of
+from cpuconv.choice.model import ACCURACIES, STRATEGIES
+from cpuconv.cli.feeds import RANDOM, drawn, loaded, shapes
+from cpuconv.cli.results import save, summaries, table
+from cpuconv.errors import CpuconvError
+from cpuconv.graph.model import Model
+from cpuconv.graph.onnx_reader import read
+
+_EPILOG = f"""exit codes:
+  {OK:3}  done
+  {FAILED:3}  failed: a file cannot be written
+  {USAGE:3}  wrong usage, or a model or an input that cannot be read
+  {INTERRUPTED:3}  interrupted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        with _warnings_in_a_line():
+            options.command(options)
+        return OK
+    except CpuconvError as error:
+        return _say(str(error), USAGE)
+    except OSError as error:
+        return _say(str(error), FAILED)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+
+
+def _run(options: argparse.Namespace) -> None:
+    model, feed = _fed(options)
+    with _busy(f"running {options.model}"):
+        results = model.run(feed)  # kernels are compiled and memory is touched
+        begun = time.perf_counter()
+        results = model.run(feed, results)
+        seconds = time.perf_counter() - begun
+    sources = dict.fromkeys(feed, RANDOM) | dict(options.input)
+    inputs = [{**each, "from": sources[each["name"]]} for each in summaries(feed)]
+    outputs = summaries(results)
+    files = {} if options.output is None else save(results, options.output)
+    if options.json:
+        written = {name: str(path) for name, path in files.items()}
+        content = {"inputs": inputs, "outputs": outputs, "files": written}
+        _print_json({"threads": model.threads, "seconds": seconds, **content})
+        return
+    print(f"{table('input', inputs)}\n\n{table('output', outputs)}\n")
+    print(f"second run: {seconds * 1e3:.3f} ms on {count_of(model.threads, 'thread')}")
+    for path in files.values():
+        print(path)
+
+
+def _profile(options: argparse.Namespace) -> None:
+    model, feed = _fed(options)
+    with _busy(f"timing {options.model}"):
+        profile = model.profile(feed, options.runs)
+    _print(options, profile)
+
+
+def _explain(options: argparse.Namespace) -> None:
+    _print(options, _compiled(options, {}).explain())
+
+
+def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, np.ndarray]]:
+    """The network for the inputs that the options name, and those."""
+    files = dict(options.input)
+    given = {name: loaded(name, file) for name, file in files.items() if file != RANDOM}
+    model = _compiled(options, given, list(files))
+    return model, drawn(model.inputs, given, options.seed)
+
+
+def _compiled(options: argparse.Namespace, given: Mapping[str, np.ndarray], named: Sequence[str] = ()) -> Model:
+    """The network for the sizes that the options state or the given arrays have."""
+    with _busy(f"compiling {options.model}"):
+        return cpuconv.compile(
+            options.model,
+            threads=options.threads,
+            strategy=options.strategy,
+            input_shapes=shapes(read(options.model), dict(options.shape), given, named),
+            accuracy=options.accuracy,
+            strict=options.strict,
+        )
+
+
+def _print(options: argparse.Namespace, told: Any) -> None:
+    """Print a profile or an explanation as asked for."""
+    if options.json:
+        _print_json(told.to_dict())
+    else:
+        print(told)
+
+
+def _print_json(content: object) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _say(message: str, code: int) -> int:
+    return say(" ".join(message.split()), code, "cpuconv")
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Tell the user our warnings as we tell errors."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, cpuconv.CpuconvWarning):
+                _say(str(message), OK)
+            else:
+                shown(message, category, *place, **more)
+
+        warnings.simplefilter("always", cpuconv.CpuconvWarning)
+        warnings.showwarning = show
+        yield
+
+
+@contextlib.contextmanager
+def _busy(what: str) -> Iterator[None]:
+    """Say on a terminal what takes its time, while it does."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(what, refresh_per_second=4):
+        yield
+
+
+def _input(text: str) -> tuple[str, str]:
+    name, equals, file = text.partition("=")
+    if not name or not file:
+        raise argparse.ArgumentTypeError(f"must be 'NAME=file.npy' or 'NAME={RANDOM}', not {text!r}")
+    return name, file
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a folder, or a new one, not {text!r}")
+    return path
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cpuconv",
+        description="Run networks from ONNX files on this CPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name, help=help, description=help, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        made.set_defaults(command=run)
+        made.add_argument("model", metavar="MODEL", help="an ONNX file")
+        made.add_argument(
+            "--threads", metavar="N", type=positive(int), help="most threads of a run (default: the cores allowed)"
+        )
+        made.add_argument(
+            "--strategy",
+            choices=STRATEGIES,
+            default="cached",
+            help="how convolutions are chosen: by the cost model, by what was tuned (default), or timed now",
+        )
+        made.add_argument(
+            "--shape",
+            metavar="NAME=1x3x224x224",
+            type=input_shape,
+            action="append",
+            default=[],
+            help="sizes of an input, or of a symbol in sizes, that the model leaves open; may be repeated"
+            " (default: 1 for a first axis)",
+        )
+        made.add_argument("--accuracy", choices=ACCURACIES, default="standard", help="default: standard")
+        made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
+        made.add_argument("--json", action="store_true", help="print as JSON")
+        return made
+
+    def add_inputs(made: argparse.ArgumentParser) -> None:
+        made.add_argument(
+            "--input",
+            metavar=f"NAME=FILE.npy|{RANDOM}",
+            type=_input,
+            action="append",
+            default=[],
+            help=f"array for an input; may be repeated (default: {RANDOM}: standard normal, of integers 0 to 9)",
+        )
+        made.add_argument("--seed", metavar="N", type=int, default=0, help="of the random numbers (default: 0)")
+
+    made = command("run", _run, "run a network once or on given inputs, and say what comes out")
+    add_inputs(made)
+    made.add_argument(
+        "--output", metavar="DIR", type=_folder, help="write each output to DIR/NAME.npy; all of them, or none"
+    )
+
+    made = command("profile", _profile, "time every operator of a network")
+    add_inputs(made)
+    made.add_argument("--runs", metavar="N", type=positive(int), default=20, help="runs timed (default: 20)")
+
+    command("explain", _explain, "say what became of a network: rewrites, layouts, algorithms, memory")
+    return parser

@@ -1,0 +1,73 @@
+"""What came out of a network, for the command line: figures of every output, and files."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from tabulate import tabulate
+
+from autotune.files import write_whole
+
+_FIGURES = ("min", "mean", "max")
+
+
+def summaries(results: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Name, shape, dtype, and the smallest, mean and largest element of each array, which JSON can hold.
+
+    Figures of nothing are None, and those that are no finite numbers a text: "nan", "inf", "-inf".
+    """
+    return [
+        {"name": name, "shape": list(array.shape), "dtype": array.dtype.name, **_figures(array)}
+        for name, array in results.items()
+    ]
+
+
+def _figures(array: np.ndarray) -> dict[str, float | str | None]:
+    if not array.size:
+        return dict.fromkeys(_FIGURES)
+    wide = array.astype(np.float64)
+    figures = [float(figure) for figure in (wide.min(), wide.mean(), wide.max())]
+    return {
+        name: figure if math.isfinite(figure) else str(figure) for name, figure in zip(_FIGURES, figures, strict=True)
+    }
+
+
+def table(kind: str, arrays: list[dict[str, Any]]) -> str:
+    """Summaries of inputs or outputs for people, and whatever else is said of them."""
+    rows = [[_text(field) for field in each.values()] for each in arrays]
+    return tabulate(rows, (kind, *list(arrays[0])[1:]) if arrays else (kind,), disable_numparse=True)
+
+
+def _text(field: str | float | list[int] | None) -> str:
+    if isinstance(field, list):
+        return "x".join(map(str, field))
+    return f"{field:.6g}" if isinstance(field, float) else field or ""
+
+
+def save(results: Mapping[str, np.ndarray], folder: Path) -> dict[str, Path]:
+    """Write every array to a file of its name, all of them or none; returns the files.
+
+    Characters of a name that no file may have are written as in a URL.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {name: folder / f"{quote(name, safe=' ')}.npy" for name in results}
+    write_whole({files[name]: _npy(array) for name, array in results.items()})
+    return files
+
+
+def _npy(array: np.ndarray) -> bytes:
+    """The array in NumPy's format."""
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=False)
+    return stream.getvalue()
