@@ -45,6 +45,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("affine", affine.run),
     ("transposed", transposed.run),
     ("views", views.run),
+    ("shuffles", shuffles.run),
     ("equal_constants", equal_constants.run),
     ("common", common.run),
     ("epilogues", epilogues.run),
