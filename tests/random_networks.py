@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 _CHANNELS = (1, 3, 7, 8, 15, 16, 17, 24, 32, 33)
 _STEPS = (
     "conv", "conv", "conv", "relu", "sigmoid", "add", "scale", "concat", "concat", "pool", "split", "slice", "turn",
-    "attend", "pad", "flatten",
+    "attend", "pad", "flatten", "squeeze", "reshape", "group", "softmax",
 )  # fmt: skip
 
 
@@ -127,12 +127,46 @@ class _Builder:
         n, c, h, w = self.values[x]
         self.add("Flatten", [x], (n, c * h * w))
 
+    def squeeze(self) -> None:
+        """A column without its axis, and back."""
+        x = self.pick()
+        n, c, h, w = self.values[x]
+        ends = [self.constant(np.array([value], np.int64)) for value in (w - 1, w, 3)]
+        column = self.add("Slice", [x, *ends], (n, c, h, 1))
+        axis = self.constant(np.array([3], np.int64))
+        line = self.add("Squeeze", [column, axis], (n, c, h))
+        if self.draw(st.booleans()):
+            line = self.add("Relu", [line], (n, c, h))
+        self.add("Unsqueeze", [line, axis], (n, c, h, 1))
+
+    def reshape(self) -> None:
+        """Axes that merge, the first one among them."""
+        x = self.pick()
+        n, c, h, w = self.values[x]
+        shape = self.draw(st.sampled_from(((n * c, h, w, 1), (n, 1, c * h, w), (n, c, h * w, 1), (n, h, c, w))))
+        self.add("Reshape", [x, self.constant(np.array(shape, np.int64))], shape)
+
+    def group(self) -> None:
+        """Channels in groups, one of them taken out."""
+        x = self.pick()
+        n, c, h, w = self.values[x]
+        if c % 2:
+            return
+        shape = self.constant(np.array((n, 2, c // 2, h * w), np.int64))
+        halves = self.add("Reshape", [x, shape], (n, 2, c // 2, h * w))
+        ends = [self.constant(np.array([value], np.int64)) for value in (1, 2, 1)]
+        self.add("Slice", [halves, *ends], (n, 1, c // 2, h * w))
+
+    def softmax(self) -> None:
+        x = self.pick()
+        self.add("Softmax", [x], self.values[x], axis=self.draw(st.sampled_from((1, 3))))
+
 
 @st.composite
 def networks(draw: st.DrawFn, most: int = 10) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A model and a feed."""
     made = _Builder(draw)
-    shape = draw(st.sampled_from((1, 1, 2))), draw(st.sampled_from(_CHANNELS)), draw(st.integers(3, 9)), 6
+    shape = draw(st.sampled_from((1, 1, 2, 3))), draw(st.sampled_from(_CHANNELS)), draw(st.integers(3, 9)), 6
     made.values["x"] = shape
     for step in draw(st.lists(st.sampled_from(_STEPS), min_size=1, max_size=most)):
         getattr(made, "add_" if step == "add" else step)()

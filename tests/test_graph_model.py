@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from random_networks import networks
 
 import cpuconv
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
 
 TEXT = """g (float[N,3,H,8] x) => (float[N,K,H,8] y) {
     w = Constant<value = float[5,3,1,1] {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}>()
@@ -172,6 +172,37 @@ def test_explain_says_what_became_of_a_network():
     assert [row.op for row in told.operators][0] == "Conv"
     assert told.operators[0].algorithm and told.operators[0].decided_by == "model"
     assert told.constant_bytes > 0 and "Conv" in str(told) and told.to_dict()["name"] == "g"
+
+
+def test_explain_counts_what_was_fused():
+    path = "encoder/" * 20
+    _, made = _model(f"""g (float[1,3,4,8] x) => (float[1,5,4,8] y, int64[1,3,4,8] i, float[1,5,4,8] z)
+        <float[5,3,1,1] w = {{{", ".join(map(str, range(15)))}}}, float[5] b = {{1, 2, 3, 4, 5}}> {{
+        ["{path}conv"] a = Conv(x, w)
+        ["{path}relu"] y = Relu(a)
+        c = Conv(x, w, b)
+        d = Sigmoid(c)
+        e = Mul(c, d)
+        z = Add(e, y)
+        i = Cast<to = 7>(x)
+    }}""")
+    told = made.explain()
+    assert ("epilogues", "1 Relu and 1 Swish into Conv") in told.summary
+    assert ("formulas", "Sigmoid, Mul became Swish 'e'") in told.made
+    assert ("epilogues", f"Conv '{path}conv', Relu '{path}relu' became Conv '{path}conv'.") in told.rewrites
+    (first,) = (row for row in told.operators if row.name == f"{path}conv")
+    assert first.op == "Conv"
+    printed = str(told)
+    assert max(map(len, printed.splitlines())) <= 160 and path not in printed and "…" in printed
+    assert "runs by NumPy reference: 1 Cast" in printed and "evaluator" not in printed
+    assert told.raw_bytes == 4 * (15 + 5) and f"{told.constant_bytes / 1e6:.2f} MB packed" in printed
+
+
+def test_explain_names_what_the_evaluator_runs():
+    with pytest.warns(CpuconvWarning, match="Hardmax"):
+        _, made = _model("g (float[2,3] x) => (float[2,3] y) { a = Hardmax(x) y = Relu(a) }")
+    assert {row.op: row.algorithm for row in made.explain().operators} == {"Hardmax": "evaluator", "Relu": ""}
+    assert "runs by ONNX's reference evaluator, which is slow: 1 Hardmax" in str(made.explain())
 
 
 def test_profile_times_each_operator():

@@ -328,11 +328,35 @@ def test_integers_are_left_alone():
 def test_notes_say_what_became_of_what():
     made, notes = passes.apply(graph(op.Relu(normalized(conv(op.Identity(op.Exp(x))), 7))))
     assert kinds(made) == "Exp Conv"
-    assert [(note.name, note.text) for note in notes] == [
-        ("noops", "Identity node 'v1' went: not needed."),
-        ("weights", "Conv node 'v2', BatchNormalization node 'v3' became Conv node 'v3'."),
-        ("epilogues", "Conv node 'v3', Relu node 'y0' became Conv node 'y0'."),
+    assert [(note.rewrite, note.text) for note in notes] == [
+        ("noops", "Identity 'v1' went: not needed."),
+        ("weights", "Conv 'v2', BatchNormalization 'v3' became Conv 'v3'."),
+        ("epilogues", "Conv 'v3', Relu 'y0' became Conv 'y0'."),
     ]
+    assert passes.summary(notes) == [
+        ("noops", "1 Identity removed"),
+        ("weights", "1 BatchNormalization into Conv"),
+        ("epilogues", "1 Relu into Conv"),
+    ]
+
+
+def test_notes_are_counted_by_rewrite():
+    a = op.Relu(conv(x, array(6, 6, 3, 3)))
+    b = op.Relu(conv(a, array(6, 6, 3, 3) - 1) + a)
+    c = op.Relu(conv(b, array(6, 6, 3, 3) - 1) + op.Exp(op.MatMul(b, array(4, 4))))
+    _, notes = passes.apply(graph(c * op.Sigmoid(c)))
+    told = passes.summary(notes)
+    assert ("epilogues", "3 Relu and 2 Add into Conv") in told
+    assert ("linear", "1 (MatMul) became Linear") in told
+    assert ("formulas", "1 (Sigmoid, Mul) became Swish") in told
+    (made,) = (note for note in notes if note.rewrite == "linear")
+    assert (made.lost, made.gained) == ({"MatMul": 1}, {"Linear": 1})
+
+
+def test_nothing_is_said_of_constants_that_are_equal():
+    before = graph(x * array(6, 1, 1) + op.Exp(x) * array(6, 1, 1))
+    _, notes = passes.apply(before, [name for name in NAMES if name != "equal_constants"])
+    assert not notes
 
 
 def test_a_rewrite_that_there_is_not():

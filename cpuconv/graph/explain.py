@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,9 +12,11 @@ from tabulate import tabulate
 from cpuconv.choice.model import Choice
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.layout import Laid, Layout
-from cpuconv.graph.passes import Note
+from cpuconv.graph.passes import Note, summary
 
 COPY = "Copy"
+REFERENCE, EVALUATOR = "reference", "evaluator"
+_WIDTH = 36  # of a name in a table; the end of a path says more than its beginning
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class OperatorRow:
     layouts : str
         How its inputs and outputs lie.
     algorithm : str
-        Of a convolution or product; "view" where nothing runs, "reference" where NumPy computes it.
+        Of a convolution or product; "view" where nothing runs, "reference" where NumPy computes it, "evaluator" where
+        ONNX's reference evaluator does.
     decided_by : str
         What chose the algorithm; "" where there is no choice.
     shape : tuple of int
@@ -50,16 +54,22 @@ class Explanation:
     ----------
     name : str
     operators : list of OperatorRow
+    summary : list of (str, str)
+        Rewrite, and what became of how many nodes.
     rewrites : list of (str, str)
-        Pass, and what it did.
+        The same node by node, with their names.
+    made : list of (str, str)
+        Of these the ones that made operators of another kind, without the names of the nodes that are gone.
     reorders : int
         Copies that only change how a tensor lies.
     arena_bytes : int
         Of values while the network runs, for each caller.
     unshared_bytes : int
         What they would take if no two shared memory.
+    raw_bytes : int
+        Of weights and other constants as the rewritten model has them; they are not kept.
     constant_bytes : int
-        Packed weights and other constants.
+        The same packed.
     workspace_bytes : int
         For each caller.
     exact : bool
@@ -68,10 +78,13 @@ class Explanation:
 
     name: str
     operators: list[OperatorRow]
+    summary: list[tuple[str, str]]
     rewrites: list[tuple[str, str]]
+    made: list[tuple[str, str]]
     reorders: int
     arena_bytes: int
     unshared_bytes: int
+    raw_bytes: int
     constant_bytes: int
     workspace_bytes: int
     exact: bool
@@ -85,17 +98,21 @@ class Explanation:
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
             rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
-        memory = executable.memory
+        memory, constants = executable.memory, laid.graph.constants
+        read = {name for node in laid.nodes for name in node.node.inputs if name in constants}
         return cls(
-            name,
-            rows,
-            [(note.name, note.text) for note in notes],
-            sum(row.op == COPY for row in rows),
-            memory.arena,
-            memory.unshared,
-            executable.constant_bytes,
-            executable.workspace_bytes,
-            laid.exact,
+            name=name,
+            operators=rows,
+            summary=summary(notes),
+            rewrites=[(note.rewrite, note.text) for note in notes],
+            made=[(note.rewrite, _brief(note)) for note in notes if note.gained],
+            reorders=sum(row.op == COPY for row in rows),
+            arena_bytes=memory.arena,
+            unshared_bytes=memory.unshared,
+            raw_bytes=sum(constants[each].nbytes for each in read),
+            constant_bytes=executable.constant_bytes,
+            workspace_bytes=executable.workspace_bytes,
+            exact=laid.exact,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,21 +122,38 @@ class Explanation:
     def __str__(self) -> str:
         heads = ("operator", "kind", "shape", "layouts", "algorithm", "decided by")
         table = [
-            (row.name, row.op, "x".join(map(str, row.shape)), row.layouts, row.algorithm, row.decided_by)
+            (shortened(row.name), row.op, "x".join(map(str, row.shape)), row.layouts, row.algorithm, row.decided_by)
             for row in self.operators
         ]
         lines = [
             f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
             f"{self.reorders} of them reorders; layouts {'are the cheapest' if self.exact else 'are near the cheapest'}"
             " by the model",
-            f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), constants and packed "
-            f"weights {_megabytes(self.constant_bytes)}, workspace {_megabytes(self.workspace_bytes)}",
-            "",
-            tabulate(table, heads, disable_numparse=True),
+            f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), weights and other "
+            f"constants {_megabytes(self.constant_bytes)} packed ({_megabytes(self.raw_bytes)} raw), workspace "
+            f"{_megabytes(self.workspace_bytes)}",
         ]
-        if self.rewrites:
-            lines += ["", tabulate(self.rewrites, ("pass", "what it did"), disable_numparse=True)]
+        for computed, by in ((REFERENCE, "NumPy reference"), (EVALUATOR, "ONNX's reference evaluator, which is slow")):
+            slow = Counter(row.op for row in self.operators if row.algorithm == computed)
+            if slow:
+                lines.append(f"runs by {by}: {', '.join(f'{count} {op}' for op, count in slow.items())}")
+        lines += ["", tabulate(table, heads, disable_numparse=True)]
+        if self.summary:
+            lines += ["", tabulate(self.summary, ("rewrite", "what it did"), disable_numparse=True)]
+        if self.made:
+            lines += ["", tabulate(self.made, ("rewrite", "what became another operator"), disable_numparse=True)]
         return "\n".join(lines)
+
+
+def shortened(name: str) -> str:
+    """A name for a table: the end of one that is long."""
+    return name if len(name) <= _WIDTH else f"…{name[1 - _WIDTH :]}"
+
+
+def _brief(note: Note) -> str:
+    *_, last = note.new
+    old, new = (", ".join(dict.fromkeys(node.op for node in nodes)) for nodes in (note.old, note.new))
+    return f"{old} became {new} {shortened(last.name)!r}"
 
 
 def forms(laid: Laid) -> str:
@@ -133,7 +167,7 @@ def forms(laid: Laid) -> str:
 def algorithm(laid: Laid) -> str:
     """What computes a node, as far as there is a choice."""
     if laid.offer is None:
-        return "reference"
+        return REFERENCE if laid.node.meaning is None else EVALUATOR
     choice = choice_of(laid)
     return "view" if laid.offer.view else "" if choice is None else str(choice.candidate)
 

@@ -13,7 +13,7 @@ from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
 from cpuconv.choice.tuned import roofs
 from cpuconv.graph.executable import Executable, Work
-from cpuconv.graph.explain import algorithm, forms
+from cpuconv.graph.explain import algorithm, forms, shortened
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Profile:
     def __str__(self) -> str:
         table = [
             (
-                row.name, row.op, row.algorithm, row.layouts, f"{row.seconds * 1e6:.1f}", f"{row.share:.1%}",
+                shortened(row.name), row.op, row.algorithm, row.layouts, f"{row.seconds * 1e6:.1f}", f"{row.share:.1%}",
                 "" if row.gflops is None else f"{row.gflops:.1f}", f"{row.gbs:.1f}", row.bound,
             )
             for row in self.rows

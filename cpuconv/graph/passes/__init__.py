@@ -27,9 +27,9 @@ from cpuconv.graph.passes import (
     views,
     weights,
 )
-from cpuconv.graph.passes.notes import Note, changes
+from cpuconv.graph.passes.notes import Note, changes, summary
 
-__all__ = ["NAMES", "PASSES", "Note", "apply"]
+__all__ = ["NAMES", "PASSES", "Note", "apply", "summary"]
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("noops", noops.run),

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
+
+
+class Mention(NamedTuple):
+    """A node by its operator and by what the model calls it."""
+
+    op: str
+    name: str
+
+    @classmethod
+    def of(cls, node: Node) -> Mention:
+        """A mention of a node."""
+        return cls(node.op, node.origin or output(node))
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.name!r}"
 
 
 @dataclass(frozen=True)
@@ -16,23 +33,58 @@ class Note:
 
     Attributes
     ----------
-    name : str
-        Of the rewrite.
-    old : tuple[str, ...]
-        Labels of the nodes that are gone.
-    new : tuple[str, ...]
-        Labels of the nodes in their place; none: they were not needed.
+    rewrite : str
+    old : tuple[Mention, ...]
+        The nodes that are gone.
+    new : tuple[Mention, ...]
+        The nodes in their place; none: they were not needed.
     """
 
-    name: str
-    old: tuple[str, ...]
-    new: tuple[str, ...]
+    rewrite: str
+    old: tuple[Mention, ...]
+    new: tuple[Mention, ...]
 
     @property
     def text(self) -> str:
         """What happened, as a sentence."""
-        old, new = ", ".join(self.old), ", ".join(self.new)
+        old, new = ", ".join(map(str, self.old)), ", ".join(map(str, self.new))
         return f"{old} became {new}." if new else f"{old} went: not needed."
+
+    @property
+    def lost(self) -> Counter[str]:
+        """Operators that there are fewer of now."""
+        return Counter(node.op for node in self.old) - Counter(node.op for node in self.new)
+
+    @property
+    def gained(self) -> Counter[str]:
+        """Operators that there were fewer of before."""
+        return Counter(node.op for node in self.new) - Counter(node.op for node in self.old)
+
+
+def summary(notes: Iterable[Note]) -> list[tuple[str, str]]:
+    """What each rewrite did: (rewrite, what became of how many nodes of which operators)."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for note in notes:
+        if note.gained:
+            end, kinds = f"became {_kinds(note.new)}", Counter([f"({_kinds(note.old)})"])
+        elif note.lost:
+            end, kinds = f"into {note.new[-1].op}" if note.new else "removed", note.lost
+        else:
+            end, kinds = "changed", Counter([note.new[-1].op])
+        counts.setdefault((note.rewrite, end), Counter()).update(kinds)
+    order = list(dict.fromkeys(rewrite for rewrite, _ in counts))
+    lines = [(rewrite, f"{_counted(kinds)} {end}") for (rewrite, end), kinds in counts.items()]
+    return sorted(lines, key=lambda line: order.index(line[0]))
+
+
+def _kinds(nodes: Iterable[Mention]) -> str:
+    return ", ".join(dict.fromkeys(node.op for node in nodes))
+
+
+def _counted(kinds: Counter[str]) -> str:
+    """As in ``33 Relu, 16 Add and 2 Clip``."""
+    *most, last = (f"{count} {kind}" for kind, count in kinds.most_common())
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def frozen(value: object) -> Hashable:
@@ -64,17 +116,22 @@ def changes(rewrite: str, before: Graph, after: Graph) -> list[Note]:
     notes = [
         Note(
             rewrite,
-            tuple(old[other].label for other in (*olds.get(name, ()), name)),
-            tuple(new[other].label for other in (*news.get(name, ()), name)),
+            tuple(Mention.of(old[other]) for other in (*olds.get(name, ()), name)),
+            tuple(Mention.of(new[other]) for other in (*news.get(name, ()), name)),
         )
         for name in changed
     ]
-    notes += [Note(rewrite, (old[name].label,), ()) for name in olds.get("", ())]
+    notes += [Note(rewrite, (Mention.of(old[name]),), ()) for name in olds.get("", ())]
     return [note for note in notes if note.old != note.new]
 
 
+def output(node: Node) -> str:
+    """The first output that is asked for."""
+    return next(filter(None, node.outputs))
+
+
 def _by_output(graph: Graph) -> dict[str, Node]:
-    return {next(filter(None, node.outputs)): node for node in graph.nodes}
+    return {output(node): node for node in graph.nodes}
 
 
 def _differ(old: Node, before: Graph, new: Node, after: Graph) -> bool:
@@ -96,9 +153,9 @@ def _led_to(graph: Graph, names: set[str], ends: set[str]) -> dict[str, list[str
     """Values by the first of `ends` that is computed from them by way of `names` alone; "" for those without."""
     reached: dict[str, str] = {}
     for node in reversed(graph.nodes):
-        name = next(filter(None, node.outputs))
+        name = output(node)
         if name in names:
-            readers = (next(filter(None, user.outputs)) for output in node.outputs for user in graph.users(output))
+            readers = (output(user) for value in node.outputs for user in graph.users(value))
             reached[name] = next(
                 filter(None, (other if other in ends else reached.get(other, "") for other in readers)), ""
             )
