@@ -49,7 +49,7 @@ _KERNELS = _tests("solvers", "lanewise", "blocked", "reorder", "conv2d")
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
 SLICES: dict[str, tuple[str, ...]] = {
     "x86-64": (*_KERNELS, *_tests("fingerprint")),
-    "haswell": (*_KERNELS, *_tests("im2col", "fft", "asm")),
+    "haswell": (*_KERNELS, *_tests("im2col", "fft", "asm", "graph_whole::test_network[squeezenet]")),
     "cortex-a76": (
         *_tests(*(f"solvers::test_{name}" for name in _EDGES), "lanewise", "blocked", "asm"),
         *_tests("cpus", "autotune_search::test_workers_end_with_their_parent"),  # processes are launched

@@ -132,7 +132,7 @@ class _Builder:
 def networks(draw: st.DrawFn, most: int = 10) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A model and a feed."""
     made = _Builder(draw)
-    shape = draw(st.sampled_from((1, 1, 2))), draw(st.sampled_from(_CHANNELS)), draw(st.integers(3, 9)), 6
+    shape = draw(st.sampled_from((1, 1, 2, 3))), draw(st.sampled_from(_CHANNELS)), draw(st.integers(3, 9)), 6
     made.values["x"] = shape
     for step in draw(st.lists(st.sampled_from(_STEPS), min_size=1, max_size=most)):
         getattr(made, "add_" if step == "add" else step)()

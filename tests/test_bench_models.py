@@ -93,6 +93,16 @@ def test_a_network_takes_other_numbers_of_images():
     np.testing.assert_allclose(many, np.repeat(one, 3, 0), atol=1e-6)
 
 
+def test_a_network_that_reads_is_fed_letters():
+    shapes = {"x": (2, 3, 48, 64)}
+    reader = Network("reader", shapes, tiny, {}, reads=True)
+    pages = reader.feed(shapes)["x"]
+    assert pages.dtype == np.float32 and pages.shape == shapes["x"]
+    dark = pages.mean(1) < 0
+    assert 0.1 < dark.mean() < 0.5 and (dark[0] != dark[1]).any()
+    np.testing.assert_array_equal(dark[:, 3:6, 3:6], dark[:, 3:4, 3:4].repeat(3, 1).repeat(3, 2))  # a dot
+
+
 def test_constants_are_not_among_the_inputs_of_a_light_network():
     model = onnx.load(light.FOLDER / "light_squeezenet.onnx")
     light.fill(model, np.random.default_rng(0))

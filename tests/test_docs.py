@@ -45,8 +45,19 @@ def test_the_readme_fits_three_screens():
     assert len(README.splitlines()) <= 3 * SCREEN
 
 
+@pytest.fixture
+def in_a_folder_with_a_model(tmp_path, monkeypatch):
+    """The model.onnx of the examples."""
+    onnx = pytest.importorskip("onnx")
+    from graphs import parse
+
+    text = "g (float[1,3,224,224] images) => (float[1,3] logits) { m = GlobalAveragePool(images) logits = Flatten(m) }"
+    onnx.save(parse(text), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/calls.md"])
-def test_the_example_runs(page, capsys):
+def test_the_example_runs(page, capsys, in_a_folder_with_a_model):
     names: dict = {}
     exec(code(page, "python"), names)
     assert names["plan"](names["x"]).shape == (1, 128, 56, 56)
@@ -66,13 +77,7 @@ def test_commands_exist(page, capsys):
             assert ended.value.code == 0, name
 
 
-def test_the_example_of_models_runs(tmp_path, monkeypatch, capsys):
-    onnx = pytest.importorskip("onnx")
-    from graphs import parse
-
-    text = "g (float[1,3,224,224] images) => (float[1,3] logits) { m = GlobalAveragePool(images) logits = Flatten(m) }"
-    onnx.save(parse(text), tmp_path / "model.onnx")
-    monkeypatch.chdir(tmp_path)
+def test_the_example_of_models_runs(capsys, in_a_folder_with_a_model):
     example = code("docs/models.md", "python")
     assert len(example.splitlines()) <= 10
     exec(example, {})

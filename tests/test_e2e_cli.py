@@ -22,6 +22,7 @@ onnx = pytest.importorskip("onnx")
 
 STEM = ConvProblem(1, 3, 20, 20, 16, 3, 3, (2, 2), (1, 1, 1, 1))
 HEAD = ConvProblem(1, 16, 10, 10, 24, 1, 1)
+LAYOUTS = "--layouts", "NCHW,NCHW"  # the convolutions alone, as `conv2d` asks for them
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def model(tmp_path: Path) -> str:
 def test_from_a_model_to_conv2d(model, our_store, monkeypatch, capsys, no_timing):
     """Tuned in another process; here what it found decides, and nothing is timed."""
     monkeypatch.setenv("AUTOTUNE_WORKLOAD", "cpuconv.tuning.workload:workload")
-    arguments = ("warmup", model, "--effort", "quick", "--budget", "3600", "--threads", "1", "--json")
+    arguments = ("warmup", model, "--effort", "quick", "--budget", "3600", "--threads", "1", *LAYOUTS, "--json")
     first = run("-m", "autotune", *arguments)
     outcome = json.loads(first.stdout)
     assert (len(outcome["tuned"]), outcome["failed"], outcome["left"]) == (2, [], [])

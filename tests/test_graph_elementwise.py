@@ -125,6 +125,12 @@ def test_powers_that_are_known(power):
         np.testing.assert_allclose(got, expected, rtol=3e-6)
 
 
+def test_a_power_of_an_integer_is_one():
+    node = ops.TABLE["Pow"].node(["x", "p"], ["y"])
+    arrays = [np.array([2]), np.array([0.5, 3], np.float32)]
+    assert lowered.check(node, arrays, (0,)) == 0
+
+
 def test_powers_that_are_not_known():
     x, y = np.meshgrid(np.array([-3, -0.5, 0, 0.5, 1, 10, np.nan]), np.array([-2.5, -2, -1, 0, 0.5, 1, 3, 4, np.nan]))
     x, y = (np.ascontiguousarray(each.ravel().astype(np.float32)) for each in (x, y))
@@ -237,6 +243,22 @@ def test_output_with_gaps(size):
     computed(apply("add", X, 1), memory[::3], x)
     np.testing.assert_array_equal(memory[::3], x + 1)
     assert (memory.reshape(size, 3)[:, 1:] == 7).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_images_apart(threads):
+    """A blocked output that is a part of the channels of a larger tensor: the others are not written."""
+    shape, whole = (3, LANES + 1, 2, 2), (3, 4 * LANES, 2, 2)
+    x = np.ones((3, 2, 2, 2, LANES), np.float32)
+    memory = np.full((3, 4, 2, 2, LANES), 7, np.float32)
+    strides = Place.blocked(Ref("y"), whole, LANES).strides
+    output = Place(Ref("y", memory[0, 0].nbytes), shape, strides, LANES)
+    steps = elementwise_steps(
+        lowered.target(threads), apply("sub", X, 3), output, [Place.blocked(Ref("x"), shape, LANES)]
+    )
+    Recording(steps, threads).bind({"x": address(x), "y": address(memory)}).run()
+    assert (memory[:, [0, 3]] == 7).all() and (memory[:, 1] == -2).all()
+    assert (memory[:, 2, ..., 0] == -2).all() and not memory[:, 2, ..., 1:].any()
 
 
 def test_in_place():

@@ -114,9 +114,6 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("forms", op.MaxPool(x, kernel_shape=[3, 4], dilations=[2, 1]), "MaxPool"),
     ("forms", op.Sum(x, y), "Add"),
     ("forms", op.Sum(x, y, x), "Sum"),
-    ("decomposed", op.DepthToSpace(feed(2, 8, 3, 5), blocksize=2), "Reshape Transpose Reshape"),
-    ("decomposed", op.DepthToSpace(feed(2, 8, 3, 5), blocksize=2, mode="CRD"), "Reshape Transpose Reshape"),
-    ("decomposed", op.SpaceToDepth(feed(2, 3, 4, 6), blocksize=2), "Reshape Transpose Reshape"),
     (
         "decomposed",
         op.GroupNormalization(x, array(6), array(6, seed=1), num_groups=3),
@@ -202,6 +199,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("affine", twice(x * 2.0) * 2.0, "Mul Exp Add Mul"),
     ("views", op.Reshape(op.Reshape(x, [2, -1]), [12, 20]), "Reshape"),
     ("views", op.Transpose(op.Transpose(x, perm=[1, 2, 3, 0]), perm=[3, 1, 0, 2]), "Transpose"),
+    ("views", op.Exp(op.Transpose(op.Transpose(x, perm=[1, 2, 3, 0]), perm=[3, 0, 1, 2])), "Exp"),
     ("views", op.Concat(x, op.Concat(y, x, axis=1), axis=-3), "Concat"),
     ("views", op.Concat(x, op.Concat(y, x, axis=2), axis=2), "Concat"),
     ("views", op.Concat(op.Concat(x, y, axis=1), op.Concat(y, x, axis=1), axis=2), "Concat Concat Concat"),
@@ -247,6 +245,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("epilogues", (z := conv(x), op.Relu(z)), "Conv Relu"),
     ("epilogues", op.Relu(conv(x)) + conv(y), "Conv Conv"),
     ("epilogues", op.Exp(op.Relu(conv(x))), "Conv Exp"),
+    ("epilogues", op.Relu(op.DepthToSpace(op.Conv(x, array(8, 6, 1, 1)), blocksize=2)), "Conv DepthToSpace"),
     ("epilogues", op.Relu(op.Transpose(op.Reshape(conv(x), [2, 7, 20]), perm=[0, 2, 1])), "Conv Reshape Transpose"),
     ("epilogues", op.Relu(twice(op.Reshape(conv(x), [2, 7, 20]))), "Conv Reshape Exp Add Relu"),
     ("epilogues", op.HardSigmoid(conv(x)), "Conv HardSigmoid"),
@@ -382,8 +381,6 @@ def _layers(draw: st.DrawFn) -> Graph:
 def test_networks_of_random_layers(before, left_out):
     made, _ = passes.apply(before, left_out)
     same(before, made, 1e-5)
-    again, notes = passes.apply(made, left_out)
-    assert again is made and not notes
 
 
 # What networks are made of afterwards.
@@ -407,6 +404,8 @@ def test_networks_of_the_onnx_package(name):
     folder = Path(onnx.__file__).parent / "backend/test/data/light"
     before = specialised(folder / f"light_{name}.onnx")
     made, _ = passes.apply(before, ["common"])  # every weight is the same number there
+    again, notes = passes.apply(made, ["common"])
+    assert again is made and not notes
     counts = Counter(node.op for node in made.nodes)
     assert {op: count for op, count in counts.items() if op not in ("Elementwise", "Mul", "Add", "Relu")} == NETWORKS[
         name

@@ -16,7 +16,7 @@ from graphs import made, runtime_session  # noqa: E402
 
 import cpuconv  # noqa: E402
 from bench.networks import networks  # noqa: E402
-from bench.networks.model import batched, feed, resize  # noqa: E402
+from bench.networks.model import batched, resize  # noqa: E402
 from cpuconv.graph import passes  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
 
@@ -33,7 +33,7 @@ class Case:
     """A network for any number of images, of few pixels where it takes few, and the right outputs."""
 
     def __init__(self, name: str) -> None:
-        network = NETWORKS[name]
+        self.network = network = NETWORKS[name]
         if missing := network.missing():
             pytest.skip(missing)
         self.inputs = network.small or network.inputs
@@ -41,7 +41,7 @@ class Case:
         resize(self.model, batched(self.inputs, "N"))
 
     def feed(self, batch: int) -> Arrays:
-        return feed(batched(self.inputs, batch), batch)
+        return self.network.feed(batched(self.inputs, batch), batch)
 
     def compile(self, **options: object) -> cpuconv.Model:
         return cpuconv.compile(self.model, **{"strategy": "heuristic", "strict": True, **options})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -29,6 +30,8 @@ class Network:
         What must be installed: modules, and pip's arguments for them.
     small : Mapping[str, tuple[int, ...]]
         Smaller shapes that it takes too; none where it takes no others.
+    reads : bool
+        Whether it looks for text.
     """
 
     name: str
@@ -36,6 +39,13 @@ class Network:
     make: Callable[[Shapes], onnx.ModelProto]
     needs: Mapping[str, str]
     small: Shapes = field(default_factory=dict)
+    reads: bool = False
+
+    def feed(self, inputs: Shapes, seed: int = 0) -> dict[str, np.ndarray]:
+        """Arrays of float32 for inputs of these shapes: noise, or random letters for a network that reads."""
+        from bench.networks import model
+
+        return (model.page if self.reads else model.feed)(inputs, seed)
 
     def missing(self) -> str | None:
         """How to install what is not there, or None."""

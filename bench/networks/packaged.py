@@ -24,7 +24,7 @@ def model(module: str, file: str, inputs: Shapes) -> onnx.ModelProto:
 
 def _ocr(name: str, file: str, height: int, width: int, small: tuple[int, int]) -> Network:
     shape, make = (1, 3, height, width), functools.partial(model, "rapidocr_onnxruntime", f"models/{file}.onnx")
-    return Network(name, {"x": shape}, make, _OCR, {"x": (1, 3, *small)})
+    return Network(name, {"x": shape}, make, _OCR, {"x": (1, 3, *small)}, reads=True)
 
 
 NETWORKS = (

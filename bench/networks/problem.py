@@ -48,12 +48,11 @@ class NetworkProblem:
 
 def keep(network: Network, path: Path) -> Path:
     """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
-    from bench.networks.model import feed
     from cpuconv.graph.interpret import interpret
     from cpuconv.graph.onnx_reader import read
     from cpuconv.graph.specialise import specialise
 
-    arrays = feed(network.inputs)
+    arrays = network.feed(network.inputs)
     given = interpret(specialise(read(path), network.inputs), arrays)
     kept = path.with_suffix(".npz")
     named = {_FED + name: array for name, array in arrays.items()}

@@ -19,7 +19,7 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
 from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.ops.base import Op
-from cpuconv.graph.place import BLOCKED, FLOAT32, Place
+from cpuconv.graph.place import BLOCKED, FLOAT32, STRIDED, Place
 from cpuconv.solvers.shared.base import ALIGNMENT, Ref, divide
 
 ARENA, WORKSPACE = "arena", "workspace"
@@ -98,10 +98,11 @@ class _Planner:
         whole = self._place(output, "whole", laid.offer.outputs[0])
         parts = op.parts(node, values, whole)
         for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
-            if self._may_be_part(name, laid, at) and part is not None:
+            viewed = part is not None and part.lies == STRIDED and name in self._views  # views may need one piece
+            if self._may_be_part(name, laid) and part is not None and not viewed:
                 self.parts[name] = (output, at)
 
-    def _may_be_part(self, name: str, reader: Laid, at: int) -> bool:
+    def _may_be_part(self, name: str, reader: Laid) -> bool:
         producer = self.producers.get(name)
         if producer is None or producer.offer is None or producer.offer.view:
             return False

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.graph.kernels.copying import joined
 from cpuconv.graph.kernels.expression import Expression, Operand, vanishes
 from cpuconv.graph.kernels.functions import Math
 from cpuconv.graph.lowering import Target
@@ -31,7 +32,7 @@ from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Step, divide
 
 MOST_OPERANDS = 8
 _UNITS = 8  # of work for each thread, where there are several
-_UNROLL, _UNROLL_LONG, _LONG = 4, 2, 24  # vectors in one turn of the loop; of expressions that cost more than _LONG
+_UNROLL = 4  # vectors in one turn of the loop
 _ROWS, _ROWS_EACH, _LENGTH, _LENGTH_EACH, _AXES = range(5)  # words of a table; _AXES: the first of the rest
 
 
@@ -59,7 +60,6 @@ class LoopTile:
     expression: Expression
     accesses: tuple[Access, ...]
     axes: int
-    unroll: int
 
     @property
     def columns(self) -> int:
@@ -156,7 +156,7 @@ class _Nest:
 
     def row(self, starts: Sequence[Any], length: Any) -> None:
         """The first `length` elements of a row: many vectors a turn, one a turn, and what is less than one."""
-        builder, lanes, unroll = self.builder, I64(self.tile.lanes), self.tile.unroll
+        builder, lanes, unroll = self.builder, I64(self.tile.lanes), _UNROLL
         still: dict[Expression, Any] = {
             Operand(k): self._load(k + 1, starts[k + 1])
             for k, access in enumerate(self.tile.accesses[1:])
@@ -264,27 +264,17 @@ class Axis(NamedTuple):
 
 def _steps(place: Place, output: Place) -> list[int]:
     """Bytes of a step of `place` along each physical axis of the output that it is broadcast to."""
-    strides, sizes = place.strides, place.physical
-    if output.block > 1 and place.block == 1:  # the same for all channels: (n, h, w), and none of the other axes
-        rank = len(output.shape)
-        missing = rank - len(place.shape)
-        logical = [0] * missing + [step if size > 1 else 0 for step, size in zip(strides, sizes, strict=True)]
-        n, _, *plane = logical
-        return [n, 0, *([0] * (4 - rank)), *plane, 0]
-    missing = len(output.physical) - len(sizes)
-    return [0] * missing + [step if size > 1 else 0 for step, size in zip(strides, sizes, strict=True)]
+    steps = [step if size > 1 else 0 for step, size in zip(place.strides, place.physical, strict=True)]
+    if output.block == place.block:
+        return [0] * (len(output.physical) - len(steps)) + steps
+    n, _, *plane = [0] * (len(output.shape) - len(steps)) + steps  # the same for all channels
+    return [n, 0, *[0] * (2 - len(plane)), *plane, 0]
 
 
 def joined_axes(output: Place, operands: Sequence[Place]) -> list[Axis]:
     """The axes of the output along which elements are walked, outermost first, as few as can be; one at least."""
     columns = [output.strides, *(_steps(operand, output) for operand in operands)]
-    axes: list[Axis] = []
-    for size, *steps in zip(output.physical, *columns, strict=True):
-        if size == 1:
-            continue
-        if axes and all(outer == size * inner for outer, inner in zip(axes[-1].steps, steps, strict=True)):
-            size *= axes.pop().size
-        axes.append(Axis(size, tuple(steps)))
+    axes = [Axis(size, tuple(steps)) for size, *steps in joined(zip(output.physical, *columns, strict=True))]
     return axes or [Axis(1, (FLOAT, *[0] * len(operands)))]
 
 
@@ -305,11 +295,10 @@ def _loops(lanes: int, axes: Sequence[Axis], expression: Expression, units: int)
     else:
         length, steps = inner.size, tuple(lanes * step for step in inner.steps)
     rows = outer.pop() if outer else Axis(1, (0,) * len(steps))
-    unroll = _UNROLL_LONG if expression.cost > _LONG else _UNROLL
     count = math.prod(axis.size for axis in outer)
     rows_each = divide(rows.size, min(rows.size, divide(units, count)))
     count *= divide(rows.size, rows_each)
-    turn = lanes * unroll
+    turn = lanes * _UNROLL
     length_each = divide(divide(length, divide(units, count)), turn) * turn
     outer += [
         Axis(divide(rows.size, rows_each), tuple(rows_each * step for step in rows.steps)),
@@ -322,7 +311,7 @@ def _loops(lanes: int, axes: Sequence[Axis], expression: Expression, units: int)
     table = [rows.size, rows_each, length, length_each, *(axis.size for axis in outer)]
     for k in range(len(accesses)):
         table += [*(axis.steps[k] for axis in outer), rows.steps[k], steps[k], lane_steps[k]]
-    tile = LoopTile(lanes, expression, accesses, len(outer), unroll)
+    tile = LoopTile(lanes, expression, accesses, len(outer))
     return tile, np.array(table, np.int64), math.prod(axis.size for axis in outer)
 
 

@@ -45,7 +45,7 @@ class Expression:
 
     @property
     def cost(self) -> float:
-        """Vector instructions of its functions, each subtree computed once."""
+        """Cycles of a vector, about, each subtree computed once."""
         return sum(FUNCTIONS[node.function].cost for node in self.nodes if isinstance(node, Apply))
 
     def evaluate(self, operands: Sequence[Any] | Mapping[int, Any]) -> Any:

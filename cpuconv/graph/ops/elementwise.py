@@ -164,7 +164,8 @@ def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     tree = form(node, *map(_operand, range(len(inputs)), inputs))
     if not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
-    return tree if all(inputs[position].dtype == FLOAT32 for position in tree.operands) else None
+    typed = (0, *tree.operands)  # the output is of the first input's type
+    return tree if all(inputs[position].dtype == FLOAT32 for position in typed) else None
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:
@@ -184,9 +185,13 @@ def _all_channels(value: Any, shape: Sequence[int]) -> bool:
     return own == rank and (shape[1] == 1 or value.shape[1] > 1) or own == rank - 1 and value.shape[0] > 1
 
 
-def _blockable(value: Any, shape: Sequence[int]) -> bool:
-    """Whether such an operand can be read beside others in channel blocks: known ones are laid out beforehand."""
-    return not _all_channels(value, shape) or value.array is not None or len(value.shape) == len(shape)
+def _beside_blocks(value: Any, shape: Sequence[int]) -> str | None:
+    """How an operand must lie to be read beside others in channel blocks; None where it cannot be."""
+    if not _all_channels(value, shape):
+        return STRIDED
+    if len(value.shape) == len(shape):
+        return BLOCKED
+    return "" if value.array is not None else None  # of lower rank: it is packed when the network is compiled
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -197,26 +202,17 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if 0 in shape:
         return []
     read = {position: inputs[position] for position in tree.operands}
-    size = FLOAT32.itemsize * (math.prod(shape) + sum(math.prod(value.shape) for value in read.values()))
-    seconds = target.moving(size) + target.computing(tree.cost * math.prod(shape))
-
-    def offer(full: str, lies: str) -> Offer:
-        """`full`: how operands of all channels lie."""
-        ways = [
-            ""
-            if at not in read or read[at].array is not None
-            else full
-            if full and _all_channels(read[at], shape)
-            else STRIDED
-            for at in range(len(inputs))
-        ]
-        return Offer(tuple(ways), (lies,), seconds)
-
-    offers = [offer("", DENSE)]
-    if len(shape) in (3, 4) and all(_blockable(value, shape) for value in read.values()):
-        blocked = offer(BLOCKED, BLOCKED)
-        if BLOCKED in blocked.inputs:
-            offers.append(blocked)
+    ways: list[tuple[dict[int, str | None], str, Any]] = [(dict.fromkeys(read, STRIDED), DENSE, shape)]
+    if len(shape) in (3, 4):
+        beside = {position: _beside_blocks(value, shape) for position, value in read.items()}
+        if BLOCKED in beside.values() and None not in beside.values():
+            ways.append((beside, BLOCKED, blocked_shape(shape, target.isa.lanes)))
+    offers = []
+    for lies, output, sizes in ways:
+        stored = math.prod(sizes)
+        elements = stored + sum(math.prod(value.shape) for value in read.values())
+        seconds = max(target.moving(FLOAT32.itemsize * elements), target.computing(tree.cost * stored))
+        offers.append(Offer(tuple(lies.get(at) or "" for at in range(len(inputs))), (output,), seconds))
     return offers
 
 
@@ -228,29 +224,23 @@ def _lower(call: Call) -> list[Step]:
     values = [place and Value(place.shape, place.dtype, place.array) for place in call.inputs]
     tree = expression_of(call.node, values)
     assert tree is not None
-    read = {position: at for at, position in enumerate(tree.operands)}
-    operands = [_place(call, position, output) for position in read]
-    tree = tree.substituted({position: Operand(at) for position, at in read.items()})
-    return elementwise_steps(call.target, tree, output, operands)
+    packed = {position: Operand(at) for at, position in enumerate(tree.operands)}
+    operands = [_place(call, position, output) for position in packed]
+    return elementwise_steps(call.target, tree.substituted(packed), output, operands)
 
 
 def _place(call: Call, position: int, output: Place) -> Place:
-    """Where an operand lies; one that is known beforehand is packed to lie as the output does."""
+    """Where an operand lies; a known one of lower rank is packed to lie beside the output in channel blocks."""
     place = call.inputs[position]
     assert place is not None
-    array = place.array
-    if array is None:
+    array, shape, block = place.array, (1, *place.shape), output.block
+    if call.offer.inputs[position] or array is None:
         return place
-    name, block = call.node.inputs[position], output.block
-    if block == 1 or not _all_channels(place, output.shape):
-        return Place.plain(call.constants.packed(name, "plain", lambda: np.ascontiguousarray(array)), place.shape)
-    shape = (1,) * (len(output.shape) - len(place.shape)) + place.shape
 
     def pack() -> np.ndarray:
-        packed = layouts.from_nchw(array.reshape(image_shape(shape)), layouts.blocked(block))
-        return np.ascontiguousarray(packed).reshape(blocked_shape(shape, block))
+        return np.ascontiguousarray(layouts.from_nchw(array.reshape(image_shape(shape)), layouts.blocked(block)))
 
-    return Place.blocked(call.constants.packed(name, ("blocked", shape, block), pack), shape, block)
+    return Place.blocked(call.constants.packed(call.node.inputs[position], ("blocked", block), pack), shape, block)
 
 
 def native(*rows: Op) -> tuple[Op, ...]:

@@ -57,7 +57,8 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
         return []
     seconds = target.moving(2 * nbytes(_infer_gather(node, inputs)[0]))
-    copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds)] if _picks_channels(node, inputs, target.isa.lanes) else []
+    reads = _block_reads(node, inputs, target.isa.lanes)
+    copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds * (reads + 1) / 2)] if reads else []
     box = _evenly(node, inputs)
     if box is None:
         return [Offer((STRIDED, ""), (DENSE,), seconds), *copies]
@@ -65,12 +66,13 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return view_offers(inputs, ways) + copies
 
 
-def _picks_channels(node: Node, inputs: Inputs, lanes: int) -> bool:
-    """Whether channels of blocks are taken, in a manner that few micro-kernels have."""
+def _block_reads(node: Node, inputs: Inputs, lanes: int) -> float:
+    """Blocks that are read for one that is written, where channels are taken; 0: not in a manner of few kernels."""
     data, indices = inputs
     if not blockable(data) or indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
-        return False
-    return len({tile for tile, _ in picks(_channels(data, indices), lanes)}) <= _MOST_PICKS
+        return 0
+    tiles = [tile for tile, _ in picks(_channels(data, indices), lanes)]
+    return sum(tile.blocks for tile in tiles) / len(tiles) if len({*tiles}) <= _MOST_PICKS else 0
 
 
 def _channels(data: Any, indices: Any) -> list[int]:

@@ -118,7 +118,7 @@ def _infer_channels(node: Node, inputs: Inputs) -> list[Value]:
     return like_first(node, inputs)
 
 
-_SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 30, 12, 40  # an element
+_SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 17, 8, 12  # an element
 
 
 def _offers_softmax(node: Node, inputs: Inputs, target: Target) -> list[Offer]:

@@ -1,6 +1,6 @@
 """Rewrites of specialised graphs, one a file, each with the pattern and the reason why the result is equal.
 
-`PASSES` gives their order and names; a name that occurs twice runs twice. Each can be switched off.
+`PASSES` gives their order and names; a name that occurs again runs again. Each can be switched off.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("formulas", formulas.run),
     ("forms", forms.run),
     ("decomposed", decomposed.run),
+    ("pads", pads.run),
     ("linear", linear.run),
+    ("views", views.run),
     ("weights", weights.run),
     ("hard_sigmoids", hard_sigmoids.run),
     ("weights", weights.run),
@@ -44,11 +46,10 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("transposed", transposed.run),
     ("views", views.run),
     ("shuffles", shuffles.run),
-    ("noops", noops.run),
     ("equal_constants", equal_constants.run),
     ("common", common.run),
-    ("pads", pads.run),
     ("epilogues", epilogues.run),
+    ("views", views.run),
     ("elementwise", elementwise.run),
 )
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))

@@ -20,7 +20,7 @@ from cpuconv.graph.kernels.expression import Expression, Operand
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.elementwise import expression_of
 
-_CHEAP = 4  # vector instructions that may be repeated for every element of a larger result
+_CHEAP = 2  # cycles of a vector that may be spent anew wherever a value is broadcast to
 _MOST_NODES = 32  # of an expression
 
 

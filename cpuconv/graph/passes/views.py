@@ -2,7 +2,8 @@
 
 Patterns: Reshape of Reshape; Transpose of Transpose; Concat of a Concat that nobody else reads, along one axis;
 Reshape, an operator that works on the last axis alone (`ROWWISE`), Reshape, where the last axis stays and the others
-are at the end as they were. Equal in every bit: the same elements in the same order, or the same rows.
+are at the end as they were. What then changes nothing goes. Equal in every bit: the same elements in the same order, or
+the same rows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes import noops
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, operand, rewritten, shape_of, sole_reader
 
 ROWWISE = ("Linear", "Softmax", "LogSoftmax", "LayerNormalization")
@@ -90,4 +92,6 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
 
 def run(graph: Graph) -> Graph:
     """Merge them all."""
-    return rewritten(graph, _rule)
+    while (made := noops.run(rewritten(graph, _rule))) is not graph:
+        graph = made
+    return graph
