@@ -111,6 +111,11 @@ class Model:
         ------
         ArgumentError, ArgumentTypeError
             A feed or an output array has a wrong name, rank, size or dtype; the message names it.
+
+        Notes
+        -----
+        NaN and infinities reach whatever is computed from them. Winograd and FFT convolutions spread them within a tile
+        or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
         """
         arrays = self._fed(feed)
         made = self._for(tuple(array.shape for array in arrays))
