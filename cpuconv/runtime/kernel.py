@@ -61,22 +61,9 @@ class Kernel:
         return np.array([values[name] for name in self.fields], np.int64)
 
 
-def _roomy(call: Callable[..., None], *arguments: Any) -> None:
-    """Call with room for a thousand frames of the interpreter in one piece.
-
-    CPython maps memory for frames in chunks of 16 KiB, and maps and unmaps the next one at every call that passes the
-    end of a chunk. Numba's passes sit on such an end for ten thousands of calls, up to half the time of a compilation.
-    A frame that asks for a large stack is given a large chunk, in which those of its callees lie.
-    """
-    call(*arguments)
-
-
-_roomy.__code__ = _roomy.__code__.replace(co_stacksize=2**16)  # in words: a chunk of 1 MiB, of which half is left
-
-
 def compile_entry(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[bytes, str, Code]:
     """Compile a dispatcher for `signature`; gives the object code, the name of the C entry, and the entry."""
-    _roomy(dispatcher.compile, signature)
+    dispatcher.compile(signature)
     result = dispatcher.overloads[signature]
     symbol = result.fndesc.llvm_cfunc_wrapper_name
     address = result.library.get_pointer_to_function(symbol)
