@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import oracle
 import pytest
@@ -12,9 +13,11 @@ import cpuconv
 import layouts
 from cpuconv.choice import model, select
 from cpuconv.errors import ArgumentError, WorkspaceError
+from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.solvers.shared.machine import Machine
+from cpuconv.solvers import im2col
+from cpuconv.solvers.shared.machine import Machine, machine
 
 
 def test_cached_times_nothing(no_timing):
@@ -154,3 +157,13 @@ def test_the_tuner_meets_every_way_to_form_sums_first(size: tuple[int, int, int]
     assert {each.candidate.rounding for each in order[: len(ways)]} == ways
     for part in (order[: len(ways)], order[len(ways) :]):
         assert [each.cost.estimate for each in part] == sorted(each.cost.estimate for each in part)
+
+
+def test_im2col_writes_blocks_that_groups_share_float_by_float():
+    lanes = current().lanes
+    shared = ConvProblem(1, 4 * lanes, 28, 28, 2 * lanes, 1, 1, groups=4, in_layout=BLOCKED, out_layout=BLOCKED)
+    alike = (replace(shared, out_layout="NCHW"), replace(shared, groups=2), replace(shared, groups=1))
+    for problem in (shared, *alike):
+        for ranked in model.ranking(problem, "im2col"):
+            own = im2col.cost(problem, ranked.candidate.params, machine()).estimate
+            assert (ranked.cost.estimate > own) == (problem is shared)

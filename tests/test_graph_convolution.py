@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpuconv import recipe
+from cpuconv.choice.model import Limits, favourite
 from cpuconv.graph.ir import Node
+from cpuconv.graph.kernels import convolution
 from cpuconv.graph.kernels.convolution import offer, way, ways
 from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops import TABLE
@@ -50,10 +52,26 @@ def everywhere(node: Node, arrays, threads: int = 1) -> list[Offer]:
     return made
 
 
+def joined(node: Node, arrays, threads: int = 1) -> list[Offer]:
+    """Offers of all pairs of layouts with 2 groups joined, or all, whether they share blocks or not."""
+    values = lowered.values_of(arrays, CONSTANT)
+    problem = problem_of(node, values)
+    assert problem is not None
+    made = []
+    for count in {2, problem.groups}:
+        if count > 1 and problem.groups % count == 0:
+            fewer = replace(problem, groups=problem.groups // count)
+            options = (replace(fewer, in_layout=first, out_layout=second) for first, second in PAIRS)
+            made += [offer(replace(way(each, lowered.target(threads)), joined=count), values) for each in options]
+    return made
+
+
 def check(arrays, threads: int = 1, apart: bool = False, **attributes) -> None:
-    """Every pair of layouts, and what is offered, against the reference."""
+    """Every pair of layouts, and what is offered, against the reference; also with groups joined."""
     node = node_of(arrays, **attributes)
-    for made in (None, everywhere(node, arrays, threads)):
+    for made in (None, everywhere(node, arrays, threads), joined(node, arrays, threads)):
+        if made == []:
+            continue
         assert lowered.check(node, arrays, CONSTANT, threads, apart, made=made) >= 1
 
 
@@ -63,7 +81,7 @@ def cases(draw):
     rng, rank, kind = draw(GENERATORS), draw(st.integers(1, 2)), draw(st.sampled_from(("one", "some", "depthwise")))
     kernel, attributes = draw(sliding(rank))
     each, out = (1, 1) if kind == "depthwise" else (draw(CHANNELS), draw(CHANNELS))
-    groups = {"one": 1, "some": 2, "depthwise": draw(CHANNELS)}[kind]
+    groups = {"one": 1, "some": draw(st.sampled_from((2, 3, 4))), "depthwise": draw(CHANNELS)}[kind]
     sizes = [draw(st.integers(5, 9)) for _ in range(rank)]
     x = numbers(rng, (draw(st.sampled_from((1, 3))), each * groups, *sizes))
     w = numbers(rng, (out * groups, each, *kernel)) / np.float32(np.sqrt(each * np.prod(kernel)))
@@ -112,6 +130,53 @@ def test_offers_do_not_depend_on_what_was_tuned():
         for strategy in ("heuristic", "cached")
     )
     assert by_model == stored
+
+
+EACH = 3 * LANES // 2  # channels of a group: two groups fill blocks
+GROUPED = ConvProblem(1, 4 * EACH, 28, 28, 4 * EACH, 3, 3, pads=(1, 1, 1, 1), groups=4)
+
+
+def test_groups_that_share_blocks_are_joined_where_the_model_finds_it_cheaper():
+    found = list(ways(GROUPED, lowered.target()))
+    assert any(each.joined > 1 for each in found)
+    for made in found:
+        estimates = {
+            groups: favourite(replace(made.problem, groups=groups), Limits()).cost.estimate for groups in (4, 2, 1)
+        }
+        assert made.seconds == estimates[made.problem.groups] == min(estimates.values())
+        assert made.joined * made.problem.groups == GROUPED.groups
+        assert made.flops == GROUPED.flops
+
+
+@pytest.mark.parametrize(
+    ("each", "groups", "options"),
+    [
+        (LANES, 4, [4]),  # whole blocks
+        (1, 3 * LANES, [3 * LANES]),  # depthwise
+        (LANES // 2, 1, [1]),
+        (LANES // 2, 6, [6, 3, 1]),
+        (LANES // 2, 7, [7, 1]),
+        (LANES + 1, 2, [2, 1]),
+        (LANES // 4, 4, [4, 1]),
+    ],
+)
+def test_groups_are_joined_to_the_most_that_do_not_share_blocks_and_to_one(each, groups, options):
+    assert convolution._groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
+
+
+def test_joined_groups_share_no_packed_weights_with_others():
+    """The same constant, in the same form, of a convolution in groups and of one without."""
+    rng = np.random.default_rng(0)
+    packed: dict = {}
+    w = numbers(rng, (2 * LANES, 4, 1, 1))
+    for groups, count in ((2, 2), (1, 1)):
+        problem = ConvProblem(1, 4 * groups, 5, 5, 2 * LANES, 1, 1, groups=groups // count)
+        made = offer(replace(way(problem, lowered.target()), joined=count), [None, None])
+        x = numbers(rng, (1, 4 * groups, 5, 5))
+        node = node_of([x, w], group=groups)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lowered.Kept, "packed", lambda self, *key: self.keep(packed.setdefault(key[:2], key[2]())))
+            assert lowered.check(node, [x, w], CONSTANT, made=[made])
 
 
 def test_few_channels_are_not_put_into_blocks():

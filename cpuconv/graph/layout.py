@@ -78,8 +78,8 @@ def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
 
 
 def _filled(values: Sequence[Value | None]) -> bool:
-    """Whether no operand is empty."""
-    return all(value is None or 0 not in (value.shape or ()) for value in values)
+    """Whether no tensor among the operands is empty; constants may be, such as the region of a Resize."""
+    return all(value is None or value.array is not None or 0 not in (value.shape or ()) for value in values)
 
 
 def _seconds(offer: Offer | None) -> float:

@@ -91,8 +91,7 @@ def profile(executable: Executable, arrays: Sequence[np.ndarray], outputs: Seque
 
 def _row(work: Work, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
     node = work.laid.node
-    problem = getattr(work.laid.offer.detail, "problem", None) if work.laid.offer is not None else None
-    flops = None if problem is None else problem.flops
+    flops = getattr(work.laid.offer.detail, "flops", None) if work.laid.offer is not None else None
     least = Least(flops or 0, work.inputs, work.weights, work.outputs)
     return ProfileRow(
         name=node.origin or next(filter(None, node.outputs)),
