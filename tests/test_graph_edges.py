@@ -14,6 +14,7 @@ from graphs import close, parse, run
 
 import cpuconv
 from cpuconv import api
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.onnx_reader import read
 
@@ -203,3 +204,87 @@ def test_a_squeezed_part_of_a_concatenation():
         cpuconv.compile(model, strategy="heuristic").run({"x": x}).values(), run(model, {"x": x}), strict=True
     ):
         close(got, expected)
+
+
+# --- what is wrong --------------------------------------------------------------------------------------------------
+
+WINDOW = """g (float[N,3,H,8] x) => (float[N,5,M,8] y) {
+    a = Conv<pads = [0, 1, 0, 1]>(x, w)
+    y = Relu(a)
+}"""
+
+
+def window() -> onnx.ModelProto:
+    model = parse(WINDOW)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((5, 3, 3, 3), np.float32), "w"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "said"),
+    [
+        (3, ArgumentTypeError, "'source' must be a path, bytes or an onnx.ModelProto, not int"),
+        ("nowhere.onnx", SourceError, r"'nowhere\.onnx' must be an ONNX file that can be read"),
+        (block(1).SerializeToString()[:-30], SourceError, "must be a whole ONNX model"),
+        (parse("g (float[3] x) => (float[3] y) { y = Add(x, z) z = Neg(y) }"), SourceError, "g: .*cycle: Add node 'y'"),
+        (parse("g (float[3] x) => (float[3] y) { y = Add(x, z) }"), SourceError, "Add node 'y' reads 'z', which"),
+        (parse("g (float[3] x, int64[3] z) => (float[3] y) { y = Add(x, z) }"), SourceError, "Add node 'y'.*one type"),
+        (parse("g (float[3] x) => (float[3] y) { y = Rlu(x) }"), SourceError, "there is no operator 'Rlu'"),
+        (parse("g (string[3] x) => (string[3] y) { y = Identity(x) }"), SourceError, "input 'x' must be a tensor of"),
+    ],
+)
+def test_models_that_compile_refuses(source: object, error: type[Exception], said: str):
+    with pytest.raises(error, match=said):
+        cpuconv.compile(source)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error", "said"),
+    [
+        ("x", ArgumentTypeError, "'input_shapes' must be a dict of shapes by input name, not a str"),
+        ({"x": 3}, ArgumentTypeError, r"'input_shapes\['x'\]' must be a sequence of integers, not 3"),
+        ({"x": (1.0, 3, 5, 8)}, ArgumentTypeError, r"'input_shapes\['x'\]' must be a sequence of integers, not \(1.0"),
+        ({"x": (-1, 3, 5, 8)}, ArgumentError, r"'input_shapes\['x'\]' must be a shape that fits"),
+        ({"x": (1, 3, 5)}, ArgumentError, r"'input_shapes\['x'\]' must be a shape that fits"),
+        ({"z": (1,)}, ArgumentError, r"'input_shapes' must be shapes of inputs \(x\), not one of 'z'"),
+        ({"x": (1, 3, 1, 8)}, SourceError, r"Conv node 'a' cannot take inputs float32\[1,3,1,8\]"),
+    ],
+)
+def test_shapes_that_compile_refuses(shapes: object, error: type[Exception], said: str):
+    with pytest.raises(error, match=said):
+        cpuconv.compile(window(), input_shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "said"),
+    [
+        ([[1.0]], ArgumentTypeError, r"'feed\['x'\]' must be a float32 NumPy array.*not a list"),
+        (None, ArgumentTypeError, r"'feed\['x'\]' must be a float32 NumPy array"),
+        (np.float32(1), ArgumentError, r"'feed\['x'\]' must be of rank 4, not of rank 0"),
+        (np.zeros((1, 3, 5, 8), ">f4"), ArgumentTypeError, r"'feed\['x'\]' must be float32 in native byte order"),
+        (np.zeros((1, 3, 5, 8), np.float16), ArgumentTypeError, r"'feed\['x'\]' must be of dtype float32"),
+        (np.zeros((1, 3, 1, 8), np.float32), SourceError, r"Conv node 'a' cannot take inputs float32\[1,3,1,8\]"),
+    ],
+)
+def test_arrays_that_run_refuses(x: object, error: type[Exception], said: str):
+    model = cpuconv.compile(window(), strategy="heuristic")
+    with pytest.raises(error, match=said):
+        model.run({"x": x})
+    assert model(np.ones((1, 3, 3, 8), np.float32))[0, 0, 0, 3] == 27  # none of this harms the next run
+
+
+def test_inputs_whose_sizes_contradict_one_another():
+    model = cpuconv.compile(parse("g (float[N,3] a, float[N,3] b) => (float[N,3] y) { y = Add(a, b) }"))
+    with pytest.raises(ArgumentError, match=r"'feed\['b'\]' must be a shape that fits float32\[N,3\] where {'N': 1}"):
+        model.run({"a": np.zeros((1, 3), np.float32), "b": np.zeros((2, 3), np.float32)})
+
+
+def test_outputs_need_memory_of_their_own():
+    model = cpuconv.compile(parse("g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Relu(x) z = Neg(x) }"))
+    x, both = np.ones((2, 3), np.float32), np.zeros(9, np.float32)
+    first, second = both[:6].reshape(2, 3), both[3:].reshape(2, 3)
+    with pytest.raises(ArgumentError, match=r"out\['z'\]' must be memory of its own, not memory that out\['y'\]"):
+        model.run({"x": x}, {"y": first, "z": second})
+    with pytest.raises(ArgumentTypeError, match="'out' must be a dict of arrays by output name, not a list"):
+        model.run({"x": x}, [first])
+    assert not both.any()
