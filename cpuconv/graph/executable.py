@@ -16,22 +16,28 @@ from cpuconv.graph.ir import Node
 from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
+from cpuconv.graph.packed import Packed
 from cpuconv.graph.place import BLOCKED, Place, image_shape
 from cpuconv.graph.program import Bound, Recording
 from cpuconv.problem.arrays import address
 from cpuconv.solvers.shared.base import Ref, Space, Step, aligned
 
-Packed = dict[tuple[str, Any], np.ndarray]
-"""What constants were packed to, by name and form: all programs of a model share it."""
+_WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 
 
 class _Constants:
     """Arrays that a program needs at fixed addresses."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, raw: Mapping[str, np.ndarray], packed: Packed) -> None:
         self.arrays: dict[str, np.ndarray] = {}
-        self._packed = packed
+        self.shared: set[str] = set()  # those that other programs may read too
+        self._raw, self._packed = raw, packed
         self._names: dict[int, str] = {}
+
+    @property
+    def own_bytes(self) -> int:
+        """Of those that no other program reads."""
+        return sum(array.nbytes for name, array in self.arrays.items() if name not in self.shared)
 
     def keep(self, array: np.ndarray) -> Ref:
         """The address of a C-contiguous array."""
@@ -43,10 +49,13 @@ class _Constants:
 
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
         """The address of a constant in a packed form."""
-        array = self._packed.get((name, form))
-        if array is None:
-            array = self._packed[name, form] = make()
-        return self.keep(array)
+        kept = self.keep(self._packed.get(self._raw[name], form, make))
+        self.shared.add(kept.name)
+        return kept
+
+    def sealed(self) -> None:
+        """Let go of what constants were packed from."""
+        self._raw = {}
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class Executable:
         self._outputs = laid.outputs
         self._output_values = {name: laid.graph.value(value) for name, value in laid.outputs.items()}
         self.memory = memory.plan(laid, target.isa.lanes)
-        self._constants = _Constants(packed)
+        self._constants = _Constants(laid.graph.constants, packed)
         self._forms: dict[tuple[str, str], Place] = {}
         self.workspace_bytes = 0
         self.works = [work for node in laid.nodes for work in self._work(node)]
@@ -103,8 +112,11 @@ class Executable:
         self._segments = self._record()
         self.constant_bytes = sum(array.nbytes for array in self._constants.arrays.values())
         self._graph = None  # type: ignore[assignment]  # raw weights are not kept beside packed ones
+        self._constants.sealed()
         self._forms.clear()
         self._free: list[_Context] = []
+        self._contexts: list[None] = []  # one for each that was made; threads may append at once
+        self._bytes = self._sizes()
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -150,12 +162,8 @@ class Executable:
         place = self._forms.get((name, lies))
         if place is None:
             lanes = self.target.isa.lanes
-            kept = (
-                layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(lanes))
-                if lies == BLOCKED
-                else np.ascontiguousarray(array)
-            )
-            place = self._forms[name, lies] = constant_place(self._constants.keep(kept), array, lies, lanes)
+            ref = self._constants.packed(name, ("operand", lies), lambda: _lying(array, lies, lanes))
+            place = self._forms[name, lies] = constant_place(ref, array, lies, lanes)
         return place
 
     def _record(self) -> list[Recording | _Host]:
@@ -181,6 +189,19 @@ class Executable:
         outputs = [self.memory.places[name] if name else None for name in node.outputs]
         return _Host(node, operands, outputs)
 
+    def _sizes(self) -> tuple[int, int]:
+        """Bytes of its own, objects roughly counted, and for each caller at a time."""
+        words = sum(segment.nbytes for segment in self._segments if isinstance(segment, Recording))
+        arrays = sum(step.nbytes for work in self.works for step in work.steps)
+        own = self._constants.own_bytes + arrays + words + _WORK_BYTES * len(self.works)
+        return own, self.memory.arena + self.workspace_bytes + words
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are free once it is forgotten: more, the more callers there were at once."""
+        own, each = self._bytes
+        return own + each * len(self._contexts)
+
     # --- running --------------------------------------------------------------------------------------------------
 
     def run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -195,6 +216,7 @@ class Executable:
             context = self._free.pop()
         except IndexError:
             context = _Context(self, self._segments)
+            self._contexts.append(None)
         context.point(arrays, outputs)
         context.run()
         for output, array in self._fixed_outputs(outputs):
@@ -253,6 +275,13 @@ class Executable:
         return self._constants.arrays
 
 
+def _lying(array: np.ndarray, lies: str, lanes: int) -> np.ndarray:
+    """A constant as a node reads it."""
+    if lies == BLOCKED:
+        return layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(lanes))
+    return np.ascontiguousarray(array)
+
+
 @dataclass(frozen=True)
 class _Host:
     """A node that its reference computes between kernels."""
@@ -272,9 +301,8 @@ class _Context:
         fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
         self._bound = [segment.bind(fixed) if isinstance(segment, Recording) else segment for segment in segments]
         self._late: dict[str, np.ndarray] = {}
-        self.segments = [
-            part.run if isinstance(part, Bound) else self._call(part)  # what runs one after the other
-            for part in self._bound
+        self.segments = [  # what runs one after the other
+            part.run if isinstance(part, Bound) else _call(part, self._arena, self._late) for part in self._bound
         ]
 
     def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -285,7 +313,7 @@ class _Context:
             if isinstance(part, Bound):
                 for base, array in late.items():
                     part.point(base, address(array))
-        self._late = late
+        self._late.update(late)
 
     def run(self) -> None:
         """Run all segments."""
@@ -294,19 +322,21 @@ class _Context:
 
     def release(self) -> None:
         """Let go of the caller's arrays."""
-        self._late = {}
+        self._late.clear()
 
-    def _call(self, host: _Host) -> Callable[[], None]:
-        def call() -> None:
-            arrays = [self._view(item) if isinstance(item, Place) else item for item in host.inputs]
-            dtypes = [None if place is None else place.dtype for place in host.outputs]
-            for place, result in zip(host.outputs, run(host.node, arrays, dtypes), strict=False):
-                if place is not None:
-                    self._view(place)[...] = result
 
-        return call
+def _call(host: _Host, arena: np.ndarray, late: Mapping[str, np.ndarray]) -> Callable[[], None]:
+    """What runs a node's reference on an arena and the caller's arrays; it holds no context, which holds it."""
 
-    def _view(self, place: Place) -> np.ndarray:
-        """The elements at a place."""
-        memory = self._arena if place.ref.name == ARENA else self._late[place.ref.name].reshape(-1).view(np.uint8)
+    def view(place: Place) -> np.ndarray:
+        memory = arena if place.ref.name == ARENA else late[place.ref.name].reshape(-1).view(np.uint8)
         return np.ndarray(place.shape, place.dtype, memory, place.ref.offset, place.strides)
+
+    def call() -> None:
+        arrays = [view(item) if isinstance(item, Place) else item for item in host.inputs]
+        dtypes = [None if place is None else place.dtype for place in host.outputs]
+        for place, result in zip(host.outputs, run(host.node, arrays, dtypes), strict=False):
+            if place is not None:
+                view(place)[...] = result
+
+    return call

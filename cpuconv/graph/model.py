@@ -11,19 +11,22 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph import passes
-from cpuconv.graph.executable import Executable, Packed
+from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
+from cpuconv.graph.packed import Packed
 from cpuconv.graph.passes import Note
 from cpuconv.graph.profile import Profile, profile
 from cpuconv.graph.specialise import bound_inputs, specialise
+from cpuconv.memory.remembered import Remembered, default_limit
 from cpuconv.problem.arrays import as_float32_view
 from cpuconv.solvers.shared.base import aligned
 
 _FLOAT32 = np.dtype(np.float32)
 Shapes = tuple[tuple[int, ...], ...]
+_MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,9 @@ class Model:
         self.threads = target.threads
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
         self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
-        self._packed: Packed = {}
-        self._made: dict[Shapes, _Made] = {}
+        self._packed = Packed()
+        self._programs = Remembered(min(_MOST_BYTES, default_limit()))
+        self._last: tuple[Shapes, _Made] | None = None  # stays, however large
         self._making = threading.Lock()
         if all(value.concrete for value in self._known.values()):
             made = self._for(self._fixed_shapes())
@@ -120,7 +124,10 @@ class Model:
         arrays = self._fed(feed)
         made = self._for(tuple(array.shape for array in arrays))
         outputs = _outputs(made.executable, {} if out is None else out, arrays)
+        before = made.executable.nbytes
         made.executable.run(arrays, list(outputs.values()))
+        if made.executable.nbytes != before:  # memory for one more caller at a time
+            self._keep(tuple(array.shape for array in arrays), made)
         return outputs
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
@@ -149,8 +156,7 @@ class Model:
         SourceError
             Sizes are open, and nothing has run yet.
         """
-        made = next(reversed(self._made.values()), None)
-        return self._for(self._fixed_shapes()).explanation if made is None else made.explanation
+        return (self._for(self._fixed_shapes()) if self._last is None else self._last[1]).explanation
 
     # --- programs by sizes ----------------------------------------------------------------------------------------
 
@@ -182,21 +188,28 @@ class Model:
         return tuple(_sizes(value) for value in self._known.values())
 
     def _for(self, shapes: Shapes) -> _Made:
-        """The program for inputs of these shapes; made at first use."""
-        made = self._made.get(shapes)
-        if made is not None:
-            return made
-        with self._making:
-            made = self._made.get(shapes)
-            if made is None:
-                made = self._made[shapes] = self._make(shapes)
+        """The program for inputs of these shapes; made at first use, and again if it was forgotten since."""
+        last = self._last
+        if last is not None and last[0] == shapes:
+            return last[1]
+        made: _Made | None = self._programs.get(shapes)
+        if made is None:
+            with self._making:
+                made = self._programs.get(shapes)
+                if made is None:
+                    made = self._make(shapes)
+                    self._keep(shapes, made)
+        self._last = shapes, made
         return made
+
+    def _keep(self, shapes: Shapes, made: _Made) -> None:
+        """Keep a program, as large as it is now, and forget those used least recently for it."""
+        self._programs.put(shapes, made, made.executable.nbytes)
 
     def _make(self, shapes: Shapes) -> _Made:
         named = dict(zip(self._known, shapes, strict=True))
         if self._graph is None:  # all sizes are fixed, and the program is made
-            (fixed,) = self._made
-            wrong = next(name for (name, sizes), own in zip(named.items(), fixed, strict=True) if sizes != own)
+            wrong = next(name for name, sizes in named.items() if sizes != _sizes(self._known[name]))
             raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {_sizes(self._known[wrong])}", named[wrong]))
         for name, value in self._known.items():
             if not value.fits(named[name]):

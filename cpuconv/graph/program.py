@@ -77,6 +77,11 @@ class Recording:
         """The bases that its addresses refer to."""
         return frozenset(self._patches)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its argument blocks."""
+        return self._words.nbytes
+
     def bind(self, addresses: Mapping[str, int]) -> Bound:
         """The rows with argument blocks of their own, in which these bases have these addresses."""
         return Bound(self, addresses)
