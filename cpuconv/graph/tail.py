@@ -6,13 +6,13 @@ is small arithmetic on what is left; references compute it, whatever its sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from cpuconv.graph.ir import Graph
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """A specialised graph, cut.
 
     Attributes
