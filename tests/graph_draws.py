@@ -269,7 +269,10 @@ def unpool(draw):
     rng, kernel = draw(GENERATORS), [draw(st.integers(1, 3)) for _ in range(2)]
     strides = [draw(st.integers(1, 3)) for _ in range(2)]
     shape = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), *(draw(st.integers(1, 4)) for _ in range(2)))
-    out = (*shape[:2], *((size - 1) * step + width for size, step, width in zip(shape[2:], strides, kernel, strict=True)))
+    out = (
+        *shape[:2],
+        *((size - 1) * step + width for size, step, width in zip(shape[2:], strides, kernel, strict=True)),
+    )
     stated = None
     if draw(st.booleans()):
         out = (*out[:2], *(size + draw(st.integers(0, 1)) for size in out[2:]))

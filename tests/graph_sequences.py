@@ -49,6 +49,8 @@ def boxes(draw):
     corners = [centers, sides] if center_form else [centers - sides / 2, centers + sides / 2]
     scores = rng.random((images, classes, count)).round(1)  # with equal ones among them
     limits = [np.array([draw(st.integers(0, 6))], INT)]
-    limits += [np.array([draw(st.sampled_from((0.0, 0.3, 0.5, 1.0)))], np.float32) for _ in range(draw(st.integers(0, 2)))]
+    limits += [
+        np.array([draw(st.sampled_from((0.0, 0.3, 0.5, 1.0)))], np.float32) for _ in range(draw(st.integers(0, 2)))
+    ]
     arrays = [np.concatenate(corners, -1).astype(np.float32), scores.astype(np.float32), *limits]
     return Case(arrays, {"center_point_box": center_form})

@@ -125,7 +125,9 @@ class Model:
         made = self._for(tuple(array.shape for array in arrays))
         outputs = _outputs(made.executable, {} if out is None else out, arrays)
         made.executable.run(arrays, list(outputs.values()))
-        return outputs if made.tail is None else made.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
+        return (
+            outputs if made.tail is None else made.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
+        )
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
         """Time each operator alone, and whole runs.

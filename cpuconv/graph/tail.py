@@ -1,7 +1,7 @@
 """What runs behind the kernels: the nodes whose sizes depend on the elements of inputs, and all that read of them.
 
-`NonZero` and `NonMaxSuppression` end detectors: how much they leave is known when they have run. Their part of the graph
-is small arithmetic on what is left; references compute it, whatever its sizes.
+`NonZero` and `NonMaxSuppression` end detectors: how much they leave is known when they have run. What follows is mostly
+small arithmetic on what is left; references compute it, whatever its sizes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def cut(graph: Graph) -> Parts:
     needed = tuple(name for name in read if name not in graph.constants)
     known = [name for name in graph.outputs if name not in made]
     outputs = dict.fromkeys([*known, *(name for name in needed if name not in graph.inputs)])
-    tail = replace(graph, inputs=needed, outputs=[name for name in graph.outputs if name in made], nodes=late).live()
+    wanted = tuple(name for name in graph.outputs if name in made)
+    tail = replace(graph, inputs=needed, outputs=wanted, nodes=tuple(late)).live()
     tail = replace(tail, values={name: graph.value(name) for name in (*needed, *tail.values)})
     head = [node for node in graph.nodes if not made.intersection(node.outputs)]
     return Parts(replace(graph, outputs=tuple(outputs), nodes=tuple(head)).live(), tail)

@@ -58,7 +58,9 @@ def _activations(node: Node, defaults: tuple[str, ...]) -> list[Function]:
         raise ValueError("both directions must have the same activations")
     clips = (node["clip"], node["clip"], None)
     functions = [ACTIVATIONS[name].function for name in names]
-    return [_applied(f, a, b, clip) for f, (_, a, b), clip in zip(functions, stated, clips, strict=False)][: len(defaults)]
+    return [_applied(f, a, b, clip) for f, (_, a, b), clip in zip(functions, stated, clips, strict=False)][
+        : len(defaults)
+    ]
 
 
 def _scalars(form: _Form, alphas: Iterator[float], betas: Iterator[float]) -> tuple[float | None, float | None]:
@@ -67,7 +69,9 @@ def _scalars(form: _Form, alphas: Iterator[float], betas: Iterator[float]) -> tu
     return alpha, None if form.beta is None else next(betas, form.beta)
 
 
-def _applied(function: Callable[..., np.ndarray], alpha: float | None, beta: float | None, clip: float | None) -> Function:
+def _applied(
+    function: Callable[..., np.ndarray], alpha: float | None, beta: float | None, clip: float | None
+) -> Function:
     if not clip:
         return lambda x: function(x, alpha, beta)
     return lambda x: function(np.clip(x, -clip, clip), alpha, beta)
@@ -182,7 +186,9 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     """The states after every step, zeros behind the end of a sequence; and the last states."""
     cell, count = CELLS[node.op], 5 + CELLS[node.op].states
     single = [
-        array.astype(np.result_type(array, np.float32), copy=False) if array is not None and is_float(array.dtype) else array
+        array.astype(np.result_type(array, np.float32), copy=False)
+        if array is not None and is_float(array.dtype)
+        else array
         for array in arrays
     ]
     (x, w, r), bias, lengths = single[:3], given(single, 3), given(single, 4)
@@ -192,7 +198,11 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     given_bias, state_bias = np.split(bias[:, None], 2, -1)
     weights = Weights(r.swapaxes(1, 2), state_bias, _peepholes(given(single, count)))
     states = tuple(
-        np.zeros((directions, batch, hidden), x.dtype) if state is None else state.swapaxes(0, 1) if node["layout"] else state
+        np.zeros((directions, batch, hidden), x.dtype)
+        if state is None
+        else state.swapaxes(0, 1)
+        if node["layout"]
+        else state
         for state in (given(single, at) for at in range(5, count))
     )
     ends = np.full(batch, steps) if lengths is None else lengths

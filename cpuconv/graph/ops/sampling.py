@@ -1,7 +1,7 @@
 """GridSample: the input between its elements, wherever a grid says.
 
-Source: the ONNX operator of this name, of planes and of any number of axes. Each output is a weighted mean of the inputs
-around its place, the weights being products of those along every axis.
+Source: the ONNX operator of this name, for any number of axes. Each output is a weighted mean of the inputs around its
+place, the weights being products of those along every axis.
 """
 
 from __future__ import annotations
