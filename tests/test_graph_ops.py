@@ -32,12 +32,14 @@ def test_reference(op, data):
 
 @pytest.mark.parametrize("op", ONNX)
 def test_attributes_are_those_of_the_schema(op):
+    def text(value):
+        return value.decode() if isinstance(value, bytes) else value
+
     stated = {}
     for name, attribute in onnx.defs.get_schema(op).attributes.items():
         default = attribute.default_value
         value = onnx.helper.get_attribute_value(default) if default.type else REQUIRED if attribute.required else None
-        value = [text.decode() for text in value] if isinstance(value, list) else value
-        stated[name] = value.decode() if isinstance(value, bytes) else value
+        stated[name] = [text(item) for item in value] if isinstance(value, list) else text(value)
     ours = {
         name: np.float32(value) if isinstance(value, float) else value for name, value in TABLE[op].attributes.items()
     }

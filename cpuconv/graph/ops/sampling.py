@@ -67,7 +67,8 @@ def grid_sample(node: Node, arrays: Arrays) -> np.ndarray:
     y = np.zeros((*grid.shape[:-1], x.shape[1]))
     for choice in product(*(_taps(node, grid[..., -1 - axis], size) for axis, size in enumerate(sizes))):
         weight = math.prod(weight for _, weight in choice)
-        y += x[(images, slice(None), *(tap for tap, _ in choice))] * np.asarray(weight)[..., None]
+        taken = (images, slice(None), *(tap for tap, _ in choice))
+        y += x[taken] * np.asarray(weight)[..., None]
     return np.moveaxis(y, -1, 1)
 
 
