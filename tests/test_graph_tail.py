@@ -100,3 +100,18 @@ def test_operators_that_only_the_evaluator_knows():
         y, z = interpret(graph, feed, wide=wide).values()
         np.testing.assert_array_equal(y, [1, 2, 3])
         np.testing.assert_array_equal(z, [-1, -2, -3])
+
+
+@pytest.mark.filterwarnings("ignore:.*If run through")
+def test_a_branch_that_is_taken_by_what_is_fed():
+    model = cpuconv.compile(
+        parse(
+            """g (float[3] x, bool c) => (float[N] y) {
+                y = If (c) < then_branch = t () => (float[3] p) { p = Neg(x) },
+                             else_branch = e () => (float[1] q) { q = ReduceSum(x) }>
+            }"""
+        )
+    )
+    x = np.float32([1, 2, 3])
+    np.testing.assert_array_equal(model.run({"x": x, "c": np.array(True)})["y"], -x)
+    np.testing.assert_array_equal(model.run({"x": x, "c": np.array(False)})["y"], [6])
