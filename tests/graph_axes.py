@@ -237,3 +237,11 @@ def cum_sum(draw):
     shape = draw(SHAPES)
     axis = np.array(draw(st.integers(-len(shape), len(shape) - 1)), INT)
     return Case([numbers(draw(GENERATORS), shape), axis], {"exclusive": draw(FLAG), "reverse": draw(FLAG)})
+
+
+@st.composite
+def compress(draw):
+    rng, shape = draw(GENERATORS), draw(SHAPES)
+    axis = draw(st.one_of(st.none(), st.integers(-len(shape), len(shape) - 1)))
+    size = int(np.prod(shape)) if axis is None else shape[axis]
+    return Case([numbers(rng, shape), rng.random(size) < 0.5], {} if axis is None else {"axis": axis})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graph_axes as axes
 import graph_draws as draws
+import graph_sequences as sequences
 import numpy as np
 from graph_draws import FLOAT, INT32
 from graphs import Case
@@ -20,6 +21,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "MaxPool": draws.pool(),
     "AveragePool": draws.pool(count_include_pad=draws.FLAG),
     "LpPool": draws.pool(p=_norm),
+    "MaxUnpool": draws.unpool(),
     "GlobalMaxPool": draws.planes(),
     "GlobalAveragePool": draws.planes(),
     "GlobalLpPool": draws.planes(p=_norm),
@@ -128,8 +130,15 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "ArgMax": draws.along(keepdims=draws.FLAG, select_last_index=draws.FLAG),
     "ArgMin": draws.along(keepdims=draws.FLAG, select_last_index=draws.FLAG),
     "TopK": axes.top_k(),
+    "NonZero": draws.unary(dtypes=(FLOAT, INT32, *_LOGIC)),
+    "Compress": axes.compress(),
     "CumSum": axes.cum_sum(),
     "Resize": draws.resize(),
     "DepthToSpace": draws.blocks(True),
     "SpaceToDepth": draws.blocks(False),
+    "GridSample": draws.grid_sample(),
+    "LSTM": sequences.layer(4, 2, peepholes=True, input_forget=draws.FLAG),
+    "GRU": sequences.layer(3, 1, linear_before_reset=draws.FLAG),
+    "RNN": sequences.layer(1, 1),
+    "NonMaxSuppression": sequences.boxes(),
 }

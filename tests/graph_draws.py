@@ -262,3 +262,37 @@ def blocks(draw, to_space):
     shape = (n, c * b * b, h, w) if to_space else (n, c, h * b, w * b)
     modes = {"mode": draw(st.sampled_from(("DCR", "CRD")))} if to_space else {}
     return Case([numbers(draw(GENERATORS), shape)], {"blocksize": b, **modes})
+
+
+@st.composite
+def unpool(draw):
+    rng, kernel = draw(GENERATORS), [draw(st.integers(1, 3)) for _ in range(2)]
+    strides = [draw(st.integers(1, 3)) for _ in range(2)]
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), *(draw(st.integers(1, 4)) for _ in range(2)))
+    out = (
+        *shape[:2],
+        *((size - 1) * step + width for size, step, width in zip(shape[2:], strides, kernel, strict=True)),
+    )
+    stated = None
+    if draw(st.booleans()):
+        out = (*out[:2], *(size + draw(st.integers(0, 1)) for size in out[2:]))
+        stated = np.array(out, INT)
+    places = rng.permutation(int(np.prod(out)))[: int(np.prod(shape))]
+    x = numbers(rng, shape)
+    if places.size < x.size:  # windows overlap: which of two elements stays is open
+        x, places = np.ones_like(x), np.resize(places, x.size)
+    arrays = [x, places.reshape(shape), *([] if stated is None else [stated])]
+    return Case(arrays, {"kernel_shape": kernel, "strides": strides})
+
+
+@st.composite
+def grid_sample(draw):
+    """Planes, and in the modes that ONNX Runtime has for them volumes; a grid that reaches over the edge."""
+    rng = draw(GENERATORS)
+    mode = draw(st.sampled_from(("linear", "nearest", "cubic")))
+    rank = 2 if mode == "cubic" else draw(st.integers(2, 3))
+    n, c, *sizes = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), *(draw(st.integers(2, 6)) for _ in range(rank)))
+    x = numbers(rng, (n, c, *sizes))
+    grid = rng.uniform(-1.4, 1.4, (n, *(draw(st.integers(1, 4)) for _ in range(rank)), rank)).astype(np.float32)
+    padding = draw(st.sampled_from(("zeros", "border", "reflection")))
+    return Case([x, grid], {"mode": mode, "padding_mode": padding, "align_corners": draw(FLAG)})

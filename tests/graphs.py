@@ -105,6 +105,11 @@ MISJUDGED = {
     "Shape": "an end before the first axis",
     "Slice": "a start before the first element, backwards",
     "GatherElements": "indices smaller than the data",
+    "NonMaxSuppression": "thresholds left out",
+    "MaxUnpool": "places in a stated shape",
+    "LSTM": "two directions, clips, other activations, lengths",
+    "GRU": "two directions, clips, other activations, lengths",
+    "RNN": "two directions, clips, other activations, lengths",
 }
 _RUNTIME_OPSET = 21
 

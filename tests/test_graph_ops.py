@@ -8,10 +8,11 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from graph_cases import CASES  # noqa: E402
-from graphs import check, parse, runtime_session  # noqa: E402
+from graphs import check, close, made, one_node, parse, runtime_session  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.graph.ops.base import REQUIRED  # noqa: E402
 
@@ -32,11 +33,14 @@ def test_reference(op, data):
 
 @pytest.mark.parametrize("op", ONNX)
 def test_attributes_are_those_of_the_schema(op):
+    def text(value):
+        return value.decode() if isinstance(value, bytes) else value
+
     stated = {}
     for name, attribute in onnx.defs.get_schema(op).attributes.items():
         default = attribute.default_value
         value = onnx.helper.get_attribute_value(default) if default.type else REQUIRED if attribute.required else None
-        stated[name] = value.decode() if isinstance(value, bytes) else value
+        stated[name] = [text(item) for item in value] if isinstance(value, list) else text(value)
     ours = {
         name: np.float32(value) if isinstance(value, float) else value for name, value in TABLE[op].attributes.items()
     }
@@ -76,3 +80,12 @@ def test_places_are_rounded_as_in_onnx_runtime(mode, rounding):
             sizes = np.array([count])
             (got,) = TABLE["Resize"].evaluate(node, [x, None, None, sizes], [x.dtype])
             np.testing.assert_array_equal(got, session.run(None, {"x": x, "sizes": sizes})[0])
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+def test_modes_of_grid_sample_under_their_old_names(mode):
+    runtime, rng = pytest.importorskip("onnxruntime"), np.random.default_rng(0)
+    arrays = [rng.normal(size=(1, 2, 5, 5)), rng.uniform(-1.2, 1.2, (1, 3, 3, 2))]
+    model, feed = one_node("GridSample", [array.astype(np.float32) for array in arrays], 1, 16, mode=mode)
+    (got,) = interpret(made(model, feed, strict=True), feed).values()
+    close(got, runtime_session(runtime, model).run(None, feed)[0])

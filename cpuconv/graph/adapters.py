@@ -171,6 +171,12 @@ def _cast(reader: Reader, node: Node) -> list[Node]:
     return [_changed(node, to=dtype)]
 
 
+def _grid_sample(reader: Reader, node: Node) -> list[Node]:
+    """Modes under the names that they have for any number of axes."""
+    mode = node.attributes.get("mode", "bilinear")
+    return [_changed(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
+
+
 def _refused(reader: Reader, node: Node) -> list[Node]:
     raise ArgumentError(must("opset", f"one of today's {node.op}", reader.opset))
 
@@ -198,6 +204,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("Split",), 13, _as_inputs("split")),
     Adapter(("Softmax", "LogSoftmax"), 13, _flattened),
     Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
+    Adapter(("GridSample",), 20, _grid_sample),
     Adapter(("GroupNormalization",), 21, _refused),  # a scale a group, not a channel
 )
 

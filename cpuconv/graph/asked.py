@@ -13,6 +13,7 @@ from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.specialise import bound_inputs, specialise
+from cpuconv.graph.tail import cut
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.sources import Entry
@@ -76,7 +77,7 @@ def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[in
 
 
 def _problems(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
-    rewritten, _ = passes.apply(specialise(graph, shapes))
+    rewritten, _ = passes.apply(cut(specialise(graph, shapes)).head)
     laid = lay_out(rewritten, Target(current(), threads, "heuristic", Limits()))
     for node in laid.nodes:
         problem = getattr(node.offer.detail, "problem", None) if node.offer is not None else None

@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from cpuconv.choice.model import Choice
 from cpuconv.graph.executable import Executable
+from cpuconv.graph.ir import Graph
 from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.passes import Note, summary
 
@@ -35,7 +36,7 @@ class OperatorRow:
     decided_by : str
         What chose the algorithm; "" where there is no choice.
     shape : tuple of int
-        Of the first output.
+        Of the first output; () where it depends on elements.
     """
 
     name: str
@@ -90,14 +91,19 @@ class Explanation:
     exact: bool
 
     @classmethod
-    def of(cls, name: str, laid: Layout, executable: Executable, notes: Sequence[Note]) -> Explanation:
-        """Of a network that was laid out and built."""
+    def of(
+        cls, name: str, laid: Layout, executable: Executable, notes: Sequence[Note], tail: Graph | None = None
+    ) -> Explanation:
+        """Of a network that was laid out and built, and what references compute behind it."""
         rows = []
         for node in laid.nodes:
             shape = laid.graph.value(next(filter(None, node.node.outputs))).shape or ()
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
             rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
+        for late in () if tail is None else tail.nodes:
+            by = REFERENCE if late.meaning is None else EVALUATOR
+            rows.append(OperatorRow(late.origin or late.outputs[0], late.op, "dense -> dense", by, "", ()))
         memory, constants = executable.memory, laid.graph.constants
         read = {name for node in laid.nodes for name in node.node.inputs if name in constants}
         return cls(

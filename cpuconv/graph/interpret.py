@@ -8,7 +8,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import is_float
 
 
@@ -48,15 +48,26 @@ def interpret(graph: Graph, feed: Mapping[str, np.ndarray], *, wide: bool = Fals
         arrays[name] = feed[name]
     left = {name: len(graph.users(name)) for name in graph.values}
     for node in graph.nodes:
-        dtypes = [graph.value(name).dtype if name else None for name in node.outputs]
-        arrays.update(
-            zip(node.outputs, run(node, [arrays.get(name) for name in node.inputs], dtypes, wide), strict=True)
-        )
+        values, given = [graph.value(name) for name in node.outputs], [arrays.get(name) for name in node.inputs]
+        if any(name and value.shape is None for name, value in zip(node.outputs, values, strict=True)):
+            values = _found(node, given, wide)
+        results = run(node, given, [value.dtype for value in values], wide)
+        arrays.update(zip(node.outputs, results, strict=False))
         for name in dict.fromkeys(node.inputs):
             left[name] = left.get(name, 0) - 1
             if not left[name] and name not in graph.outputs:
                 del arrays[name]
     return {name: arrays[name] for name in graph.outputs}
+
+
+def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[Value]:
+    """The outputs of a node whose shapes depend on elements, which are known by now.
+
+    Of wide floats, and of an operator that the table does not know, the reference says the dtypes.
+    """
+    if wide or node.meaning is not None:
+        return [Value()] * len(node.outputs)
+    return ops.meaning(node).infer(node, [None if array is None else Value.of(array) for array in arrays])
 
 
 def run(

@@ -13,6 +13,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
+from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
@@ -20,6 +21,7 @@ from cpuconv.graph.packed import Packed
 from cpuconv.graph.passes import Note
 from cpuconv.graph.profile import Profile, profile
 from cpuconv.graph.specialise import bound_inputs, specialise
+from cpuconv.graph.tail import cut
 from cpuconv.memory.remembered import Remembered, default_limit
 from cpuconv.problem.arrays import as_float32_view
 from cpuconv.solvers.shared.base import aligned
@@ -76,7 +78,8 @@ class Model:
         self._making = threading.Lock()
         if all(value.concrete for value in self._known.values()):
             made = self._for(self._fixed_shapes())
-            self.outputs = tuple(_port(name, value) for name, value in made.executable.outputs.items())
+            known = made.executable.outputs
+            self.outputs = tuple(_port(name, known.get(name, graph.value(name))) for name in graph.outputs)
 
     def __repr__(self) -> str:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
@@ -105,6 +108,7 @@ class Model:
             An array for each input, of its shape and dtype. One that is not C-contiguous is copied.
         out : mapping of str to numpy.ndarray, or None
             C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are made.
+            None for outputs whose sizes depend on elements.
 
         Returns
         -------
@@ -128,7 +132,9 @@ class Model:
         made.executable.run(arrays, list(outputs.values()))
         if made.executable.nbytes != before:  # memory for one more caller at a time
             self._keep(tuple(array.shape for array in arrays), made)
-        return outputs
+        if made.tail is None:
+            return outputs
+        return made.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
         """Time each operator alone, and whole runs.
@@ -215,12 +221,13 @@ class Model:
             if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
-        graph, notes = rewritten(self._graph, named, self._options)
+        order = self._graph.outputs
+        graph, notes, tail = rewritten(self._graph, named, self._options)
         laid = lay_out(graph, self._target)
         executable = Executable(laid, self._target, self._packed)
         if all(value.concrete for value in self._known.values()):
             self._graph = None  # raw weights are not kept beside packed ones
-        return _Made(executable, Explanation.of(self._name, laid, executable, notes))
+        return _Made(executable, Explanation.of(self._name, laid, executable, notes, tail), tail, order)
 
 
 def _sizes(value: Value) -> tuple[int, ...]:
@@ -294,12 +301,23 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class _Made:
-    """A program, and how it came about."""
+    """A program, how it came about, and what references compute behind it; the names of all outputs."""
 
     executable: Executable
     explanation: Explanation
+    tail: Graph | None
+    outputs: tuple[str, ...]
+
+    def finished(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs, from the inputs and what the program computed."""
+        assert self.tail is not None
+        results = interpret(self.tail, {name: arrays[name] for name in self.tail.inputs})
+        return {name: np.array(results[name], order="C") if name in results else arrays[name] for name in self.outputs}
 
 
-def rewritten(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting) -> tuple[Graph, list[Note]]:
-    """The graph for inputs of these shapes, after all passes, and what they did."""
-    return passes.apply(specialise(graph, shapes, strict=options.strict), options.skip_passes)
+def rewritten(
+    graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting
+) -> tuple[Graph, list[Note], Graph | None]:
+    """The graph for inputs of these shapes, after all passes, what they did, and what runs behind it."""
+    head, tail = cut(specialise(graph, shapes, strict=options.strict))
+    return *passes.apply(head, options.skip_passes), tail

@@ -231,9 +231,11 @@ class _Reader:
             return list(onnx.helper.get_attribute_value(proto))
         if proto.type == onnx.AttributeProto.STRING:
             return proto.s.decode()
+        if proto.type == onnx.AttributeProto.STRINGS:
+            return [text.decode() for text in proto.strings]
         if proto.type == onnx.AttributeProto.TENSOR:
             return self.array(proto.t)
-        raise ArgumentError(must(proto.name, "a number, a text, a list of numbers or a tensor", proto.type))
+        raise ArgumentError(must(proto.name, "a number, a text, a list of them or a tensor", proto.type))
 
     def constant_node(self, proto: onnx.NodeProto) -> np.ndarray:
         """The array of a Constant node."""
@@ -332,12 +334,12 @@ class Foreign:
         self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-        """Shapes and dtypes by ONNX's shape inference.
+        """Shapes and dtypes by ONNX's shape inference; open where they depend on the elements of an input.
 
         Raises
         ------
         SourceError
-            It does not find them, as where they depend on the elements of an input.
+            The inputs do not fit.
         """
         import onnx
         from onnx import numpy_helper
@@ -351,13 +353,7 @@ class Foreign:
         except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError, LookupError) as error:
             raise SourceError(f"{node.label}: its shapes cannot be inferred: {error}") from error
         found = iter([_value(info) for info in inferred.graph.output])
-        values = [next(found) if name else Value() for name in node.outputs]
-        for name, value in zip(node.outputs, values, strict=True):
-            if name and not value.concrete:
-                raise SourceError(
-                    f"{node.label}: the size of its output {name!r} is not known before the network runs."
-                )
-        return values
+        return [next(found) if name else Value() for name in node.outputs]
 
     def evaluate(
         self, node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None]

@@ -1,4 +1,7 @@
-"""A graph for inputs of certain sizes: every shape known, and what follows from shapes and constants alone computed."""
+"""A graph for inputs of certain sizes: shapes known, and what follows from shapes and constants alone computed.
+
+Shapes that depend on the elements of inputs, and all that depend on these, stay open: `cpuconv.graph.tail` runs them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Sizes = Mapping[str, Sequence[int]]
 
 
 def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool = False) -> Graph:
-    """The graph with the shape and dtype of every value, without nodes whose outputs are the same in every run.
+    """The graph with shapes and dtypes of values, without nodes whose outputs are the same in every run.
 
     Parameters
     ----------
@@ -35,7 +38,7 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     ArgumentError
         A shape for an input that there is not, or one that does not fit what the graph states.
     SourceError
-        A shape stays open, nodes do not fit together, or an operator is refused.
+        The shape of an input stays open, nodes do not fit together, or an operator is refused.
 
     Warns
     -----
@@ -60,7 +63,10 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
             known |= own
             left.extendleft(reversed(body))
             continue
-        outputs = _outputs(node, [known[name] if name else None for name in node.inputs])
+        inputs = [known[name] if name else None for name in node.inputs]
+        outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs)
+        if is_open([value for value, name in zip(outputs, node.outputs, strict=False) if name]):
+            outputs = _open(graph, node)
         known.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
         if any(known[name].array is None for name in node.outputs if name):
             nodes.append(node)
@@ -121,6 +127,16 @@ def _outputs(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
         return values
     arrays = [None if value is None else value.array for value in inputs]
     return [_constant(array) for array in run(node, arrays, [value.dtype for value in values])]
+
+
+def is_open(values: Iterable[Value | None]) -> bool:
+    """Whether the shape of one depends on elements that are not known."""
+    return any(value is not None and not value.concrete for value in values)
+
+
+def _open(graph: Graph, node: Node) -> list[Value]:
+    """Outputs of open shapes, their dtypes as the model states them."""
+    return [Value(None, graph.value(name).dtype) for name in node.outputs]
 
 
 def _constant(array: np.ndarray) -> Value:

@@ -9,6 +9,7 @@ from cpuconv.graph.ops import (
     activation,
     arithmetic,
     convolution,
+    detection,
     elementwise,
     indexing,
     joining,
@@ -16,8 +17,10 @@ from cpuconv.graph.ops import (
     moving,
     normalization,
     pooling,
+    recurrent,
     reduction,
     resizing,
+    sampling,
     shaping,
 )
 from cpuconv.graph.ops.base import Op
@@ -36,6 +39,9 @@ FAMILIES: tuple[ModuleType, ...] = (
     shaping,
     indexing,
     resizing,
+    sampling,
+    recurrent,
+    detection,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 OWN = frozenset({"Copy", "Elementwise", "Linear"})

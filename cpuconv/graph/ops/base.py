@@ -55,6 +55,8 @@ class Op:
     parts : Parts or None
         For operators that lay inputs side by side: where each input lies in the memory of the output, so that producers
         can write there. `lower` then copies the inputs that lie elsewhere.
+    widened : bool
+        Whether the reference gets floats as float64; else it gets them as they are.
     in_place : bool
         Whether the output may take the memory of an input that lies as it does and that nobody reads afterwards.
     """
@@ -65,6 +67,7 @@ class Op:
     attributes: Mapping[str, object] = field(default_factory=dict)
     parameters: tuple[int, ...] = ()
     mixed: bool = False
+    widened: bool = True
     offers: Offers | None = None
     lower: Lower | None = None
     view: View | None = None
@@ -87,20 +90,16 @@ class Op:
         return Node(self.name, tuple(inputs), tuple(outputs), {**self.attributes, **attributes}, origin)
 
     def infer(self, node: Node, inputs: Inputs) -> list[Value]:
-        """Shapes and dtypes of the outputs.
+        """Shapes and dtypes of the outputs; sizes that depend on elements that are not known are open.
 
         Raises
         ------
         SourceError
-            The inputs do not fit, or a shape depends on elements that are not known beforehand.
+            The inputs do not fit.
         """
-        for position in self.parameters:
-            value = inputs[position] if position < len(inputs) else None
-            if value is not None and value.array is None:
-                raise SourceError(
-                    f"{node.label}: the size of its output depends on the elements of {node.inputs[position]!r}, which"
-                    " are only known when the network runs."
-                )
+        stated = [given(inputs, position) for position in self.parameters]
+        if any(value is not None and value.array is None for value in stated):
+            return [Value()] * len(node.outputs)
         with _fitting(node, inputs):
             operands = [value for at, value in enumerate(inputs) if value is not None and at not in self.parameters]
             if not self.mixed and len({value.dtype for value in operands}) > 1:
@@ -112,7 +111,10 @@ class Op:
 
     def evaluate(self, node: Node, arrays: Arrays, dtypes: Sequence[np.dtype | None]) -> list[np.ndarray]:
         """The outputs by the reference, floats computed in float64 and rounded to `dtypes` at the end."""
-        given = [array.astype(np.float64) if array is not None and is_float(array.dtype) else array for array in arrays]
+        given = [
+            array.astype(np.float64) if self.widened and array is not None and is_float(array.dtype) else array
+            for array in arrays
+        ]
         values = [None if array is None else Value(array.shape, array.dtype) for array in arrays]
         with np.errstate(all="ignore"), _fitting(node, values):
             results = self.reference(node, given)

@@ -252,6 +252,22 @@ def cum_sum(node: Node, arrays: Arrays) -> np.ndarray:
     return np.flip(sums, axis) if node["reverse"] else sums
 
 
+def non_zero(node: Node, arrays: Arrays) -> np.ndarray:
+    """The places of all elements that are not zero, a row for each axis."""
+    return np.array(np.nonzero(np.atleast_1d(arrays[0])))[: arrays[0].ndim]
+
+
+def _infer_compress(node: Node, inputs: Inputs) -> list[Value]:
+    shape = list(inputs[0].shape) if node["axis"] is not None else [None]
+    shape[0 if node["axis"] is None else axis_in(node["axis"], len(shape))] = None
+    return [Value(tuple(shape), inputs[0].dtype)]
+
+
+def compress(node: Node, arrays: Arrays) -> np.ndarray:
+    """The slices along an axis (or of the flattened input) for which the condition holds."""
+    return np.compress(arrays[1], arrays[0], node["axis"])
+
+
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 OPS = (
@@ -274,5 +290,7 @@ OPS = (
     Op("ArgMax", _infer_arg, _arg(np.argmax), _ARG),
     Op("ArgMin", _infer_arg, _arg(np.argmin), _ARG),
     Op("TopK", _infer_top_k, top_k, {"axis": -1, "largest": 1, "sorted": 1}, parameters=(1,)),
+    Op("NonZero", lambda node, inputs: [Value((len(inputs[0].shape), None), _INT64)], non_zero),
+    Op("Compress", _infer_compress, compress, {"axis": None}, mixed=True),
     Op("CumSum", like_first, cum_sum, {"exclusive": 0, "reverse": 0}, mixed=True),
 )

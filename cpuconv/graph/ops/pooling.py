@@ -1,6 +1,6 @@
 """Poolings: the largest, the mean or the norm of what a window sees, or of a whole plane.
 
-Source: ONNX operators MaxPool, AveragePool, LpPool and their global forms.
+Source: ONNX operators MaxPool, AveragePool, LpPool and their global forms, and MaxUnpool.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.pooling import Pooling, pool_step
 from cpuconv.graph.kernels.spatial import windows_step
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given, integers
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
 from cpuconv.graph.ops.window import Window
 from cpuconv.solvers.shared.base import Step
@@ -98,6 +98,31 @@ def global_lp_pool(node: Node, arrays: Arrays) -> np.ndarray:
     return (np.abs(x) ** node["p"]).sum(_spatial(x), keepdims=True) ** (1 / node["p"])
 
 
+def _unpooled(node: Node, shape: tuple[int, ...], stated: np.ndarray | None) -> tuple[int, ...]:
+    """The shape that is stated, or the smallest that the windows cover."""
+    if stated is not None:
+        return tuple(integers(stated))
+    kernel = node["kernel_shape"]
+    strides, pads = node["strides"] or [1] * len(kernel), node["pads"] or [0] * 2 * len(kernel)
+    columns = zip(shape[2:], kernel, strides, pads[: len(kernel)], pads[len(kernel) :], strict=True)
+    return (*shape[:2], *((size - 1) * step - near - far + width for size, width, step, near, far in columns))
+
+
+def _infer_unpool(node: Node, inputs: Inputs) -> list[Value]:
+    x, places, stated = *inputs[:2], given(inputs, 2)
+    if places.shape != x.shape:
+        raise ValueError("there must be a place for each element")
+    return [Value(_unpooled(node, x.shape, stated and stated.array), x.dtype)]
+
+
+def max_unpool(node: Node, arrays: Arrays) -> np.ndarray:
+    """Zeros, and the elements at their indices in the flattened output: what MaxPool took, where it took it."""
+    x, places = arrays[:2]
+    y = np.zeros(_unpooled(node, x.shape, given(arrays, 2)), x.dtype)
+    y.reshape(-1)[places] = x
+    return y
+
+
 # --- by kernels -----------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +193,14 @@ OPS = (
         global_average_pool,
         offers=_offers_global,
         lower=lambda call: lower_planes(call, "sum", mean=True),
+    ),
+    Op(
+        "MaxUnpool",
+        _infer_unpool,
+        max_unpool,
+        {"kernel_shape": REQUIRED, "pads": None, "strides": None},
+        parameters=(2,),
+        mixed=True,
     ),
     Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
 )

@@ -1,0 +1,71 @@
+"""What detectors end in.
+
+Source: the ONNX operator NonMaxSuppression. How many boxes it leaves depends on the scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
+
+_INT64 = np.dtype(np.int64)
+
+
+def _infer(node: Node, inputs: Inputs) -> list[Value]:
+    boxes, scores = inputs[:2]
+    if len(boxes.shape) != 3 or boxes.shape[2] != 4 or (scores.shape[0], *scores.shape[2:]) != boxes.shape[:2]:
+        raise ValueError("there must be boxes of (images, boxes, 4) and scores of (images, classes, boxes)")
+    return [Value((None, 3), _INT64)]
+
+
+def _corners(node: Node, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smaller and the greater corner of every box, (..., 2) each."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    if node["center_point_box"]:
+        return first - second / 2, first + second / 2
+    return np.minimum(first, second), np.maximum(first, second)
+
+
+def _area(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.maximum(high - low, 0).prod(-1)
+
+
+def _kept(low: np.ndarray, high: np.ndarray, order: np.ndarray, most: int, threshold: float) -> list[int]:
+    """Of boxes in order the first ones that do not overlap one that is kept by more than the threshold."""
+    kept: list[int] = []
+    areas = _area(low, high)
+    while order.size and len(kept) < most:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        shared = _area(np.maximum(low[best], low[order]), np.minimum(high[best], high[order]))
+        union = areas[best] + areas[order] - shared
+        order = order[~(shared / union > threshold)]  # boxes of no size overlap none
+    return kept
+
+
+def non_max_suppression(node: Node, arrays: Arrays) -> np.ndarray:
+    """(image, class, box) of the boxes that are kept, of each image and class those of the highest scores first."""
+    boxes, scores = arrays[:2]
+    most, overlap, least = (None if given(arrays, at) is None else given(arrays, at).item() for at in (2, 3, 4))
+    low, high = _corners(node, boxes)
+    rows = []
+    for image, label in np.ndindex(scores.shape[:2]):
+        of_class = scores[image, label]
+        order = np.argsort(-of_class, kind="stable")
+        order = order if least is None else order[of_class[order] > least]
+        rows += [(image, label, box) for box in _kept(low[image], high[image], order, most or 0, overlap or 0.0)]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+OPS = (
+    Op(
+        "NonMaxSuppression",
+        _infer,
+        non_max_suppression,
+        {"center_point_box": 0},
+        mixed=True,
+        widened=False,
+    ),
+)

@@ -1,0 +1,77 @@
+"""GridSample: the input between its elements, wherever a grid says.
+
+Source: the ONNX operator of this name, for any number of axes. Each output is a weighted mean of the inputs around its
+place, the weights being products of those along every axis.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import Arrays, Inputs, Op
+from cpuconv.graph.ops.resizing import KERNELS
+
+_CUBIC = -0.75  # of Keys' kernel
+
+
+def _infer(node: Node, inputs: Inputs) -> list[Value]:
+    x, grid = inputs
+    if len(grid.shape) != len(x.shape) or (grid.shape[0], grid.shape[-1]) != (x.shape[0], len(x.shape) - 2):
+        raise ValueError("the grid must have a place for each output of each image")
+    return [Value((*x.shape[:2], *grid.shape[1:-1]), x.dtype)]
+
+
+def _places(node: Node, at: np.ndarray, size: int) -> np.ndarray:
+    """Places in units of elements; -1 and 1 are the middles of the first and the last element, or their edges."""
+    return (at + 1) / 2 * (size - 1) if node["align_corners"] else ((at + 1) * size - 1) / 2
+
+
+def _inside(node: Node, at: np.ndarray, size: int) -> np.ndarray:
+    """Places outside as ones inside: on the border, or mirrored at it. Zeros stay where they are."""
+    low = 0.0 if node["align_corners"] else -0.5
+    span = size - 1 - 2 * low
+    if node["padding_mode"] == "border":
+        return np.where((at < low) | (at > low + span), np.clip(at, 0, size - 1), at)
+    if node["padding_mode"] == "reflection":
+        turned = np.mod(at - low, 2 * span) if span else 0 * at
+        return np.minimum(turned, 2 * span - turned) + low
+    return at
+
+
+def _taps(node: Node, at: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The inputs around places along an axis, and their weights."""
+    if node["mode"] == "nearest":
+        at = np.rint(_places(node, at.astype(np.float32), size))
+        pairs = [(_inside(node, at, size), np.ones(at.shape))]
+    else:
+        kernel, half = KERNELS[node["mode"]]
+        at = _inside(node, _places(node, at, size), size)
+        around = [np.floor(at) + step for step in range(1 - half, 1 + half)]
+        pairs = [(tap, kernel(at - tap, _CUBIC)) for tap in around]
+    if node["padding_mode"] == "zeros":
+        pairs = [(tap, np.where((tap < 0) | (tap >= size), 0, weight)) for tap, weight in pairs]
+    elif node["padding_mode"] == "reflection":
+        pairs = [(_inside(node, tap, size), weight) for tap, weight in pairs]
+    return [(np.clip(np.nan_to_num(tap), 0, size - 1).astype(int), weight) for tap, weight in pairs]
+
+
+def grid_sample(node: Node, arrays: Arrays) -> np.ndarray:
+    """Every output is a weighted mean of inputs around the place that the grid names, the last axis first."""
+    x, grid = arrays
+    sizes = x.shape[2:]
+    images = np.arange(len(x)).reshape(-1, *[1] * len(sizes))
+    y = np.zeros((*grid.shape[:-1], x.shape[1]))
+    for choice in product(*(_taps(node, grid[..., -1 - axis], size) for axis, size in enumerate(sizes))):
+        weight = math.prod(weight for _, weight in choice)
+        taken = (images, slice(None), *(tap for tap, _ in choice))
+        y += x[taken] * np.asarray(weight)[..., None]
+    return np.moveaxis(y, -1, 1)
+
+
+OPS = (
+    Op("GridSample", _infer, grid_sample, {"align_corners": 0, "mode": "linear", "padding_mode": "zeros"}, mixed=True),
+)

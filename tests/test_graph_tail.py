@@ -1,0 +1,117 @@
+"""Networks of which sizes depend on the elements of inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from graphs import close, made, parse, runtime_session  # noqa: E402
+
+import cpuconv  # noqa: E402
+from cpuconv.errors import ArgumentError, SourceError  # noqa: E402
+from cpuconv.graph.interpret import interpret  # noqa: E402
+from cpuconv.graph.tail import cut  # noqa: E402
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(1, 3, 6, 6)).astype(np.float32)
+
+# Boxes and scores by convolutions; the best boxes by suppression, and their corners by what it leaves.
+DETECTOR = """g (float[N,3,H,W] x) => (float[N,B,4] all, float[K,4] best, int64[K,3] chosen)
+    <int64[3] places = {1, 4, -1}, int64[3] labels = {1, 2, -1}, int64 most = {3}, float[1] overlap = {0.5},
+     float[1] least = {0.4}, int64[1] at = {2}, int64[1] end = {3}, int64[1] axis = {1}> {
+    features = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    lively = Relu(features)
+    boxes = Conv <kernel_shape = [1,1]> (lively, v)
+    flat = Reshape(boxes, places)
+    all = Transpose <perm = [0,2,1]> (flat)
+    planes = Conv <kernel_shape = [1,1]> (lively, u)
+    rows = Reshape(planes, labels)
+    scores = Sigmoid(rows)
+    chosen = NonMaxSuppression(all, scores, most, overlap, least)
+    column = Slice(chosen, at, end, axis)
+    index = Squeeze(column, axis)
+    first = Squeeze(all)
+    best = Gather <axis = 0> (first, index)
+}"""
+
+
+def detector() -> onnx.ModelProto:
+    model = parse(DETECTOR)
+    for name, shape in (("w", (8, 3, 3, 3)), ("v", (4, 8, 1, 1)), ("u", (2, 8, 1, 1))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(RNG.normal(size=shape).astype(np.float32), name))
+    return model
+
+
+def test_detector_is_that_of_onnx_runtime():
+    source = detector()
+    model, session = cpuconv.compile(source, threads=1), runtime_session(pytest.importorskip("onnxruntime"), source)
+    counts = set()
+    for size in (6, 6, 9):
+        x = RNG.normal(size=(1, 3, size, size)).astype(np.float32)
+        results = model.run({"x": x})
+        assert [*results] == ["all", "best", "chosen"]
+        for got, expected in zip(results.values(), session.run(None, {"x": x}), strict=True):
+            close(got, expected)
+        counts.add(len(results["chosen"]))
+    assert 0 not in counts
+    assert "NonMaxSuppression" in str(model.explain())
+
+
+def test_kernels_run_all_that_does_not_depend_on_elements():
+    head, tail = cut(made(detector(), {"x": X}))
+    assert [node.op for node in tail.nodes] == ["NonMaxSuppression", "Slice", "Squeeze", "Gather"]
+    assert {node.op for node in head.nodes}.isdisjoint(node.op for node in tail.nodes if node.op != "Squeeze")
+    assert head.outputs == ("all", "scores", "first") and tail.inputs == ("all", "scores", "first")
+    assert tail.outputs == ("best", "chosen")
+
+
+def test_nothing_but_a_tail():
+    model = cpuconv.compile(parse("g (int64[2,3] x) => (int64[2,N] y, int64[2,3] z) { y = NonZero(x) z = Neg(x) }"))
+    assert [str(port) for port in model.outputs] == ["y: int64[2,N]", "z: int64[2,3]"]
+    for x in (np.array([[0, 1, 0], [2, 0, 3]]), np.zeros((2, 3), np.int64)):
+        results = model.run({"x": x})
+        np.testing.assert_array_equal(results["y"], np.nonzero(x))
+        np.testing.assert_array_equal(results["z"], -x)
+    alone = cpuconv.compile(parse("g (int64[2,3] x) => (int64[2,N] y) { y = NonZero(x) }"))
+    np.testing.assert_array_equal(alone(x), np.nonzero(x))
+
+
+def test_a_shape_that_is_fed():
+    model = cpuconv.compile(parse("g (int64[6] x, int64[2] s) => (int64[A,B] y) { y = Reshape(x, s) }"))
+    x = np.arange(6)
+    for shape in ((2, 3), (6, -1)):
+        y = model.run({"x": x, "s": np.array(shape)})["y"]
+        np.testing.assert_array_equal(y, x.reshape(shape))
+        assert not np.may_share_memory(y, x)
+    with pytest.raises(SourceError, match="Reshape node 'y' cannot take inputs"):
+        model.run({"x": x, "s": np.array((4, 4))})
+    with pytest.raises(ArgumentError, match="'out' must be arrays for"):
+        model.run({"x": x, "s": np.array((2, 3))}, out={"y": np.empty((2, 3), np.int64)})
+
+
+def test_operators_that_only_the_evaluator_knows():
+    text = "g (float[5] x) => (float[N] y, float[N] z) { y = Unique <sorted = 1> (x) z = Neg(y) }"
+    feed = {"x": np.float32([3, 1, 3, 2, 1])}
+    with pytest.warns(cpuconv.CpuconvWarning, match="Unique run through the reference evaluator"):
+        graph = made(parse(text))
+    for wide in (False, True):
+        y, z = interpret(graph, feed, wide=wide).values()
+        np.testing.assert_array_equal(y, [1, 2, 3])
+        np.testing.assert_array_equal(z, [-1, -2, -3])
+
+
+@pytest.mark.filterwarnings("ignore:.*If run through")
+def test_a_branch_that_is_taken_by_what_is_fed():
+    model = cpuconv.compile(
+        parse(
+            """g (float[3] x, bool c) => (float[N] y) {
+                y = If (c) < then_branch = t () => (float[3] p) { p = Neg(x) },
+                             else_branch = e () => (float[1] q) { q = ReduceSum(x) }>
+            }"""
+        )
+    )
+    x = np.float32([1, 2, 3])
+    np.testing.assert_array_equal(model.run({"x": x, "c": np.array(True)})["y"], -x)
+    np.testing.assert_array_equal(model.run({"x": x, "c": np.array(False)})["y"], [6])
