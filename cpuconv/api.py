@@ -253,7 +253,8 @@ def compile(
     if unknown:
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
     target = Target(current(), check_threads(threads), strategy, Limits(accuracy), tuner_for(strategy))
-    return Model(read(source), target, dict(input_shapes or {}), Rewriting(strict, tuple(skip_passes)))
+    shapes = {} if input_shapes is None else input_shapes
+    return Model(read(source), target, shapes, Rewriting(strict, tuple(skip_passes)))
 
 
 def clear_cache() -> None:

@@ -47,11 +47,26 @@ def _tests(*names: str) -> tuple[str, ...]:
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
 _KERNELS = _tests("solvers", "lanewise", "blocked", "reorder", "conv2d")
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
+_FEW = ("PRelu", "MaxPool", "Softmax")
+_OPERATORS = (  # one or two of each kind of kernel of networks
+    *("Add", "PRelu", "Gelu", "Elementwise", "Concat", "Split", "Slice", "Pad", "Transpose", "Gather", "Resize"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "InstanceNormalization", "LayerNormalization", "LRN", "Softmax"),
+    *("ReduceMean", "MatMul", "Linear", "DepthToSpace"),
+)
+
+
+def _operators(*names: str) -> tuple[str, ...]:
+    return _tests(*(f"graph_kernels::test_offers[{name}]" for name in names))
+
+
+_NETWORKS = _tests("graph_model::test_a_random_network", "graph_whole::test_network[squeezenet]")
 SLICES: dict[str, tuple[str, ...]] = {
-    "x86-64": (*_KERNELS, *_tests("fingerprint")),
-    "haswell": (*_KERNELS, *_tests("im2col", "fft", "asm", "graph_whole::test_network[squeezenet]")),
+    "x86-64": (*_KERNELS, *_tests("fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
+    "haswell": (*_KERNELS, *_tests("im2col", "fft", "asm"), *_operators(*_OPERATORS), *_NETWORKS),
     "cortex-a76": (
         *_tests(*(f"solvers::test_{name}" for name in _EDGES), "lanewise", "blocked", "asm"),
+        *_operators(*_FEW[1:]),
+        *_NETWORKS[1:],
         *_tests("cpus", "autotune_search::test_workers_end_with_their_parent"),  # processes are launched
     ),
 }

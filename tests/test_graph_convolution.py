@@ -93,7 +93,7 @@ def cases(draw):
     return arrays, attributes
 
 
-@settings(max_examples=25)
+@settings(max_examples=16)
 @given(cases(), st.sampled_from((1, 2)), st.booleans())
 def test_every_layout(case, threads, apart):
     arrays, attributes = case

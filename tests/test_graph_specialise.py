@@ -56,7 +56,7 @@ def test_symbols_are_bound_everywhere():
         ({"x": (4, 3), "z": (5, 1)}, ArgumentError, r"input_shapes\['z'\]' must be .* where {'N': 4}, not \(5, 1\)"),
         ({"x": (4, 3, 1), "z": (4, 1)}, ArgumentError, "must be a shape that fits"),
         ({"x": (-4, 3), "z": (-4, 1)}, ArgumentError, "must be a shape that fits"),
-        ({"x": (4.0, 3), "z": (4, 1)}, ArgumentTypeError, "must be integers"),
+        ({"x": (4.0, 3), "z": (4, 1)}, ArgumentTypeError, "must be a sequence of integers"),
     ],
 )
 def test_shapes_that_do_not_fit(shapes, error, message):

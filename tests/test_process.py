@@ -211,6 +211,39 @@ def test_fork(layer):
     assert said["layer"] != "own" or said["helpers"] == said["threads"] - 1  # the threads of the child
 
 
+FORKED_MODEL = """
+import onnx.parser, onnx.numpy_helper
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> '
+    'g (float[N,32,28,28] x) => (float[N,64,28,28] y) '
+    '{ a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Add(a, x) c = Relu(b) y = Concat<axis = 1>(c, x) }')
+model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+made = cpuconv.compile(model, threads=2, strategy="heuristic")
+before = made(x)
+both = np.concatenate([x, -x])
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    same = all((made(x) == before).all() for _ in range(3))
+    same &= bool((np.abs(made(both)[0] - before[0]) < 1e-4).all())  # a program that is made in the child
+    os.write(writing, json.dumps(bool(same)).encode())
+    os._exit(0)
+os.close(writing)
+same = json.loads(os.read(reading, 100))
+_, status = os.waitpid(child, 0)
+after = bool((made(x) == before).all() and (np.abs(made(both)[0] - before[0]) < 1e-4).all())
+expected = cpuconv.conv2d(x, w, padding=1, residual=x, activation="relu")
+say(right=bool(np.abs(before[:, :32] - expected).max() < 1e-4) and after, same=same, status=status)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are those of Numba's layer")
+def test_fork_of_a_process_with_a_network():
+    """A child of fork runs models that were made before, and makes programs of its own."""
+    pytest.importorskip("onnx")
+    said = run(FORKED_MODEL)
+    assert said["right"] and said["same"] and said["status"] == 0
+
+
 WORKQUEUE = """
 from cpuconv.runtime.threads import pool
 made = cpuconv.plan(x.shape, w, padding=1, strategy="heuristic")

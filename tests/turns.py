@@ -15,7 +15,7 @@ from cpuconv.runtime import helpers, share
 
 PATIENCE = 60.0
 _LOW = 0xFFFFFFFF  # futex(2) compares half a word
-_WORDS = ("word", "put", "load", "store", "swap_if", "pause", "call_4", "call_kernel")
+_WORDS = ("word", "put", "load", "store", "swap_if", "pause", "call_5", "call_kernel")
 
 
 class Stopped(BaseException):
@@ -140,8 +140,9 @@ class Stage:
     def pause(self) -> None:
         self._step()
 
-    def call_4(self, function: int, number: int, place: int, operation: int, value: int) -> int:
+    def call_5(self, function: int, number: int, place: int, operation: int, value: int, timeout: int) -> int:
         """futex(2)."""
+        assert timeout == 0  # a thread sleeps until it is woken
         self._step()
         if operation == helpers._WAIT:
             if self.memory[place] & _LOW == value:

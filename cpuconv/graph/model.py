@@ -104,7 +104,7 @@ class Model:
         feed : mapping of str to array
             An array for each input, of its shape and dtype. One that is not C-contiguous is copied.
         out : mapping of str to numpy.ndarray, or None
-            C-contiguous arrays for some outputs, which overlap no input; the others are made.
+            C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are made.
 
         Returns
         -------
@@ -115,10 +115,15 @@ class Model:
         ------
         ArgumentError, ArgumentTypeError
             A feed or an output array has a wrong name, rank, size or dtype; the message names it.
+
+        Notes
+        -----
+        NaN and infinities reach whatever is computed from them. Winograd and FFT convolutions spread them within a tile
+        or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
         """
         arrays = self._fed(feed)
         made = self._for(tuple(array.shape for array in arrays))
-        outputs = _outputs(made.executable, out or {}, arrays)
+        outputs = _outputs(made.executable, {} if out is None else out, arrays)
         before = made.executable.nbytes
         made.executable.run(arrays, list(outputs.values()))
         if made.executable.nbytes != before:  # memory for one more caller at a time
@@ -209,6 +214,7 @@ class Model:
         for name, value in self._known.items():
             if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
+        bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
         graph, notes = rewritten(self._graph, named, self._options)
         laid = lay_out(graph, self._target)
         executable = Executable(laid, self._target, self._packed)
@@ -243,16 +249,23 @@ def _outputs(
     executable: Executable, out: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
     """An array for each output: those given, checked, and new ones."""
+    if not isinstance(out, Mapping):
+        raise ArgumentTypeError(must("out", "a dict of arrays by output name", f"a {type(out).__name__}"))
     for name in out:
         if name not in executable.outputs:
             raise ArgumentError(must("out", f"arrays for {', '.join(executable.outputs)}", f"one for {name!r}"))
-    return {
-        name: _checked(name, out[name], value, inputs) if name in out else aligned(_sizes(value), value.dtype)
-        for name, value in executable.outputs.items()
-    }
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in executable.outputs.items():
+        if name in out:
+            arrays[name] = _checked(name, out[name], value, inputs, arrays)
+        else:
+            arrays[name] = aligned(_sizes(value), value.dtype)
+    return arrays
 
 
-def _checked(name: str, array: np.ndarray, value: Value, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _checked(
+    name: str, array: np.ndarray, value: Value, inputs: Sequence[np.ndarray], others: Mapping[str, np.ndarray]
+) -> np.ndarray:
     """An array that an output can be written to."""
     label = f"out[{name!r}]"
     if not isinstance(array, np.ndarray) or array.dtype != value.dtype:
@@ -265,6 +278,9 @@ def _checked(name: str, array: np.ndarray, value: Value, inputs: Sequence[np.nda
         raise ArgumentError(must(label, "writable and C-contiguous", f"of strides {array.strides}"))
     if any(np.may_share_memory(array, other) for other in inputs):
         raise ArgumentError(must(label, "memory of its own", "memory that an input occupies"))
+    for other, taken in others.items():
+        if np.may_share_memory(array, taken):
+            raise ArgumentError(must(label, "memory of its own", f"memory that out[{other!r}] occupies"))
     return array
 
 

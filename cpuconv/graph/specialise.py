@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -72,35 +72,35 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     return made
 
 
-def bound_inputs(graph: Graph, stated: Sizes) -> dict[str, Value]:
-    """The inputs with their sizes, as far as the graph or `stated` knows them.
+def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") -> dict[str, Value]:
+    """The inputs with their sizes, as far as the graph or `stated` knows them; `argument` is what messages call that.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         A shape for an input that there is not, or one that does not fit what the graph states.
     """
+    if not isinstance(stated, Mapping):
+        raise ArgumentTypeError(must(argument, "a dict of shapes by input name", f"a {type(stated).__name__}"))
     for name in stated:
         if name not in graph.inputs:
-            raise ArgumentError(
-                must("input_shapes", f"shapes of inputs ({', '.join(graph.inputs)})", f"one of {name!r}")
-            )
+            raise ArgumentError(must(argument, f"shapes of inputs ({', '.join(graph.inputs)})", f"one of {name!r}"))
     symbols: dict[str, int] = {}
     for name in graph.inputs:
-        sizes = stated.get(name)
+        sizes, label = stated.get(name), f"{argument}[{name!r}]"
         if sizes is None:
             continue
-        if any(isinstance(size, bool) or not hasattr(size, "__index__") for size in sizes):
-            raise ArgumentTypeError(must(f"input_shapes[{name!r}]", "integers", tuple(sizes)))
+        if not isinstance(sizes, Iterable) or any(isinstance(n, bool) or not hasattr(n, "__index__") for n in sizes):
+            raise ArgumentTypeError(must(label, "a sequence of integers", repr(sizes)))
         shape = graph.value(name).shape
         shape = (None,) * len(sizes) if shape is None else shape
         form = f"a shape that fits {graph.value(name)}" + (f" where {symbols}" if symbols else "")
         if len(sizes) != len(shape):
-            raise ArgumentError(must(f"input_shapes[{name!r}]", form, tuple(sizes)))
+            raise ArgumentError(must(label, form, tuple(sizes)))
         for size, dim in zip(sizes, shape, strict=True):
             fits = size == dim if isinstance(dim, int) else symbols.setdefault(dim, size) == size if dim else True
             if not fits or size < 0:
-                raise ArgumentError(must(f"input_shapes[{name!r}]", form, tuple(sizes)))
+                raise ArgumentError(must(label, form, tuple(sizes)))
     return {name: _bound(graph.value(name), stated.get(name), symbols) for name in graph.inputs}
 
 

@@ -100,6 +100,7 @@ def folder() -> tuple[Path | None, bool]:
 
 
 Load = Callable[[bytes, str], Code]
+Compiled = tuple[bytes, str, Code]  # object code, symbol, function
 """From an object file's code and the name of its function to that function."""
 
 
@@ -137,8 +138,23 @@ class _Linkers:
 link_object: Load = _Linkers().load
 
 
+def _in_one_piece(call: Callable[[], Compiled]) -> Compiled:
+    """The result of a call that has room for a thousand frames of the interpreter in one piece.
+
+    CPython maps memory for frames in chunks of 16 KiB, and maps and unmaps the next one at every call that passes the
+    end of a chunk. Numba's passes sit on such an end for ten thousands of calls, up to half the time of a compilation.
+    A frame that asks for a large stack is given a large chunk, in which those of its callees lie.
+    """
+    return call()
+
+
+_in_one_piece.__code__ = _in_one_piece.__code__.replace(
+    co_stacksize=2**16
+)  # in words: a chunk of 1 MiB, half of it left
+
+
 def load_or_compile(
-    name: str, module: str, identity: str, compile_: Callable[[], tuple[bytes, str, Code]], load: Load = load_object
+    name: str, module: str, identity: str, compile_: Callable[[], Compiled], load: Load = load_object
 ) -> Code:
     """The kernel `name` of `module` specialised as `identity`.
 
@@ -149,14 +165,14 @@ def load_or_compile(
     with _lock:
         if place is None:
             Statistics.compiled += 1
-            return compile_()[2]
+            return _in_one_piece(compile_)[2]
         path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
         loaded = _load(path, load)
         if loaded is not None:
             return loaded
         if not writable:
             Statistics.compiled += 1
-            return compile_()[2]
+            return _in_one_piece(compile_)[2]
         from filelock import BaseFileLock, FileLock, Timeout  # costs 0.15 s to import, needed only to compile
 
         guard: BaseFileLock | None = None
@@ -168,7 +184,7 @@ def load_or_compile(
         try:
             loaded = _load(path, load)
             if loaded is None:
-                content, symbol, loaded = compile_()
+                content, symbol, loaded = _in_one_piece(compile_)
                 Statistics.compiled += 1
                 _store(path, content, symbol)
             return loaded

@@ -25,7 +25,7 @@ from numba import njit, types
 from cpuconv.runtime.cache import Code, load_or_compile
 from cpuconv.runtime.kernel import OPTIONS, compile_entry, inline
 from cpuconv.runtime.share import FIRST_WORKER, LINE, LINE_BYTES, MAIL, WORKERS, work
-from cpuconv.runtime.words import call_4, load, pause, put, store, swap_if, word
+from cpuconv.runtime.words import call_5, load, pause, put, store, swap_if, word
 
 IDLE, ASLEEP = 0, 2
 """What a mailbox says without a request. With one, it holds the address of the worker's line, plus a state:"""
@@ -35,6 +35,7 @@ THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(6)  # words of 
 BOARD = 1  # whose words are the mailbox and the board's address
 _WAIT, _WAKE = 128, 129  # operations of futex(2), within a process
 _ALL = 1 << 30
+_NO_TIMEOUT = 0  # which has to be said: else the system reads a time at whatever address a register holds
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # numbers of the system call
 
 IDLE_SECONDS = 100e-6  # that a thread looks at its mailbox before it sleeps
@@ -47,12 +48,12 @@ _PATIENCE, _GLANCE = 0.5, 1e-4  # seconds: for the threads to end with the proce
 def _sleep_while(board, place, value):
     """Sleep while the word at `place` is `value`."""
     while load(place) == value:
-        call_4(word(board, SYSCALL), word(board, FUTEX), place, _WAIT, value & 0xFFFFFFFF)
+        call_5(word(board, SYSCALL), word(board, FUTEX), place, _WAIT, value & 0xFFFFFFFF, _NO_TIMEOUT)
 
 
 @inline
 def _wake(board, place):
-    call_4(word(board, SYSCALL), word(board, FUTEX), place, _WAKE, _ALL)
+    call_5(word(board, SYSCALL), word(board, FUTEX), place, _WAKE, _ALL, _NO_TIMEOUT)
 
 
 @inline

@@ -110,9 +110,9 @@ def _by_address(builder: Any, given: list[Any]) -> Any:
 
 
 @intrinsic
-def call_4(typingctx: Any, address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The C function of four words at `address`."""
-    return _typed(5, _by_address)
+def call_5(typingctx: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    """The C function of five words at `address`."""
+    return _typed(6, _by_address)
 
 
 @intrinsic
