@@ -112,11 +112,13 @@ class Node:
 
     def reads(self, names: Mapping[str, str]) -> Node:
         """The node with inputs of other names, where `names` says so."""
-        return replace(self, inputs=tuple(names.get(name, name) for name in self.inputs))
+        inputs = tuple(names.get(name, name) for name in self.inputs)
+        return self if inputs == self.inputs else replace(self, inputs=inputs)
 
     def writes(self, names: Mapping[str, str]) -> Node:
         """The node with outputs of other names, where `names` says so."""
-        return replace(self, outputs=tuple(names.get(name, name) for name in self.outputs))
+        outputs = tuple(names.get(name, name) for name in self.outputs)
+        return self if outputs == self.outputs else replace(self, outputs=outputs)
 
     @property
     def label(self) -> str:
@@ -259,12 +261,12 @@ class Graph:
             if needed.intersection(node.outputs):
                 nodes.append(node)
                 needed.update(filter(None, node.inputs))
-        written = {name for node in nodes for name in node.outputs if name}
+        defined = {*self.inputs, *(name for node in nodes for name in node.outputs if name)}
         return replace(
             self,
             nodes=tuple(reversed(nodes)),
             constants={name: array for name, array in self.constants.items() if name in needed},
-            values={name: value for name, value in self.values.items() if name in {*self.inputs, *written}},
+            values={name: value for name, value in self.values.items() if name in defined},
         )
 
     # --- text --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ class Either(Pattern):
 
     patterns: tuple[Pattern, ...]
 
-    @property
+    @cached_property
     def roots(self) -> frozenset[str]:
         return frozenset().union(*(pattern.roots for pattern in self.patterns))
 
@@ -142,7 +143,7 @@ class Applied(Pattern):
     operands: tuple[Pattern, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def roots(self) -> frozenset[str]:
         return frozenset({self.op})
 
