@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from cpuconv.api import clear_cache, compile, conv2d, explain, plan, set_cache_limit, tune_in_background
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
 from cpuconv.graph.model import Model
@@ -9,6 +11,9 @@ from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.reorder import reorder
 from cpuconv.runtime.threads import get_num_threads, set_num_threads
+
+if TYPE_CHECKING:
+    from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
 
 __version__ = "0.1.0"
 
@@ -18,8 +23,10 @@ __all__ = [
     "ConvProblem",
     "CpuconvError",
     "CpuconvWarning",
+    "InferenceSession",
     "Model",
     "Plan",
+    "SessionOptions",
     "SourceError",
     "WorkspaceError",
     "clear_cache",
@@ -33,3 +40,12 @@ __all__ = [
     "set_num_threads",
     "tune_in_background",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs need, imported when it is asked for."""
+    if name in ("InferenceSession", "SessionOptions"):
+        from cpuconv.integrations import inference_session
+
+        return getattr(inference_session, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ from cpuconv.choice import explain as explaining
 from cpuconv.choice.model import AUTO, Limits, check_options
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph import passes
+from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model, Rewriting
 from cpuconv.graph.onnx_reader import read
@@ -203,7 +204,7 @@ def conv2d(
 
 
 def compile(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto | Graph,
     *,
     threads: int | None = None,
     strategy: str = "cached",
@@ -216,8 +217,8 @@ def compile(
 
     Parameters
     ----------
-    source : path, bytes or onnx.ModelProto
-        An ONNX model, opset 7 or newer.
+    source : path, bytes, onnx.ModelProto or Graph
+        An ONNX model, opset 7 or newer; or what has been read from one.
     threads : int or None
         Most threads of a run. None: `get_num_threads()`.
     strategy : "heuristic", "cached" or "profile"
@@ -254,7 +255,8 @@ def compile(
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
     target = Target(current(), check_threads(threads), strategy, Limits(accuracy), tuner_for(strategy))
     shapes = {} if input_shapes is None else input_shapes
-    return Model(read(source), target, shapes, Rewriting(strict, tuple(skip_passes)))
+    graph = source if isinstance(source, Graph) else read(source)
+    return Model(graph, target, shapes, Rewriting(strict, tuple(skip_passes)))
 
 
 def clear_cache() -> None:

@@ -1,6 +1,7 @@
-"""ONNX models read into graphs, every operator in one form: that of the newest opset. The only file that imports onnx.
+"""ONNX models read into graphs, every operator in one form: that of the newest opset.
 
-What older opsets wrote otherwise, `cpuconv.graph.adapters` brings to that form.
+What older opsets wrote otherwise, `cpuconv.graph.adapters` brings to that form. Nothing else
+that a network needs imports onnx.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,28 @@ _DOMAIN = ("", "ai.onnx")
 _UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they do not know
 
 
+@dataclass(frozen=True)
+class Metadata:
+    """What a model says about itself; empty where it says nothing.
+
+    Attributes
+    ----------
+    producer_name, graph_name, graph_description, domain, description : str
+    version : int
+        The largest of 64 bits where the model states none.
+    custom_metadata_map : dict[str, str]
+        What its author added.
+    """
+
+    producer_name: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    domain: str = ""
+    description: str = ""
+    version: int = 2**63 - 1
+    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+
+
 def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
     """A model as a graph, shapes as the model states them.
 
@@ -42,6 +66,11 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
     SourceError
         It cannot be read, is no network of tensors, or is wrong in itself.
     """
+    return read_with_metadata(source)[0]
+
+
+def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[Graph, Metadata]:
+    """A model as a graph, and what it says about itself; as `read`."""
     try:
         import onnx.inliner
     except ImportError as error:
@@ -49,6 +78,7 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
     model, folder, name = _load(source)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
+    metadata = _metadata(model)
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
@@ -56,7 +86,7 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
             raise SourceError(f"{name}: the model's own functions cannot be inlined: {error}") from error
     try:
         opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
-        return _Reader(model.graph, opsets, folder, name).graph()
+        return _Reader(model.graph, opsets, folder, name).graph(), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
     except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
@@ -86,6 +116,16 @@ def _load(source: object) -> tuple[onnx.ModelProto, Path | None, str]:
     except DecodeError as error:
         raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}") from error
     return model, folder, name
+
+
+def _metadata(model: onnx.ModelProto) -> Metadata:
+    stated = {entry.key: entry.value for entry in model.metadata_props}
+    version = {"version": model.model_version} if model.HasField("model_version") else {}
+    graph = model.graph
+    return Metadata(
+        model.producer_name, graph.name, graph.doc_string, model.domain, model.doc_string, **version,
+        custom_metadata_map=stated,
+    )  # fmt: skip
 
 
 # --- from protocol buffers to the graph -----------------------------------------------------------------------------

@@ -1,0 +1,195 @@
+"""Arrays bound to the inputs and outputs of a session before it runs, as ONNX Runtime's `IOBinding` has them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.model import Port
+from cpuconv.integrations.element_types import dtype_of, number_of, text_of
+
+
+class OrtValue:
+    """A tensor in CPU memory: the part of ONNX Runtime's class of this name that such tensors have."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    @classmethod
+    def ortvalue_from_numpy(cls, array: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+        """A tensor on the memory of an array."""
+        _check_device(device_type)
+        if not isinstance(array, np.ndarray):
+            raise ArgumentTypeError(must("array", "a NumPy array", f"a {type(array).__name__}"))
+        return cls(np.ascontiguousarray(array).reshape(array.shape))
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        """A tensor whose elements are not set."""
+        _check_device(device_type)
+        return cls(np.empty(tuple(shape), dtype_of(element_type)))
+
+    def numpy(self) -> np.ndarray:
+        """The elements, on the tensor's memory."""
+        return self._array
+
+    def update_inplace(self, array: np.ndarray) -> None:
+        """Write elements of the same shape and dtype."""
+        if (array.shape, array.dtype) != (self._array.shape, self._array.dtype):
+            own = f"of shape {self._array.shape} and dtype {self._array.dtype}"
+            raise ArgumentError(must("array", own, f"{array.shape}, {array.dtype}"))
+        self._array[...] = array
+
+    def shape(self) -> list[int]:
+        """Sizes."""
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """As in ``tensor(float)``."""
+        return text_of(self._array.dtype)
+
+    def element_type(self) -> int:
+        """ONNX's number of the type."""
+        return number_of(self._array.dtype)
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return self._array.ctypes.data
+
+    def tensor_size_in_bytes(self) -> int:
+        """Bytes of all elements."""
+        return self._array.nbytes
+
+    def device_name(self) -> str:
+        """Where it lies: ``cpu``."""
+        return "cpu"
+
+    def has_value(self) -> bool:
+        """Whether it is a tensor: always."""
+        return True
+
+    is_tensor = has_value
+
+
+class IOBinding:
+    """Arrays for the inputs and outputs of a session; made by `InferenceSession.io_binding`.
+
+    What is bound by its address must live until the binding is cleared.
+    """
+
+    def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+        self._inputs = [port.name for port in inputs]
+        self._outputs = [port.name for port in outputs]
+        self.feed: dict[str, Any] = {}
+        self.wanted: dict[str, np.ndarray | None] = {}
+        self.results: list[np.ndarray] = []
+        self._kept: dict[str, Any] = {}  # what others own the memory of
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Take an input from an array: what it holds when the session runs."""
+        self.feed[_known("name", name, self._inputs)] = arr_on_cpu
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Take an input from memory at an address."""
+        _check_device(device_type)
+        self.feed[_known("name", name, self._inputs)] = _at(buffer_ptr, shape, element_type)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        """Take an input from an `OrtValue`, of ours or of ONNX Runtime."""
+        self.bind_cpu_input(name, view(ortvalue))
+        self._kept[name] = ortvalue
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Ask for an output: in memory at an address, or in new memory.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such output, the device is another, or an address comes without type or shape.
+        """
+        _check_device(device_type)
+        _known("name", name, self._outputs)
+        if buffer_ptr is None:
+            self.wanted[name] = None
+        elif element_type is None or shape is None:
+            raise ArgumentError(must("element_type", "given with a shape where memory is", "left out"))
+        else:
+            self.wanted[name] = _at(buffer_ptr, shape, element_type)
+
+    def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+        """Have an output written to an `OrtValue`, of ours or of ONNX Runtime."""
+        self.wanted[_known("name", name, self._outputs)] = view(ortvalue)
+        self._kept[name] = ortvalue
+
+    def get_outputs(self) -> list[OrtValue]:
+        """What the last run wrote, in the order in which outputs were bound."""
+        return [OrtValue(array) for array in self.results]
+
+    def copy_outputs_to_cpu(self) -> list[np.ndarray]:
+        """Copies of what the last run wrote, in the order in which outputs were bound."""
+        return [array.copy() for array in self.results]
+
+    def clear_binding_inputs(self) -> None:
+        """Let go of all inputs."""
+        self._forget(self.feed)
+
+    def clear_binding_outputs(self) -> None:
+        """Let go of all outputs."""
+        self._forget(self.wanted)
+        self.results = []
+
+    def synchronize_inputs(self) -> None:
+        """Nothing: inputs are in CPU memory."""
+
+    synchronize_outputs = synchronize_inputs
+
+    def _forget(self, bound: dict[str, Any]) -> None:
+        for name in bound:
+            self._kept.pop(name, None)
+        bound.clear()
+
+
+def view(ortvalue: Any) -> np.ndarray:
+    """The memory of an `OrtValue`, of ours or of ONNX Runtime, as an array."""
+    if isinstance(ortvalue, OrtValue):
+        return ortvalue.numpy()
+    try:
+        _check_device(ortvalue.device_name())
+        return _at(ortvalue.data_ptr(), ortvalue.shape(), ortvalue.data_type())
+    except AttributeError as error:
+        raise ArgumentTypeError(must("ortvalue", "an OrtValue", f"a {type(ortvalue).__name__}")) from error
+
+
+def _at(address: int, shape: Sequence[int], element_type: Any) -> np.ndarray:
+    """An array on memory that others own."""
+    dtype, sizes = dtype_of(element_type), tuple(int(size) for size in shape)
+    memory = (ctypes.c_byte * (math.prod(sizes) * dtype.itemsize)).from_address(address)
+    return np.ndarray(sizes, dtype, memory)  # type: ignore[arg-type]  # a buffer
+
+
+def _check_device(device_type: str) -> None:
+    if device_type.lower() != "cpu":
+        raise ArgumentError(must("device_type", "'cpu'", repr(device_type)))
+
+
+def _known(argument: str, name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ArgumentError(must(argument, f"one of {', '.join(names)}", repr(name)))
+    return name

@@ -1,0 +1,253 @@
+"""ONNX Runtime's client interface over a network: programs that call it run unchanged.
+
+The interface is that of `onnxruntime.InferenceSession` (onnxruntime/python/onnxruntime_inference_collection.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.model import Port
+from cpuconv.graph.onnx_reader import Metadata, read_with_metadata
+from cpuconv.integrations.binding import IOBinding, OrtValue, view
+from cpuconv.integrations.element_types import text_of
+from cpuconv.integrations.steering import ready
+from cpuconv.runtime.threads import maximum_threads
+
+_PROVIDER = "CPUExecutionProvider"
+
+
+class SessionOptions:
+    """What a session is made with; any attribute may be set, and those that ONNX Runtime has are there.
+
+    Attributes
+    ----------
+    intra_op_num_threads : int
+        Most threads of a run; 0: `get_num_threads()`; more than there are cores: as many as there are.
+
+    Notes
+    -----
+    The other attributes of ONNX Runtime's are kept and have no effect.
+    """
+
+    def __init__(self) -> None:
+        self.intra_op_num_threads = 0
+        self.inter_op_num_threads = 0
+        self.graph_optimization_level: Any = 99
+        self.execution_mode: Any = 0
+        self.execution_order: Any = 0
+        self.enable_cpu_mem_arena = self.enable_mem_pattern = self.enable_mem_reuse = True
+        self.use_per_session_threads = True
+        self.enable_profiling = self.use_deterministic_compute = False
+        self.log_severity_level, self.log_verbosity_level, self.logid = -1, 0, ""
+        self.optimized_model_filepath, self.profile_file_prefix = "", "onnxruntime_profile_"
+        self.free_dimensions: dict[str, int] = {}
+        self._entries: dict[str, str] = {}
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """State the size that a symbol of the model's inputs stands for."""
+        self.free_dimensions[name] = size
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Keep an entry; none has an effect."""
+        self._entries[key] = value
+
+    def get_session_config_entry(self, key: str) -> str:
+        """An entry that was added."""
+        if key not in self._entries:
+            raise ArgumentError(must("key", "one of an entry that was added", repr(key)))
+        return self._entries[key]
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a session.
+
+    Attributes
+    ----------
+    name : str
+    shape : list of (int, str or None)
+        Sizes; a symbol, or None, where the model leaves one open.
+    type : str
+        As in ``tensor(float)``.
+    """
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+
+class InferenceSession:
+    """A network behind the interface of `onnxruntime.InferenceSession`.
+
+    Parameters
+    ----------
+    path_or_bytes : path or bytes
+        An ONNX model.
+    sess_options : SessionOptions or None
+        Ours or ONNX Runtime's. `intra_op_num_threads` counts; sizes for symbols count where they can be read, which
+        ONNX Runtime's object does not allow.
+    providers, provider_options, **ignored
+        Taken for the interface's sake: everything runs on the CPU.
+
+    Raises
+    ------
+    ArgumentTypeError
+        The source is neither a path nor bytes.
+    SourceError
+        The model cannot be read.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **ignored: Any,
+    ) -> None:
+        self._options = SessionOptions() if sess_options is None else sess_options
+        graph, self._metadata = read_with_metadata(path_or_bytes)
+        graph = _with_sizes(graph, getattr(self._options, "free_dimensions", {}))
+        wanted = getattr(self._options, "intra_op_num_threads", 0)
+        self._model = ready(graph, threads=min(wanted, maximum_threads()) if wanted > 0 else None)
+        self._dtypes = {port.name: port.dtype for port in self._model.inputs}
+        self._names = [port.name for port in self._model.outputs]
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """Run the network.
+
+        Parameters
+        ----------
+        output_names : sequence of str, or None
+            Outputs to give, in order; None, or none at all: all of them.
+        input_feed : mapping of str to array
+            An array for each input, of its shape and dtype; a list is made one of that dtype.
+        run_options : any
+            Without effect.
+
+        Raises
+        ------
+        ValueError
+            An input is missing.
+        ArgumentError, ArgumentTypeError
+            A name, rank, size or dtype is wrong; the message says which.
+        """
+        names = self._asked(output_names)
+        results = self._model.run(self._fed(input_feed))
+        return [results[name] for name in names]
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
+    ) -> list[OrtValue]:
+        """Run the network on `OrtValue` objects; results are such objects too."""
+        return [OrtValue(array) for array in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def io_binding(self) -> IOBinding:
+        """An object to bind arrays to inputs and outputs with, for `run_with_iobinding`."""
+        return IOBinding(self._model.inputs, self._model.outputs)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Run the network on bound inputs, and write the outputs that were asked for.
+
+        Raises
+        ------
+        ValueError
+            An input or every output is missing.
+        ArgumentError, ArgumentTypeError
+            A rank, size or dtype is wrong; the message says which.
+        """
+        wanted = iobinding.wanted
+        if not wanted:
+            raise ArgumentError(must("iobinding", "a binding with outputs", "one without"))
+        out = {name: array for name, array in wanted.items() if array is not None}
+        results = self._model.run(self._fed(iobinding.feed), out)
+        iobinding.results = [results[name] for name in wanted]
+
+    def _asked(self, names: Sequence[str] | None) -> Sequence[str]:
+        """The outputs that a call wants."""
+        if isinstance(names, str):
+            raise ArgumentTypeError(must("output_names", "a list of names or None", repr(names)))
+        for name in names or ():
+            if name not in self._names:
+                raise ArgumentError(must("output_names", f"names among {', '.join(self._names)}", repr(name)))
+        return names or self._names
+
+    def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """A feed with every input, as arrays."""
+        missing = [name for name in self._dtypes if name not in feed]
+        if missing:
+            raise ArgumentError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
+        return {name: self._array(name, given) for name, given in feed.items()}
+
+    def _array(self, name: str, given: Any) -> Any:
+        """A list as an array of the input's dtype, an `OrtValue` as its memory, all else as it is."""
+        if isinstance(given, (list, tuple)):
+            try:
+                return np.asarray(given, self._dtypes.get(name))
+            except (TypeError, ValueError) as error:
+                raise ArgumentTypeError(must(f"feed[{name!r}]", "an array of numbers", error)) from error
+        return view(given) if hasattr(given, "data_ptr") and hasattr(given, "device_name") else given
+
+    # --- what a session is ------------------------------------------------------------------------------------------
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Name, shape and type of each input."""
+        return [_described(port) for port in self._model.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Name, shape and type of each output."""
+        return [_described(port) for port in self._model.outputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Constants that a feed may replace: none."""
+        return []
+
+    def get_modelmeta(self) -> Metadata:
+        """What the model says about itself."""
+        return self._metadata
+
+    def get_session_options(self) -> Any:
+        """The options that the session was made with."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """What runs the network: the CPU."""
+        return [_PROVIDER]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Options of what runs the network: none."""
+        return {_PROVIDER: {}}
+
+    def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
+        """Nothing: everything runs on the CPU."""
+
+    def disable_fallback(self) -> None:
+        """Nothing: there is nothing to fall back to."""
+
+    enable_fallback = disable_fallback
+
+
+def _described(port: Port) -> NodeArg:
+    return NodeArg(port.name, list(port.shape or ()), text_of(port.dtype))
+
+
+def _with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with sizes in the place of symbols."""
+
+    def sized(value: Value) -> Value:
+        shape = value.shape and tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape)
+        return replace(value, shape=shape)
+
+    return replace(graph, values={name: sized(value) for name, value in graph.values.items()}) if sizes else graph
