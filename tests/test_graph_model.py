@@ -213,3 +213,16 @@ def test_profile_times_each_operator():
     assert told.seconds > 0 and "whole run" in str(told)
     with pytest.raises(ArgumentError, match="runs"):
         made.profile({"x": _x(1, 3, 4, 8)}, runs=0)
+
+
+def test_a_constant_that_a_rewrite_uncovers_is_not_looked_at_in_place():
+    model = parse(
+        """g (float[2,3] x) => (float[3,2] y) <float[2,3] c = {1, 2, 3, 4, 5, 6}> {
+            like = CastLike(c, x)
+            turned = Transpose(like)
+            other = Transpose(x)
+            y = Sub(turned, other)
+        }"""
+    )
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(cpuconv.compile(model)(x), np.ones((3, 2), np.float32))

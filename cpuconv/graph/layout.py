@@ -74,7 +74,8 @@ def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
     values = graph.operands(node)
     if op is None or op.offers is None or not _filled(values):
         return [None]
-    return list(op.offers(node, values, target)) or [None]
+    fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
+    return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
 
 
 def _filled(values: Sequence[Value | None]) -> bool:
