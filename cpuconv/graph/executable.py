@@ -110,6 +110,7 @@ class Executable:
             name: laid.graph.constants[value] for name, value in laid.outputs.items() if value in laid.graph.constants
         }
         self._segments = self._record()
+        self._check_addresses()
         self.constant_bytes = sum(array.nbytes for array in self._constants.arrays.values())
         self._graph = None  # type: ignore[assignment]  # raw weights are not kept beside packed ones
         self._constants.sealed()
@@ -181,6 +182,15 @@ class Executable:
         if steps or not segments:
             segments.append(Recording(steps, self.target.threads))
         return segments
+
+    def _check_addresses(self) -> None:
+        """See that every address has a base that a run knows: any other would be read at a place of no meaning."""
+        known = {ARENA, WORKSPACE, *self._constants.arrays}
+        known |= {f"input {at}" for at in range(len(self._inputs))}
+        known |= {f"output {at}" for at in range(len(self._outputs))}
+        for segment in self._segments:
+            if isinstance(segment, Recording) and segment.bases - known:
+                raise RuntimeError(f"addresses without a base: {', '.join(sorted(segment.bases - known))}")
 
     def _host(self, node: Node) -> _Host:
         operands = [
