@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import onnx
+import processes
 import pytest
 from graphs import parse
 
@@ -194,7 +192,7 @@ def test_sizes_for_symbols(model):
 
 def test_import_takes_none_of_it():
     code = "import sys, cpuconv; print([n for n in sys.modules if n == 'onnx' or 'integrations' in n])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert processes.run("-c", code).stdout.strip() == "[]"
 
 
 # --- other people's programs -----------------------------------------------------------------------------------------
