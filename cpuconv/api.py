@@ -17,8 +17,9 @@ from cpuconv.errors import ArgumentError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.model import Model, Rewriting
+from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.prepared import Rewriting
 from cpuconv.isa import current
 from cpuconv.layer import Layer
 from cpuconv.options import Options, tuner_for

@@ -73,29 +73,6 @@ def test_replaced_nodes_give_an_equal_graph():
     np.testing.assert_array_equal(interpret(specialise(after), feed)["y"], interpret(specialise(before), feed)["y"])
 
 
-@pytest.mark.parametrize(
-    ("made", "left"),
-    [
-        (graph(node("Identity", "x", "a"), node("Relu", "a", "y")), ["y = Relu(x)"]),
-        (graph(node("Relu", "x", "a"), node("Identity", "a", "y")), ["y = Relu(x)"]),
-        (
-            graph(node("Relu", "x", "a"), node("Identity", "a", "y"), node("Neg", "a", "z"), outputs="y z"),
-            ["y = Relu(x)", "z = Neg(y)"],
-        ),
-        (graph(node("Identity", "x", "y")), ["y = Identity(x)"]),
-        (
-            graph(node("Relu", "x", "a"), node("Identity", "a", "y"), outputs="a y"),
-            ["a = Relu(x)", "y = Identity(a)"],
-        ),
-    ],
-)
-def test_a_bypassed_copy_leaves_the_names_of_inputs_and_outputs(made, left):
-    (copy,) = (each for each in made.nodes if each.op == "Identity")
-    after = made.bypassed(copy)
-    assert list(map(str, after.nodes)) == left
-    assert (after.inputs, after.outputs) == (made.inputs, made.outputs)
-
-
 def test_text():
     made = specialise(
         graph(node("Reshape", "x shape", "a"), node("LeakyRelu", "a", "y"), shape=np.array([3, -1]), unused=np.zeros(9))

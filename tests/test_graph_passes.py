@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from graph_expressions import Expression, feed, graph, op
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from graph_layers import W, array, conv, hard, layer, normalized, same
 
 from cpuconv.errors import ArgumentError
 from cpuconv.graph import passes
-from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import NAMES, PASSES
 
 RUN = dict(PASSES)
-
-
-def array(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
-
-
-def same(before: Graph, after: Graph, limit: float = 2e-6) -> None:
-    """See that outputs are what they were, computed in float64 of random inputs, and that shapes are known."""
-    rng = np.random.default_rng(1)
-    fed = {name: before.value(name) for name in before.inputs}
-    arrays = {name: rng.normal(0, 2, value.shape).astype(value.dtype) for name, value in fed.items()}
-    assert (after.inputs, after.outputs) == (before.inputs, before.outputs)
-    assert all(after.value(name).concrete for node in after.nodes for name in (*node.inputs, *node.outputs) if name)
-    expected, got = interpret(before, arrays, wide=True), interpret(after, arrays, wide=True)
-    for name in before.outputs:
-        assert after.value(name) == before.value(name)
-        scale = max(1.0, np.abs(expected[name]).max(initial=0))
-        np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=limit * scale)
 
 
 def kinds(made: Graph) -> str:
@@ -45,27 +23,7 @@ def kinds(made: Graph) -> str:
 
 x, y = feed(2, 6, 5, 4), feed(2, 6, 5, 4)
 rows = feed(2, 3, 8)
-W, V = array(7, 6, 3, 3), array(4, 7, 1, 1)
-
-
-def conv(value: Expression, weight: np.ndarray = W, bias: object = None, **attributes: object) -> Expression:
-    return op.Conv(value, weight, bias, **{"pads": [1, 1, 1, 1] if weight.shape[2] == 3 else None, **attributes})
-
-
-def normalized(value: Expression, channels: int, seed: int = 1) -> Expression:
-    scale, bias, mean, variance = (array(channels, seed=seed + at) for at in range(4))
-    return op.BatchNormalization(value, scale, bias, mean, variance)
-
-
-def layer(value: Expression, power: bool = True, axes: list[int] | None = None) -> Expression:
-    """Mean 0 and variance 1, as exporters write it."""
-    apart = value - op.ReduceMean(value, axes or [-1])
-    square = apart**2.0 if power else apart * apart
-    return apart / op.Sqrt(op.ReduceMean(square, axes or [-1]) + 1e-5)
-
-
-def hard(value: Expression) -> Expression:
-    return op.Clip(value + 3.0, 0.0, 6.0)
+V = array(4, 7, 1, 1)
 
 
 def twice(value: Expression) -> Expression:
@@ -362,80 +320,3 @@ def test_nothing_is_said_of_constants_that_are_equal():
 def test_a_rewrite_that_there_is_not():
     with pytest.raises(ArgumentError, match=r"'skip' must be names of rewrites \(noops, .*\), not 'nothing'"):
         passes.apply(graph(op.Relu(x)), ["nothing"])
-
-
-# --- networks -------------------------------------------------------------------------------------------------------
-
-
-def _layers(draw: st.DrawFn) -> Graph:
-    """A network of random layers, each of one or two of the values so far."""
-    values = [feed(2, 4, 6, 6), feed(2, 4, 6, 6)]
-    steps = {
-        "conv": lambda a, b, k: conv(a, array(4, 4, 3, 3, seed=k) - 1),
-        "depthwise": lambda a, b, k: conv(a, array(4, 1, 3, 3, seed=k) - 1, array(4), group=4),
-        "pointwise": lambda a, b, k: op.Conv(a, array(4, 4, 1, 1, seed=k) - 1),
-        "padded": lambda a, b, k: conv(op.Pad(a, [0, 0, 1, 1, 0, 0, 1, 1]), array(4, 4, 3, 3, seed=k) - 1, pads=None),
-        "normal": lambda a, b, k: normalized(a, 4, seed=k),
-        "scale": lambda a, b, k: a * array(4, 1, 1, seed=k),
-        "shift": lambda a, b, k: a + array(4, 1, 1, seed=k),
-        "add": lambda a, b, k: a + b,
-        "sum": lambda a, b, k: op.Sum(a, b),
-        "relu": lambda a, b, k: op.Relu(a),
-        "silu": lambda a, b, k: a * op.Sigmoid(a),
-        "hard": lambda a, b, k: a * hard(a) / 6.0,
-        "hard sigmoid": lambda a, b, k: op.HardSigmoid(a),
-        "squeeze": lambda a, b, k: a * op.Sigmoid(op.Conv(op.ReduceMean(b, [2, 3]), array(4, 4, 1, 1, seed=k))),
-        "shuffle": lambda a, b, k: op.Reshape(
-            op.Transpose(op.Reshape(a, [2, 2, 2, 6, 6]), perm=[0, 2, 1, 3, 4]), [2, 4, 6, 6]
-        ),
-        "linear": lambda a, b, k: op.MatMul(a, array(6, 6, seed=k) - 1),
-        "concat": lambda a, b, k: op.Conv(op.Concat(a, op.Concat(b, a, axis=1), axis=1), array(4, 12, 1, 1) - 1),
-        "copy": lambda a, b, k: op.Identity(a),
-    }
-    for seed in range(draw(st.integers(1, 12))):
-        step = steps[draw(st.sampled_from(sorted(steps)))]
-        a, b = (values[-1 - draw(st.integers(0, min(2, len(values) - 1)))] for _ in range(2))
-        values.append(step(a, b, seed))
-    others = draw(st.lists(st.sampled_from(values[2:]), max_size=1))
-    return graph(*dict.fromkeys([values[-1], *others]))
-
-
-@settings(max_examples=60, deadline=None)
-@given(before=st.composite(_layers)(), left_out=st.lists(st.sampled_from(NAMES), max_size=1))
-def test_networks_of_random_layers(before, left_out):
-    made, _ = passes.apply(before, left_out)
-    same(before, made, 1e-5)
-
-
-# What networks are made of afterwards.
-NETWORKS: dict[str, dict[str, int]] = {
-    "bvlc_alexnet": {"Conv": 5, "LRN": 2, "MaxPool": 3, "Reshape": 1, "Linear": 3, "Softmax": 1},
-    "densenet121": {"Conv": 121, "MaxPool": 1, "AveragePool": 3, "Concat": 58, "GlobalAveragePool": 1},
-    "inception_v2": {
-        **{"Conv": 69, "MaxPool": 5, "AveragePool": 7, "Concat": 10},
-        **{"GlobalAveragePool": 1, "Reshape": 1, "Linear": 1, "Softmax": 1},
-    },
-    "resnet50": {"Conv": 53, "MaxPool": 1, "GlobalAveragePool": 1, "Reshape": 1, "Linear": 1, "Softmax": 1},
-    "squeezenet": {"Conv": 26, "MaxPool": 3, "Concat": 8, "GlobalAveragePool": 1, "Reshape": 2, "Softmax": 1},
-}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks_of_the_onnx_package(name):
-    onnx = pytest.importorskip("onnx")
-    from graphs import made as specialised
-
-    folder = Path(onnx.__file__).parent / "backend/test/data/light"
-    before = specialised(folder / f"light_{name}.onnx")
-    made, _ = passes.apply(before, ["common"])  # every weight is the same number there
-    again, notes = passes.apply(made, ["common"])
-    assert again is made and not notes
-    counts = Counter(node.op for node in made.nodes)
-    assert {op: count for op, count in counts.items() if op not in ("Elementwise", "Mul", "Add", "Relu")} == NETWORKS[
-        name
-    ]
-    if name == "resnet50":
-        epilogues = Counter(
-            (node["activation"], len(node.inputs)) for node in made.nodes if node.op in ("Conv", "Linear")
-        )
-        assert epilogues == {(("relu",), 3): 33, (("relu",), 4): 16, (None, 3): 5}

@@ -190,6 +190,14 @@ def test_sizes_for_symbols(model):
         session.run(None, {"x": X[:1], "b": B})
 
 
+def test_entries_of_options_are_kept():
+    options = cpuconv.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    with pytest.raises(ArgumentError, match="'key' must be one of an entry that was added, not 'other'"):
+        options.get_session_config_entry("other")
+
+
 def test_import_takes_none_of_it():
     code = "import sys, cpuconv; print([n for n in sys.modules if n == 'onnx' or 'integrations' in n])"
     assert processes.run("-c", code).stdout.strip() == "[]"

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, must
-from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.onnx_reader import read
-from cpuconv.graph.specialise import bound_inputs, specialise
-from cpuconv.graph.tail import cut
+from cpuconv.graph.prepared import Rewriting, prepared
+from cpuconv.graph.specialise import bound_inputs
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sources import Entry
+from cpuconv.problem.sources import Entry, merged
 
 
 def asked(
@@ -46,15 +45,12 @@ def asked(
         The model cannot be read, or sizes stay open.
     """
     graph = read(source)
-    entries: dict[tuple[ConvProblem, str], Entry] = {}
+    entries = []
     for batch in batches or (None,):
         name = graph.name if batch is None else f"{graph.name}, batch {batch}"
-        for problem, label in _problems(graph, threads, with_batch(graph, batch, inputs or {})):
-            known = entries.get((problem, name))
-            entries[problem, name] = (
-                Entry(problem, label, 1, name) if known is None else known._replace(count=known.count + 1)
-            )
-    return list(entries.values())
+        found = _problems(graph, threads, with_batch(graph, batch, inputs or {}))
+        entries += [Entry(problem, label, 1, name) for problem, label in found]
+    return merged(entries)
 
 
 def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
@@ -77,8 +73,8 @@ def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[in
 
 
 def _problems(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
-    rewritten, _ = passes.apply(cut(specialise(graph, shapes)).head)
-    laid = lay_out(rewritten, Target(current(), threads, "heuristic", Limits()))
+    head = prepared(graph, shapes, Rewriting()).graph
+    laid = lay_out(head, Target(current(), threads, "heuristic", Limits()))
     for node in laid.nodes:
         problem = getattr(node.offer.detail, "problem", None) if node.offer is not None else None
         if problem is not None:

@@ -237,22 +237,6 @@ class Graph:
             values={**self.values, **(values or {})},
         )
 
-    def bypassed(self, node: Node) -> Graph:
-        """The graph without a node whose only output equals its first input.
-
-        The names of the graph's inputs and outputs stay: where both ends of the node are such names, so does the node.
-        """
-        source, copy = node.inputs[0], node.outputs[0]
-        rest = [other for other in self.nodes if other is not node]
-        if copy not in self.outputs:
-            return replace(self, nodes=tuple(other.reads({copy: source}) for other in rest))
-        producer = self.producer(source)
-        if producer is None or source in self.outputs:
-            return self
-        renamed = {source: copy}
-        nodes = (other.writes(renamed) if other is producer else other.reads(renamed) for other in rest)
-        return replace(self, nodes=tuple(nodes))
-
     def live(self) -> Graph:
         """The graph without nodes, constants and values that no output depends on."""
         needed = {*self.outputs}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
-from cpuconv.graph import passes
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
 from cpuconv.graph.interpret import interpret
@@ -18,10 +17,9 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
-from cpuconv.graph.passes import Note
+from cpuconv.graph.prepared import Rewriting, prepared
 from cpuconv.graph.profile import Profile, profile
-from cpuconv.graph.specialise import bound_inputs, specialise
-from cpuconv.graph.tail import cut
+from cpuconv.graph.specialise import bound_inputs
 from cpuconv.memory.remembered import Remembered, default_limit
 from cpuconv.problem.arrays import as_float32_view
 from cpuconv.solvers.shared.base import aligned
@@ -222,7 +220,7 @@ class Model:
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
         order = self._graph.outputs
-        graph, notes, tail = rewritten(self._graph, named, self._options)
+        graph, notes, tail = prepared(self._graph, named, self._options)
         laid = lay_out(graph, self._target)
         executable = Executable(laid, self._target, self._packed)
         if all(value.concrete for value in self._known.values()):
@@ -292,14 +290,6 @@ def _checked(
 
 
 @dataclass(frozen=True)
-class Rewriting:
-    """What decides how a graph is rewritten."""
-
-    strict: bool = False
-    skip_passes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class _Made:
     """A program, how it came about, and what references compute behind it; the names of all outputs."""
 
@@ -313,11 +303,3 @@ class _Made:
         assert self.tail is not None
         results = interpret(self.tail, {name: arrays[name] for name in self.tail.inputs})
         return {name: np.array(results[name], order="C") if name in results else arrays[name] for name in self.outputs}
-
-
-def rewritten(
-    graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting
-) -> tuple[Graph, list[Note], Graph | None]:
-    """The graph for inputs of these shapes, after all passes, what they did, and what runs behind it."""
-    head, tail = cut(specialise(graph, shapes, strict=options.strict))
-    return *passes.apply(head, options.skip_passes), tail

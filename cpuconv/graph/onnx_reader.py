@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.adapters import REPLACED, adapted
+from cpuconv.graph.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import OWN, TABLE
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 OLDEST = 6  # what PyTorch wrote first; opset 7 is where operators began to broadcast as NumPy does
 _KNOWN = (TABLE.keys() - OWN) | set(REPLACED)
 _DOMAIN = ("", "ai.onnx")
-_UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they do not know
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class _Reader:
                 raise SourceError(f"the constant {tensor.name!r} is defined twice.")
             self.constants[tensor.name] = self.array(tensor)
         for info in (*self.proto.value_info, *self.proto.output, *self.proto.input):
-            self.values[info.name] = _value(info)
+            self.values[info.name] = value_of(info)
         inputs = [info.name for info in self.proto.input if info.name not in self.constants]
         for name in inputs:
             if self.values[name].dtype is None:
@@ -199,13 +199,13 @@ class _Reader:
         if domain not in self.opsets or not onnx.defs.has(proto.op_type, domain):
             of = f" of domain {domain!r}" if domain else ""
             raise SourceError(f"{proto.op_type} node {origin!r}: there is no operator {proto.op_type!r}{of}.")
-        outer = [name for attribute in proto.attribute for name in _captured(attribute)]
+        outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         branches = {}
         if proto.op_type == "If":
             for attribute in proto.attribute:
                 reader = _Reader(attribute.g, self.opsets, self.folder, self.name)
-                branches[attribute.name] = reader.graph(tuple(dict.fromkeys(_captured(attribute))))
+                branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
         meaning = Foreign(proto.SerializeToString(), self.opsets, inputs)
         return Node(proto.op_type, inputs, tuple(proto.output), branches, origin, meaning)
 
@@ -308,7 +308,7 @@ class _Reader:
 
     def dtype(self, number: int) -> np.dtype | None:
         """NumPy's type for ONNX's; None where there is none for numbers."""
-        return _dtype(number)
+        return dtype_of(number)
 
 
 def _constant(value: object) -> np.ndarray:
@@ -316,30 +316,6 @@ def _constant(value: object) -> np.ndarray:
     array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     array.flags.writeable = False
     return array
-
-
-def _value(info: onnx.ValueInfoProto) -> Value:
-    """What a model says of a value; sizes below 1, and symbols that say so, stand for unknown ones."""
-    tensor = info.type.tensor_type
-    if not info.type.HasField("tensor_type"):
-        return Value()
-    if not tensor.HasField("shape"):
-        return Value(None, _dtype(tensor.elem_type))
-    dims = tensor.shape.dim
-    symbols = (None if dim.dim_param in _UNKNOWN else dim.dim_param for dim in dims)
-    shape = tuple(dim.dim_value if dim.dim_value > 0 else symbol for dim, symbol in zip(dims, symbols, strict=True))
-    return Value(shape, _dtype(tensor.elem_type))
-
-
-def _dtype(number: int) -> np.dtype | None:
-    """NumPy's type for ONNX's; None where there is none for numbers."""
-    import onnx
-
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
-    except KeyError:
-        return None
-    return None if dtype.kind in "OSU" else dtype
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:
@@ -359,78 +335,3 @@ def _trimmed(names: Sequence[str]) -> tuple[str, ...]:
     while names and not names[-1]:
         names.pop()
     return tuple(names)
-
-
-# --- operators that the table does not know -------------------------------------------------------------------------
-
-
-class Foreign:
-    """A node that ONNX's own reference evaluator computes: slow, but it knows every operator.
-
-    Its names stay those of the model, whatever a graph calls its inputs later.
-    """
-
-    def __init__(self, proto: bytes, opsets: Mapping[str, int], inputs: Sequence[str]) -> None:
-        self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
-
-    def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-        """Shapes and dtypes by ONNX's shape inference; open where they depend on the elements of an input.
-
-        Raises
-        ------
-        SourceError
-            The inputs do not fit.
-        """
-        import onnx
-        from onnx import numpy_helper
-
-        try:
-            model = self._model(inputs)
-            for name, value in zip(self.inputs, inputs, strict=True):
-                if value is not None and value.array is not None:
-                    model.graph.initializer.append(numpy_helper.from_array(value.array, name))
-            inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError, LookupError) as error:
-            raise SourceError(f"{node.label}: its shapes cannot be inferred: {error}") from error
-        found = iter([_value(info) for info in inferred.graph.output])
-        return [next(found) if name else Value() for name in node.outputs]
-
-    def evaluate(
-        self, node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None]
-    ) -> list[np.ndarray]:
-        """The outputs, computed in the types of the inputs."""
-        from onnx.reference import ReferenceEvaluator
-
-        feed = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name}
-        try:
-            model = self._model([None if array is None else Value.of(array) for array in arrays])
-            results = iter(ReferenceEvaluator(model).run(None, feed))
-        except Exception as error:  # whatever an evaluator of any operator raises
-            raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
-        return [np.asarray(next(results) if name else None) for name in node.outputs]
-
-    def _model(self, inputs: Iterable[Value | None]) -> onnx.ModelProto:
-        """A model of this node alone, its inputs of the given types."""
-        import onnx
-        from onnx import helper
-
-        node = onnx.NodeProto.FromString(self.proto)
-        typed = {
-            name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in zip(self.inputs, inputs, strict=True)
-            if value is not None
-        }
-        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = helper.make_graph([node], "node", list(typed.values()), outputs)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in self.opsets.items()])
-
-
-def _captured(attribute: onnx.AttributeProto) -> Iterator[str]:
-    """The names that the graphs of an attribute read and do not define."""
-    for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-        own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-        own |= {name for node in graph.node for name in node.output}
-        read = [name for node in graph.node for name in node.input]
-        read += [name for node in graph.node for inner in node.attribute for name in _captured(inner)]
-        read += [info.name for info in graph.output]
-        yield from (name for name in read if name and name not in own)

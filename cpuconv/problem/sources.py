@@ -84,13 +84,13 @@ def load(
         stated = [entry for batch in batches or (None,) for entry in _from_onnx(text, settings, batch, inputs or {})]
     else:
         stated = list(_from_text(text, settings))
-    entries = _merge(stated)
+    entries = merged(stated)
     if not entries:
         raise SourceError(f"Source {text!r} has no 2-D convolution.")
     return entries
 
 
-def _merge(entries: Iterable[Entry]) -> list[Entry]:
+def merged(entries: Iterable[Entry]) -> list[Entry]:
     """Equal problems of one network as one entry, under the first one's label, counts added."""
     merged: dict[tuple[ConvProblem, str], Entry] = {}
     for entry in entries:

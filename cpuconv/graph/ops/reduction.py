@@ -89,7 +89,9 @@ def _op(name: str, function: Function) -> Op:
         return function(x, axis=_axes(node, x.ndim, given(arrays, 1)), keepdims=bool(node["keepdims"]))
 
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
-    return Op(name, _infer, reference, attributes, parameters=(1,), offers=_offers, lower=_lower)
+    native = name in WORKS or name in _PLANES
+    offers, lower = (_offers, _lower) if native else (None, None)
+    return Op(name, _infer, reference, attributes, parameters=(1,), offers=offers, lower=lower)
 
 
 def _least(dtype: np.dtype) -> float | int | bool:

@@ -8,6 +8,7 @@ quotient or difference that does the same matches too; ``p | q`` matches either.
 
 from __future__ import annotations
 
+import abc
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,12 +44,12 @@ class Found:
     nodes: tuple[Node, ...] = ()
 
 
-class Pattern:
+class Pattern(abc.ABC):
     """What a value may be computed by."""
 
+    @abc.abstractmethod
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
         """Each way in which the value `name` is computed so, given what is found already."""
-        raise NotImplementedError
 
     @property
     def roots(self) -> frozenset[str]:

@@ -1,0 +1,112 @@
+"""Operators that the table does not know: ONNX's own reference evaluator computes them, slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cpuconv.errors import SourceError
+from cpuconv.graph.ir import Node, Value
+
+if TYPE_CHECKING:
+    import onnx
+
+_UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they do not know
+
+
+def value_of(info: onnx.ValueInfoProto) -> Value:
+    """What a model says of a value; sizes below 1, and symbols that say so, stand for unknown ones."""
+    tensor = info.type.tensor_type
+    if not info.type.HasField("tensor_type"):
+        return Value()
+    if not tensor.HasField("shape"):
+        return Value(None, dtype_of(tensor.elem_type))
+    dims = tensor.shape.dim
+    symbols = (None if dim.dim_param in _UNKNOWN else dim.dim_param for dim in dims)
+    shape = tuple(dim.dim_value if dim.dim_value > 0 else symbol for dim, symbol in zip(dims, symbols, strict=True))
+    return Value(shape, dtype_of(tensor.elem_type))
+
+
+def dtype_of(number: int) -> np.dtype | None:
+    """NumPy's type for ONNX's; None where there is none for numbers."""
+    import onnx
+
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+    except KeyError:
+        return None
+    return None if dtype.kind in "OSU" else dtype
+
+
+class Foreign:
+    """A node that ONNX's own reference evaluator computes: slow, but it knows every operator.
+
+    Its names stay those of the model, whatever a graph calls its inputs later.
+    """
+
+    def __init__(self, proto: bytes, opsets: Mapping[str, int], inputs: Sequence[str]) -> None:
+        self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
+
+    def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+        """Shapes and dtypes by ONNX's shape inference; open where they depend on the elements of an input.
+
+        Raises
+        ------
+        SourceError
+            The inputs do not fit.
+        """
+        import onnx
+        from onnx import numpy_helper
+
+        try:
+            model = self._model(inputs)
+            for name, value in zip(self.inputs, inputs, strict=True):
+                if value is not None and value.array is not None:
+                    model.graph.initializer.append(numpy_helper.from_array(value.array, name))
+            inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError, LookupError) as error:
+            raise SourceError(f"{node.label}: its shapes cannot be inferred: {error}") from error
+        found = iter([value_of(info) for info in inferred.graph.output])
+        return [next(found) if name else Value() for name in node.outputs]
+
+    def evaluate(
+        self, node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None]
+    ) -> list[np.ndarray]:
+        """The outputs, computed in the types of the inputs."""
+        from onnx.reference import ReferenceEvaluator
+
+        feed = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name}
+        try:
+            model = self._model([None if array is None else Value.of(array) for array in arrays])
+            results = iter(ReferenceEvaluator(model).run(None, feed))
+        except Exception as error:  # whatever an evaluator of any operator raises
+            raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
+        return [np.asarray(next(results) if name else None) for name in node.outputs]
+
+    def _model(self, inputs: Iterable[Value | None]) -> onnx.ModelProto:
+        """A model of this node alone, its inputs of the given types."""
+        import onnx
+        from onnx import helper
+
+        node = onnx.NodeProto.FromString(self.proto)
+        typed = {
+            name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in zip(self.inputs, inputs, strict=True)
+            if value is not None
+        }
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], "node", list(typed.values()), outputs)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in self.opsets.items()])
+
+
+def captured(attribute: onnx.AttributeProto) -> Iterator[str]:
+    """The names that the graphs of an attribute read and do not define."""
+    for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+        own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+        own |= {name for node in graph.node for name in node.output}
+        read = [name for node in graph.node for name in node.input]
+        read += [name for node in graph.node for inner in node.attribute for name in captured(inner)]
+        read += [info.name for info in graph.output]
+        yield from (name for name in read if name and name not in own)
