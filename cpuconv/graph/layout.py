@@ -1,8 +1,7 @@
 """How every tensor of a network lies: an offer for each node, and copies where a reader needs another form.
 
-Offers and the copies between them are a partitioned Boolean quadratic problem (`layouts.solve`), exact where the graph
-reduces to chains and simple branches. Costs are those of the operators' models: what was tuned changes no layout, so
-the tuner is asked for the problems that will run.
+`planning` selects the offers. Its costs are those of the operators' models: what was tuned changes no layout, so the
+tuner is asked for the problems that will run.
 """
 
 from __future__ import annotations
@@ -11,19 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-import layouts
 from cpuconv.graph import ops
 from cpuconv.graph.chosen import Chosen, Taken, name_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
 from cpuconv.graph.ops.base import Op
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
-
-_HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
-_COPY_SECONDS = 1e-6  # of a copy, beside moving the bytes
-_TURNING = {DENSE: 1.0, STRIDED: 2.0, BLOCKED: 1.5}  # bytes of a copy into that form cost so many times a plain move
+from cpuconv.graph.place import DENSE
+from cpuconv.graph.planning import Planner, copied_form, fits, reads, seconds, writes
 
 
 @dataclass(frozen=True)
@@ -35,11 +28,11 @@ class Laid:
 
     def reads(self, position: int) -> str:
         """How the input at a position must lie."""
-        return DENSE if self.offer is None else self.offer.inputs[position]
+        return reads(self.offer, position)
 
     def writes(self, position: int) -> str:
         """How the output at a position lies."""
-        return DENSE if self.offer is None else self.offer.outputs[position]
+        return writes(self.offer, position)
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,8 @@ def lay_out(graph: Graph, target: Target, chosen: Chosen | None = None, *, algor
     """
     followed, anew = _followed(graph, target, chosen, algorithms)
     offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
-    picked, exact = _pick(graph, offers, target)
+    planner = Planner(graph, offers, target)
+    picked, exact = planner.cheapest()
     taken = [offered[at] for offered, at in zip(offers, picked, strict=True)]
     return _with_copies(graph, taken, target, exact, anew)
 
@@ -117,7 +111,7 @@ def _recorded(graph: Graph, node: Node, target: Target, record: Taken, same: boo
         offers: list[Offer | None] = [op.restored(node, graph.operands(node), target, record.detail, same)]
     else:
         offers = _offers(graph, node, target)
-    return sorted((offer for offer in offers if record.fits(offer)), key=_seconds)[:1]
+    return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
 
 
 def _is_open(offer: Offer | None) -> bool:
@@ -145,53 +139,6 @@ def _filled(values: Sequence[Value | None]) -> bool:
     return all(value is None or value.array is not None or 0 not in (value.shape or ()) for value in values)
 
 
-def _seconds(offer: Offer | None) -> float:
-    return _HOST_SECONDS if offer is None else offer.seconds
-
-
-def _conversion(value: Value, written: str, read: str, target: Target) -> float:
-    """Seconds to copy a tensor that lies one way for a reader that needs another."""
-    if _fits(written, read):
-        return 0.0
-    assert value.shape is not None and value.dtype is not None
-    size = math.prod(int(axis or 0) for axis in value.shape) * value.dtype.itemsize
-    return _COPY_SECONDS + _TURNING[read] * target.moving(2.0 * size)
-
-
-def _fits(written: str, read: str) -> bool:
-    return read in ("", written) or (written, read) == (DENSE, STRIDED)
-
-
-def _pick(graph: Graph, offers: list[list[Offer | None]], target: Target) -> tuple[list[int], bool]:
-    """One offer for each node, so that the sum of offers and copies is small."""
-    index = {id(node): at for at, node in enumerate(graph.nodes)}
-    laid = [[Laid(node, offer) for offer in options] for node, options in zip(graph.nodes, offers, strict=True)]
-    costs = [np.array([_seconds(offer) for offer in options]) for options in offers]
-    links = []
-    for at, node in enumerate(graph.nodes):
-        for position, name in enumerate(node.inputs):
-            if not name or name in graph.constants:
-                continue
-            value, producer = graph.value(name), graph.producer(name)
-            if producer is None:
-                costs[at] += [_conversion(value, DENSE, mine.reads(position), target) for mine in laid[at]]
-                continue
-            before, output = index[id(producer)], producer.outputs.index(name)
-            matrix = [
-                [_conversion(value, theirs.writes(output), mine.reads(position), target) for mine in laid[at]]
-                for theirs in laid[before]
-            ]
-            links.append((before, at, np.array(matrix)))
-        for position, name in enumerate(node.outputs):
-            if name in graph.outputs:
-                value = graph.value(name)
-                costs[at] += [_conversion(value, mine.writes(position), DENSE, target) for mine in laid[at]]
-    if not costs:
-        return [], True
-    picked, _, exact = layouts.solve(costs, links)
-    return picked, exact
-
-
 class _Copies:
     """The nodes in order, with copies behind what they copy; a copy serves all readers that need the same."""
 
@@ -207,18 +154,19 @@ class _Copies:
         node = laid.node
         names = {}
         for position, name in enumerate(node.inputs):
-            if name and name not in self.graph.constants and not _fits(self.lies[name], laid.reads(position)):
+            if name and name not in self.graph.constants and not fits(self.lies[name], laid.reads(position)):
                 names[position] = self.copied(name, laid.reads(position))
         inputs = tuple(names.get(position, name) for position, name in enumerate(node.inputs))
         self.nodes.append(Laid(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
         self.lies |= {name: laid.writes(position) for position, name in enumerate(node.outputs) if name}
 
     def copied(self, name: str, form: str) -> str:
-        """The name of a copy in that form."""
+        """The name of a copy for a reader that needs that form."""
+        form = copied_form(form)
         made = self._made.get((name, form))
         if made is None:
             made = self._made[name, form] = f"{name}@{form}"
-            self._copy(name, made, DENSE if form == STRIDED else form)
+            self._copy(name, made, form)
         return made
 
     def _copy(self, name: str, copy: str, form: str) -> None:
@@ -227,7 +175,7 @@ class _Copies:
         node = op.node([name], [copy], name)
         assert op.offers is not None
         offers = op.offers(node, [value], self.target)
-        fitting = [o for o in offers if _fits(self.lies[name], o.inputs[0]) and o.outputs[0] == form]
+        fitting = [o for o in offers if fits(self.lies[name], o.inputs[0]) and o.outputs[0] == form]
         self.nodes.append(Laid(node, min(fitting, key=lambda offer: offer.seconds, default=None)))
         self.values[copy] = value
         self.lies[copy] = form
