@@ -7,7 +7,7 @@ tuner is asked for the problems that will run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cpuconv.graph import ops
@@ -16,7 +16,10 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
 from cpuconv.graph.ops.base import Op
 from cpuconv.graph.place import DENSE
-from cpuconv.graph.planning import Planner, copied_form, fits, reads, seconds, writes
+from cpuconv.graph.planning import CHEAPEST, PLANS, Planner, copied_form, fits, reads, seconds, writes
+
+LEAST = "least"
+_COMPARED = ("blocked", "greedy")  # plans that `Layout.weighed` has in any case
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,13 @@ class Layout:
         In order.
     outputs : dict[str, str]
         For every output of the network the value that lies as callers get it: dense, in memory of its own.
-    exact : bool
-        Whether no other selection of offers is cheaper by the model.
     target : Target
         That it was made for.
+    plan, decided_by : str
+        Which of `PLANS` selected the offers, and what chose that: "model" or "raced"; "" and "record" where a record
+        was followed.
+    weighed : mapping of str to float
+        Seconds by the models, of that plan and of others; as "least" what no selection is below. Empty for a record.
     anew : tuple[str, ...]
         Where a record was to be followed: the nodes (`name_of`) whose forms or algorithm it did not decide.
     """
@@ -58,16 +64,25 @@ class Layout:
     graph: Graph
     nodes: list[Laid]
     outputs: dict[str, str]
-    exact: bool
     target: Target
+    plan: str
+    decided_by: str
+    weighed: Mapping[str, float]
     anew: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """By the models; NaN of a record."""
+        return self.weighed.get(self.plan, math.nan)
 
     def chosen(self) -> Chosen:
         """What was chosen, for other layouts of the network to follow."""
         return Chosen.of(self.target, ((laid.node, laid.offer) for laid in self.nodes))
 
 
-def lay_out(graph: Graph, target: Target, chosen: Chosen | None = None, *, algorithms: bool = True) -> Layout:
+def lay_out(
+    graph: Graph, target: Target, chosen: Chosen | None = None, *, algorithms: bool = True, plan: str | None = None
+) -> Layout:
     """Choose an offer for each node of a specialised graph, and insert copies.
 
     Parameters
@@ -79,13 +94,36 @@ def lay_out(graph: Graph, target: Target, chosen: Chosen | None = None, *, algor
         compared there.
     algorithms : bool
         Whether algorithms of convolutions are followed too, where the problem is the same; else they are chosen anew.
+    plan : str or None
+        The one of `PLANS` that won a race of whole runs; None: the one that is cheapest by the models.
     """
     followed, anew = _followed(graph, target, chosen, algorithms)
     offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
     planner = Planner(graph, offers, target)
-    picked, exact = planner.cheapest()
-    taken = [offered[at] for offered, at in zip(offers, picked, strict=True)]
-    return _with_copies(graph, taken, target, exact, anew)
+    if chosen is not None:
+        return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
+    name = plan or CHEAPEST
+    picked = PLANS[name](planner)
+    return _with_copies(planner, picked, name, "raced" if plan else "model", _weighed(planner, name, picked))
+
+
+def plans(graph: Graph, target: Target) -> list[Layout]:
+    """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
+    planner = Planner(graph, [_offers(graph, node, target) for node in graph.nodes], target)
+    made: dict[tuple[int, ...], Layout] = {}
+    for name, select in PLANS.items():
+        picked = select(planner)
+        if tuple(picked) not in made:
+            made[tuple(picked)] = _with_copies(planner, picked, name, "model", {name: planner.cost(picked)})
+    return list(made.values())
+
+
+def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, float]:
+    """What `Layout.weighed` has of a selection."""
+    cheapest, exact = planner.cheapest()
+    selections = {plan: picked, CHEAPEST: cheapest} | {name: PLANS[name](planner) for name in _COMPARED}
+    costs = {name: planner.cost(selection) for name, selection in selections.items()}
+    return {**costs, LEAST: costs[CHEAPEST] if exact else planner.least()}
 
 
 def _followed(
@@ -210,14 +248,20 @@ class _Copies:
 
 
 def _with_copies(
-    graph: Graph, picked: list[Offer | None], target: Target, exact: bool, anew: tuple[str, ...]
+    planner: Planner,
+    picked: Sequence[int],
+    plan: str,
+    decided_by: str,
+    weighed: Mapping[str, float],
+    anew: tuple[str, ...] = (),
 ) -> Layout:
+    graph, target = planner.graph, planner.target
     copies = _Copies(graph, target)
-    for node, offer in zip(graph.nodes, picked, strict=True):
-        copies.add(Laid(node, offer))
+    for node, options, at in zip(graph.nodes, planner.offers, picked, strict=True):
+        copies.add(Laid(node, options[at]))
     taken: set[str] = set()
     outputs = {name: copies.output(name, taken) for name in graph.outputs}
     nodes = tuple(laid.node for laid in copies.nodes)
     values = {**graph.values, **copies.values}
     made = Graph(graph.inputs, tuple(outputs.values()), nodes, graph.constants, values, graph.name)
-    return Layout(made, copies.nodes, outputs, exact, target, anew)
+    return Layout(made, copies.nodes, outputs, target, plan, decided_by, weighed, anew)

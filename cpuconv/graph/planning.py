@@ -2,14 +2,15 @@
 
 Offers, and the copies between them, are a partitioned Boolean quadratic problem (`layouts.solve`). A value with several
 readers is a node of its own, whose options are the forms that it is written in and copied into: so one copy serves all
-readers that need the same. Costs are those of the operators' models.
+readers that need the same. Costs are those of the operators' models. `PLANS` are several ways to select: models
+err, and which plan is fastest a race of whole runs decides.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
 _HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
 _COPY_SECONDS = 1e-6  # of a copy, beside moving the bytes
 _TURNING = {DENSE: 1.0, BLOCKED: 1.5}  # bytes of a copy into that form cost so many times a plain move
+_FEWER, _MORE = 4.0, 0.25  # how many times what they cost copies are taken to cost
 
 Options = list[Offer | None]  # of a node; None: the reference computes it
 
@@ -85,7 +87,8 @@ class Planner:
     """
 
     def __init__(self, graph: Graph, offers: Sequence[Options], target: Target) -> None:
-        self._graph, self.offers, self._target = graph, offers, target
+        self.graph, self.offers, self.target = graph, offers, target
+        self._solved: dict[float, tuple[list[int], bool]] = {}
         place = {id(node): at for at, node in enumerate(graph.nodes)}
         read: dict[str, list[tuple[int, int]]] = {}
         for at, node in enumerate(graph.nodes):
@@ -101,10 +104,10 @@ class Planner:
     def cheapest(self, copying: float = 1.0) -> tuple[list[int], bool]:
         """The selection whose sum of offers and copies is least, as far as `layouts.solve` finds it, and whether it is
         known to be; copies count so many times."""
-        if not self.offers:
-            return [], True
-        picked, _, exact = layouts.solve(*self._problem(copying))
-        return picked[: len(self.offers)], exact
+        if copying not in self._solved:
+            picked, _, exact = layouts.solve(*self._problem(copying)) if self.offers else ([], 0.0, True)
+            self._solved[copying] = picked[: len(self.offers)], exact
+        return self._solved[copying]
 
     def least(self) -> float:
         """Seconds that no selection is below, by the models."""
@@ -122,9 +125,9 @@ class Planner:
     def greedy(self) -> list[int]:
         """Node after node the offer that is cheapest with the copies of what it reads."""
         picked: list[int] = []
-        forms: dict[str, str] = dict.fromkeys(self._graph.inputs, DENSE)
-        for node, options in zip(self._graph.nodes, self.offers, strict=True):
-            known = [(at, self._graph.value(name), forms[name]) for at, name in enumerate(node.inputs) if name in forms]
+        forms: dict[str, str] = dict.fromkeys(self.graph.inputs, DENSE)
+        for node, options in zip(self.graph.nodes, self.offers, strict=True):
+            known = [(at, self.graph.value(name), forms[name]) for at, name in enumerate(node.inputs) if name in forms]
             picked.append(int(np.argmin([self._alone(offer, known) for offer in options])))
             taken = options[picked[-1]]
             forms |= {name: writes(taken, at) for at, name in enumerate(node.outputs) if name}
@@ -132,32 +135,32 @@ class Planner:
 
     def _alone(self, offer: Offer | None, known: Sequence[tuple[int, Value, str]]) -> float:
         """Seconds of an offer, and of copies of its inputs: (position, value, how it lies)."""
-        copies = (conversion(value, form, reads(offer, at), self._target) for at, value, form in known)
+        copies = (conversion(value, form, reads(offer, at), self.target) for at, value, form in known)
         return seconds(offer) + sum(copies)
 
     def cost(self, picked: Sequence[int]) -> float:
         """Seconds of a selection, by the models."""
         taken = [options[at] for options, at in zip(self.offers, picked, strict=True)]
         total = sum(map(seconds, taken)) + sum(
-            self._delivery(node, offer) for node, offer in zip(self._graph.nodes, taken, strict=True)
+            self._delivery(node, offer) for node, offer in zip(self.graph.nodes, taken, strict=True)
         )
         for tensor in self._tensors:
             written = DENSE if tensor.source is None else writes(taken[tensor.source[0]], tensor.source[1])
             asked = {reads(taken[at], position) for at, position in tensor.readers}
             copies = {copied_form(form) for form in asked if not fits(written, form)}
-            total += sum(conversion(tensor.value, written, form, self._target) for form in copies)
+            total += sum(conversion(tensor.value, written, form, self.target) for form in copies)
         return total
 
     def _delivery(self, node: Node, offer: Offer | None) -> float:
         """Seconds of copies to outputs of the network, which callers get dense."""
-        outputs = ((at, name) for at, name in enumerate(node.outputs) if name in self._graph.outputs)
-        return sum(conversion(self._graph.value(name), writes(offer, at), DENSE, self._target) for at, name in outputs)
+        outputs = ((at, name) for at, name in enumerate(node.outputs) if name in self.graph.outputs)
+        return sum(conversion(self.graph.value(name), writes(offer, at), DENSE, self.target) for at, name in outputs)
 
     def _problem(self, copying: float) -> tuple[list[np.ndarray], list[layouts.Link]]:
         """Costs of offers, then of the ways in which values exist, and what links them."""
         costs = [
             np.array([seconds(offer) + copying * self._delivery(node, offer) for offer in options])
-            for node, options in zip(self._graph.nodes, self.offers, strict=True)
+            for node, options in zip(self.graph.nodes, self.offers, strict=True)
         ]
         links: list[layouts.Link] = []
         for tensor in self._tensors:
@@ -172,7 +175,7 @@ class Planner:
         written = [writes(offer, source[1]) for offer in self.offers[source[0]]]
         read = [reads(offer, reader[1]) for offer in self.offers[reader[0]]]
         known = {
-            pair: copying * conversion(tensor.value, *pair, self._target)
+            pair: copying * conversion(tensor.value, *pair, self.target)
             for pair in {(first, second) for first in written for second in read}
         }
         matrix = [[known[first, second] for second in read] for first in written]
@@ -191,8 +194,20 @@ class Planner:
         for (at, _), forms in zip(tensor.readers, read, strict=True):
             serving = [[0.0 if any(fits(have, form) for have in way) else np.inf for form in forms] for way in ways]
             links.append((index, at, np.array(serving)))
-        copies = [[conversion(tensor.value, form, copy, self._target) for copy in more] for form, *more in ways]
+        copies = [[conversion(tensor.value, form, copy, self.target) for copy in more] for form, *more in ways]
         return copying * np.array([sum(each) for each in copies])
+
+
+CHEAPEST = "cheapest"
+PLANS: Mapping[str, Callable[[Planner], list[int]]] = {
+    CHEAPEST: lambda planner: planner.cheapest()[0],
+    "blocked": Planner.blocked,
+    "greedy": Planner.greedy,
+    "fewer copies": lambda planner: planner.cheapest(_FEWER)[0],
+    "more copies": lambda planner: planner.cheapest(_MORE)[0],
+}
+"""Ways to select offers, by name: what the models find cheapest, as it is and with copies taken for dearer or cheaper
+than they are; and two rules of thumb."""
 
 
 def _ways(written: str, asked: set[str]) -> Iterator[tuple[str, ...]]:
