@@ -19,6 +19,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Rewriting, prepared
 from cpuconv.graph.profile import Profile, profile
+from cpuconv.graph.raced import winner
 from cpuconv.graph.specialise import bound_inputs
 from cpuconv.memory.remembered import Remembered, default_limit
 from cpuconv.problem.arrays import as_float32_view
@@ -221,7 +222,7 @@ class Model:
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
         order = self._graph.outputs
         graph, notes, tail = prepared(self._graph, named, self._options)
-        laid = lay_out(graph, self._target)
+        laid = lay_out(graph, self._target, plan=winner(graph, self._target))
         executable = Executable(laid, self._target, self._packed)
         if all(value.concrete for value in self._known.values()):
             self._graph = None  # raw weights are not kept beside packed ones
