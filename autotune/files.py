@@ -30,9 +30,14 @@ def write_whole(files: Mapping[Path, str | bytes | Iterable[Any]]) -> None:
             handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
             leftovers.callback(Path(name).unlink, missing_ok=True)
             with os.fdopen(handle, "wb") as file:
-                content = content.encode() if isinstance(content, str) else content
-                file.writelines([content] if isinstance(content, bytes) else content)
+                file.writelines(_parts(content))
             os.chmod(name, 0o666 & ~mask)
             renames.append((name, path))
         for name, path in renames:
             os.replace(name, path)
+
+
+def _parts(content: str | bytes | Iterable[Any]) -> Iterable[Any]:
+    if isinstance(content, str):
+        return [content.encode()]
+    return [content] if isinstance(content, bytes) else content

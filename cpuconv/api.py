@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -261,11 +260,7 @@ def compile(
     target = Target(current(), check_threads(threads), strategy, Limits(accuracy), tuner_for(strategy))
     shapes = {} if input_shapes is None else input_shapes
     graph = source if isinstance(source, Graph) else read(source)
-    again: Callable[[], Graph] = lambda: graph
-    if isinstance(source, (str, os.PathLike)):
-        path = os.path.abspath(source)
-        again = partial(_again, path, _identity(path))
-    return Model(graph, target, shapes, Rewriting(strict, tuple(skip_passes)), source=again)
+    return Model(graph, target, shapes, Rewriting(strict, tuple(skip_passes)), source=_again(source, graph))
 
 
 def load(
@@ -316,8 +311,8 @@ def load(
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
     if not saved.fits:
         warnings.warn(
-            f"{saved.name} was saved on another CPU, or with weights packed otherwise: layouts and algorithms are chosen"
-            " anew, and weights packed again. Save it again here to load it faster.",
+            f"{saved.name} was saved on another CPU, or with weights packed otherwise: layouts and algorithms are"
+            " chosen anew, and weights packed again. Save it again here to load it faster.",
             CpuconvWarning,
             stacklevel=2,
         )
@@ -370,11 +365,19 @@ def tune_in_background(effort: str = "quick") -> Background:
 _background: Background | None = None
 
 
-def _again(path: str, known: tuple[int, ...]) -> Graph:
-    """A model read once more, from a file that is still the same."""
-    if _identity(path) != known:
-        raise SourceError(f"{path} must be as it was when the model was compiled, for the model to be saved.")
-    return read(path)
+def _again(source: object, graph: Graph) -> Callable[[], Graph]:
+    """What gives the graph of a source again: it is kept where it came from memory, and read again from a file."""
+    if not isinstance(source, (str, os.PathLike)):
+        return lambda: graph
+    path = os.path.abspath(source)
+    known = _identity(path)
+
+    def again() -> Graph:
+        if _identity(path) != known:
+            raise SourceError(f"{path} must be as it was when the model was compiled, for the model to be saved.")
+        return read(path)
+
+    return again
 
 
 def _identity(path: str) -> tuple[int, ...]:

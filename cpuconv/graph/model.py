@@ -215,7 +215,7 @@ class Model:
 
     def _kept(self) -> Iterator[Program]:
         """The programs to save: those of this model, and those of the file that it is of."""
-        programs = dict(self._programs.items())
+        programs: dict[Any, _Made] = dict(self._programs.items())
         if self._last is not None:
             programs[self._last[0]] = self._last[1]
         for shapes, made in programs.items():

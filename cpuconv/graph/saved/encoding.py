@@ -193,7 +193,8 @@ def _expression_to_plain(tree: Expression) -> list[list[Any]]:
         if isinstance(node, Apply):
             rows.append([node.function, *(place[argument] for argument in node.arguments)])
         else:
-            rows.append(["operand", node.position] if isinstance(node, Operand) else ["number", node.value])  # type: ignore[attr-defined]
+            assert isinstance(node, (Operand, Constant))
+            rows.append(["operand", node.position] if isinstance(node, Operand) else ["number", float(node.value)])
     return rows
 
 
@@ -233,8 +234,8 @@ def graph_to_plain(graph: Graph, keep: Keep) -> dict[str, Any]:
         "inputs": list(graph.inputs),
         "outputs": list(graph.outputs),
         "nodes": [_node_to_plain(node, keep) for node in graph.nodes],
-        "constants": {name: _array_to_plain(array, keep) for name, array in graph.constants.items()},
-        "values": {name: value_to_plain(value) for name, value in graph.values.items()},
+        "constants": {name: _array_to_plain(array, keep) for name, array in sorted(graph.constants.items())},
+        "values": {name: value_to_plain(value) for name, value in sorted(graph.values.items())},
     }
 
 

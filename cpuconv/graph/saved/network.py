@@ -1,8 +1,8 @@
-"""What the header of a saved model says: the network, what was chosen for it, and the forms that weights are packed in.
+"""What the header of a saved model says: the network, what was chosen for it, and how its weights are packed.
 
-A network of fixed sizes is kept as its one program: rewritten, cut where sizes depend on data. One of open sizes is kept
-as it was read, and beside it the programs of the sizes that ran. Raw weights are all there, so that another CPU, or
-another size, can be planned for; packed ones are those that the programs read.
+A network of fixed sizes is kept as its one program: rewritten, cut where sizes depend on data. One of open sizes is
+kept as it was read, and beside it the programs of the sizes that ran. Raw weights are all there, so that another CPU,
+or another size, can be planned for; packed ones are those that the programs read.
 """
 
 from __future__ import annotations
@@ -353,16 +353,24 @@ class Saved:
         SourceError
             What the file has is damaged.
         """
-        packing, number = packing_of(form), self._numbers.get(id(array))
-        if number is None and packing is not None and self._raw:
-            number = self._raw.get(checksum(array))
-        block = None if number is None or packing is None else self._packed.get((number, form_digest(array.shape, form)))
-        if number is None or block is None or packing is None or self._file.size(block) != packing.size:
+        block = self._block(array, form)
+        if block is None:
             self._check([array])
             return None
         self._file.check(block)
-        self._unchecked.discard(number)
+        self._unchecked.discard(self._numbers.get(id(array), -1))
         return self._file.view(block).view(FLOAT32)
+
+    def _block(self, array: np.ndarray, form: Any) -> int | None:
+        """The block of a constant, of the file or equal to one of it, in a packed form."""
+        packing = packing_of(form)
+        if packing is None or not self._packed:
+            return None
+        number = self._numbers.get(id(array))
+        if number is None:
+            number = self._raw.get(checksum(array), -1)
+        block = self._packed.get((number, form_digest(array.shape, form)))
+        return block if block is not None and self._file.size(block) == packing.size else None
 
     def forms(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """What a constant of the file is packed to in it, by `form_digest`."""
