@@ -22,7 +22,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.prepared import Rewriting
-from cpuconv.graph.saved.network import Saved
+from cpuconv.graph.saved.reading import Saved
 from cpuconv.isa import current
 from cpuconv.layer import Layer
 from cpuconv.options import Options, tuner_for

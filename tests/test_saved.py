@@ -24,7 +24,7 @@ import cpuconv  # noqa: E402
 from autotune import files  # noqa: E402
 from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError  # noqa: E402
 from cpuconv.graph.model import Model  # noqa: E402
-from cpuconv.graph.saved import container, network  # noqa: E402
+from cpuconv.graph.saved import container, program, reading, writing  # noqa: E402
 from cpuconv.solvers.shared.packing import Packing  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -166,14 +166,12 @@ def test_nothing_is_packed_and_no_raw_weight_read(path, monkeypatch):
     expected = made.run(X)
     made.save(path)
     checked = []
-    monkeypatch.setattr(container, "checksum", lambda array: checked.append(array.nbytes) or original(array))
+    check = container.checksum
+    monkeypatch.setattr(container, "checksum", lambda array: checked.append(array.nbytes) or check(array))
     monkeypatch.setattr(Packing, "pack", None)
     loaded = cpuconv.load(path)
     same(loaded.run(X), expected)
     assert checked and 4 * np.prod(WEIGHTS["w2"]) not in checked
-
-
-original = container.checksum
 
 
 def test_without_onnx(path, environ, tmp_path):
@@ -207,8 +205,9 @@ else:
 def test_on_another_cpu_it_is_planned_anew_and_says_so(path, monkeypatch):
     made = compiled(x=(1, 3, 8, 12))
     made.save(path)
-    there = network.here()
-    monkeypatch.setattr(network, "here", lambda: {**there, "device": "another"})
+    there = {**program.here(), "device": "another"}
+    monkeypatch.setattr(reading, "here", lambda: there)
+    monkeypatch.setattr(writing, "here", lambda: there)
     with pytest.warns(CpuconvWarning, match="^g was saved on another CPU") as caught:
         loaded = cpuconv.load(path)
         results = loaded.run(X)

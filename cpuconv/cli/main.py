@@ -26,7 +26,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.saved.container import is_saved
-from cpuconv.graph.saved.network import Saved
+from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.specialise import with_sizes
 
 _EPILOG = f"""exit codes:

@@ -23,7 +23,9 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Prepared, Rewriting, prepared
 from cpuconv.graph.profile import Profile, profile
-from cpuconv.graph.saved.network import Program, Saved, Settings, form_digest, packing_of, write
+from cpuconv.graph.saved.program import Program, Settings, form_digest, packing_of
+from cpuconv.graph.saved.reading import Saved
+from cpuconv.graph.saved.writing import write
 from cpuconv.graph.specialise import bound_inputs
 from cpuconv.memory.remembered import Remembered, default_limit
 from cpuconv.problem.arrays import as_float32_view

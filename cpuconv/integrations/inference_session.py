@@ -17,7 +17,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.model import Model, Port
 from cpuconv.graph.onnx_reader import Metadata, read_with_metadata
 from cpuconv.graph.saved.container import is_saved
-from cpuconv.graph.saved.network import Saved
+from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.specialise import with_sizes
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of

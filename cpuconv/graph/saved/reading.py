@@ -1,190 +1,41 @@
-"""What the header of a saved model says: the network, what was chosen for it, and how its weights are packed.
-
-A network of fixed sizes is kept as its one program: rewritten, cut where sizes depend on data. One of open sizes is
-kept as it was read, and beside it the programs of the sizes that ran. Raw weights are all there, so that another CPU,
-or another size, can be planned for; packed ones are those that the programs read.
-"""
+"""Saved models read: what a header says is checked before anything is made of it, weights when they are first read."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autotune.machine.device import fingerprint
 from cpuconv.choice.model import Limits, check_options
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.lowering import Target
 from cpuconv.graph.passes import NAMES, Note
 from cpuconv.graph.passes.notes import Mention
 from cpuconv.graph.place import FLOAT32
 from cpuconv.graph.prepared import Prepared, Rewriting
-from cpuconv.graph.saved.container import Blocks, Container, checksum
+from cpuconv.graph.saved.container import Container, checksum
 from cpuconv.graph.saved.encoding import (
     arrays_of,
     graph_from_plain,
-    graph_to_plain,
     list_of,
     must_be,
     named,
     sizes_of,
     value_from_plain,
-    value_to_plain,
 )
+from cpuconv.graph.saved.program import Program, Settings, Shapes, form_digest, here, packing_of
 from cpuconv.graph.specialise import specialise
-from cpuconv.isa import current
-from cpuconv.runtime.microkernel import MicroKernel
-from cpuconv.runtime.stamp import stamp
-from cpuconv.solvers.shared import packing
 
-Shapes = tuple[tuple[int, ...], ...]
-_DIGEST = 16  # bytes of a form's
 _WRONG = (
     TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError, RecursionError,
 )  # fmt: skip
 """What code raises that is given a graph which nobody would have written."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a model was compiled with."""
-
-    threads: int
-    strategy: str
-    limits: Limits
-    rewriting: Rewriting
-
-    @classmethod
-    def of(cls, target: Target, rewriting: Rewriting) -> Settings:
-        """Those of a model."""
-        return cls(target.threads, target.strategy, target.limits, rewriting)
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program as it is kept.
-
-    Attributes
-    ----------
-    shapes : tuple of tuple of int
-        Of the inputs.
-    prepared : Prepared
-    chosen : Chosen
-    """
-
-    shapes: Shapes
-    prepared: Prepared
-    chosen: Chosen
-
-
-def here() -> dict[str, str]:
-    """What packed weights and choices are good for: this CPU, and forms that are packed as they are now."""
-    return {"device": fingerprint().key, "isa": current().name, "packing": stamp(packing.__name__)}
-
-
-def packing_of(form: Any) -> packing.Packing | None:
-    """The solvers' packing of a form; None where it is another, which is made quickly from raw weights."""
-    last = form[-1] if isinstance(form, tuple) and form else None
-    return last if isinstance(last, packing.Packing) else None
-
-
-def form_digest(shape: tuple[int, ...], form: Any) -> str:
-    """What tells a form of weights of that shape from others, in any process."""
-    return hashlib.blake2b(_text((shape, form)).encode(), digest_size=_DIGEST).hexdigest()
-
-
-def _text(form: Any) -> str:
-    if is_dataclass(form):
-        return f"{type(form).__name__}({','.join(_text(getattr(form, field.name)) for field in fields(form))})"
-    if isinstance(form, tuple):
-        return f"({','.join(map(_text, form))})"
-    return form.name if isinstance(form, MicroKernel) else repr(form)
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-def write(
-    path: Path,
-    ends: tuple[str, Mapping[str, Value], Mapping[str, Value]],
-    graph: Graph | None,
-    settings: Settings,
-    programs: Iterable[Program],
-    packed: Callable[[np.ndarray], Mapping[str, np.ndarray]],
-) -> None:
-    """Write a model.
-
-    Parameters
-    ----------
-    path : Path
-    ends : (str, mapping of str to Value, mapping of str to Value)
-        The network's name, its inputs and outputs.
-    graph : Graph or None
-        The network as it was read; None where all sizes are fixed.
-    settings : Settings
-    programs : iterable of Program
-    packed : callable
-        What a constant is packed to, by `form_digest`.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written.
-    SourceError
-        The network has something that no file can hold.
-    """
-    blocks = Blocks()
-    kept: dict[tuple[int, str], int] = {}  # packed blocks by raw block and form
-
-    def keep(array: np.ndarray) -> int:
-        number = blocks.add(array)
-        for digest, made in packed(array).items() if number >= 0 else ():
-            kept[number, digest] = blocks.add(made)
-        return number
-
-    name, inputs, outputs = ends
-    written = [_program_to_plain(program, keep) for program in programs]
-    header = {
-        "name": name,
-        "inputs": {each: value_to_plain(value) for each, value in inputs.items()},
-        "outputs": {each: value_to_plain(value) for each, value in outputs.items()},
-        "settings": {
-            "threads": settings.threads,
-            "strategy": settings.strategy,
-            "limits": asdict(settings.limits),
-            "strict": settings.rewriting.strict,
-            "skip_passes": list(settings.rewriting.skip_passes),
-        },
-        "made": here(),
-        "graph": graph and graph_to_plain(graph, blocks.add),
-        "programs": written,
-        "packed": [[*key, block] for key, block in kept.items()],
-    }
-    blocks.write(path, header)
-
-
-def _program_to_plain(program: Program, keep: Callable[[np.ndarray], int]) -> dict[str, Any]:
-    graph, notes, tail = program.prepared
-    return {
-        "shapes": [list(sizes) for sizes in program.shapes],
-        "graph": graph_to_plain(graph.live(), keep),
-        "tail": tail and graph_to_plain(tail, keep),
-        "notes": [[note.rewrite, note.old, note.new] for note in notes],
-        "chosen": program.chosen.to_dict(),
-    }
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 
 class Saved:
