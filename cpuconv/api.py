@@ -317,7 +317,8 @@ def load(
             stacklevel=2,
         )
     target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
-    return Model(saved.graph, target, input_shapes or {}, settings.rewriting, saved=saved)
+    shapes = {} if input_shapes is None else input_shapes
+    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
 
 
 def clear_cache() -> None:
