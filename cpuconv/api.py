@@ -22,6 +22,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.prepared import Rewriting
+from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved
 from cpuconv.isa import current
 from cpuconv.layer import Layer
@@ -259,6 +260,8 @@ def compile(
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
     target = Target(current(), check_threads(threads), strategy, Limits(accuracy), tuner_for(strategy))
     shapes = {} if input_shapes is None else input_shapes
+    if isinstance(source, (str, os.PathLike)) and is_saved(source):
+        raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
     graph = source if isinstance(source, Graph) else read(source)
     return Model(graph, target, shapes, Rewriting(strict, tuple(skip_passes)), source=_again(source, graph))
 

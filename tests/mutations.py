@@ -83,7 +83,12 @@ def forged(data: bytes, rng: random.Random) -> bytes:
 
 
 def _change(header: dict[str, Any], rng: random.Random) -> None:
+    """Change something, as often as not in what a program's nodes are and how they are computed."""
+    programs = header.get("programs")
     holder: Any = header
+    if rng.random() < 0.5 and isinstance(programs, list) and programs and isinstance(programs[0], dict):
+        inner = programs[0].get(rng.choice(("graph", "chosen"))) or header
+        holder = inner.get("nodes") or inner if isinstance(inner, dict) else header
     while True:
         keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
         if not keys:

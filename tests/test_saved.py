@@ -286,6 +286,9 @@ def test_files_that_are_no_saved_models(path):
     onnx.save(source(), path)
     with pytest.raises(SourceError, match="no saved model"):
         cpuconv.load(path)
+    compiled().save(path)
+    with pytest.raises(SourceError, match=r"cpuconv\.load"):
+        cpuconv.compile(path)
 
 
 def test_a_newer_version(path):
