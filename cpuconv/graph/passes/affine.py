@@ -25,6 +25,9 @@ from cpuconv.graph.passes.rewriting import (
 )
 
 
+OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
+
+
 class Affine(NamedTuple):
     """s x + t, a number a channel each, in float64."""
 
@@ -48,8 +51,10 @@ class Affine(NamedTuple):
 
 def affine(graph: Graph, node: Node, name: str, axis: int) -> Affine | None:
     """What a node computes of the value `name`, if that is s x + t with channels along `axis`."""
+    if node.op not in OPERATORS or node.meaning is not None:
+        return None
     shape = shape_of(graph, name)
-    if node.meaning is not None or axis >= len(shape) or not is_float(graph, name):
+    if axis >= len(shape) or not is_float(graph, name):
         return None
     if graph.value(node.outputs[0]) != graph.value(name):
         return None
@@ -58,7 +63,7 @@ def affine(graph: Graph, node: Node, name: str, axis: int) -> Affine | None:
     same = Affine.identity(shape[axis])
     if node.op == "Neg":
         return Affine(-same.scale, same.shift)
-    if node.op not in ("Add", "Sub", "Mul", "Div") or node.inputs[0] == node.inputs[1]:
+    if node.inputs[0] == node.inputs[1]:
         return None
     first = node.inputs[0] == name
     array = constant(graph, node.inputs[1 if first else 0])
@@ -95,7 +100,7 @@ def chain_behind(graph: Graph, name: str, axis: int) -> tuple[list[Node], Affine
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    for name in dict.fromkeys(filter(None, node.inputs)):
+    for name in dict.fromkeys(filter(None, node.inputs)) if node.op in OPERATORS else ():
         if name in graph.constants or len(shape_of(graph, name)) < 2:
             continue
         step = affine(graph, node, name, 1)

@@ -51,9 +51,11 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
 def _behind(graph: Graph, node: Node) -> Rewrite | None:
     (name,) = node.outputs
     chain, total = chain_behind(graph, name, KINDS[node.op].axis % len(shape_of(graph, name)))
+    if not chain:
+        return None
     groups = node.attributes.get("group", 1)
     bias = _bias(graph, node) * total.scale + total.shift
-    return _made(graph, [node, *chain], node.inputs[0], total.scale.reshape(groups, -1, 1, 1), bias) if chain else None
+    return _made(graph, [node, *chain], node.inputs[0], total.scale.reshape(groups, -1, 1, 1), bias)
 
 
 def _before(graph: Graph, node: Node) -> Rewrite | None:
