@@ -15,8 +15,10 @@ import numpy as np
 
 import layouts
 from cpuconv.graph import ops
+from cpuconv.graph.chosen import Chosen, Taken, name_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
+from cpuconv.graph.ops.base import Op
 from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
 
 _HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
@@ -54,26 +56,86 @@ class Layout:
         For every output of the network the value that lies as callers get it: dense, in memory of its own.
     exact : bool
         Whether no other selection of offers is cheaper by the model.
+    target : Target
+        That it was made for.
+    anew : tuple[str, ...]
+        Where a record was to be followed: the nodes (`name_of`) whose forms or algorithm it did not decide.
     """
 
     graph: Graph
     nodes: list[Laid]
     outputs: dict[str, str]
     exact: bool
+    target: Target
+    anew: tuple[str, ...] = ()
+
+    def chosen(self) -> Chosen:
+        """What was chosen, for other layouts of the network to follow."""
+        return Chosen.of(self.target, ((laid.node, laid.offer) for laid in self.nodes))
 
 
-def lay_out(graph: Graph, target: Target) -> Layout:
-    """Choose an offer for each node of a specialised graph, and insert copies."""
-    offers = [_offers(graph, node, target) for node in graph.nodes]
+def lay_out(graph: Graph, target: Target, chosen: Chosen | None = None, *, algorithms: bool = True) -> Layout:
+    """Choose an offer for each node of a specialised graph, and insert copies.
+
+    Parameters
+    ----------
+    graph : Graph
+    target : Target
+    chosen : Chosen or None
+        What another layout of the network chose, perhaps for other sizes: followed where it fits, and no other ways are
+        compared there.
+    algorithms : bool
+        Whether algorithms of convolutions are followed too, where the problem is the same; else they are chosen anew.
+    """
+    followed, anew = _followed(graph, target, chosen, algorithms)
+    offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
     picked, exact = _pick(graph, offers, target)
-    return _with_copies(graph, [offered[at] for offered, at in zip(offers, picked, strict=True)], target, exact)
+    taken = [offered[at] for offered, at in zip(offers, picked, strict=True)]
+    return _with_copies(graph, taken, target, exact, anew)
+
+
+def _followed(
+    graph: Graph, target: Target, chosen: Chosen | None, algorithms: bool
+) -> tuple[dict[int, list[Offer | None]], tuple[str, ...]]:
+    """The one offer of each node, by its place, that a record decides; and the nodes that are decided anew."""
+    if chosen is None:
+        return {}, ()
+    forms, same = chosen.forms_fit(target), algorithms and chosen.algorithms_fit(target)
+    followed = {
+        at: _recorded(graph, node, target, chosen.nodes[name_of(node)], same)
+        for at, node in enumerate(graph.nodes)
+        if forms and name_of(node) in chosen.nodes
+    }
+    decided = {at for at, offers in followed.items() if offers and not (algorithms and _is_open(offers[0]))}
+    return followed, tuple(name_of(node) for at, node in enumerate(graph.nodes) if at not in decided)
+
+
+def _recorded(graph: Graph, node: Node, target: Target, record: Taken, same: bool) -> list[Offer | None]:
+    """The offer of a record; none if it does not fit the node."""
+    op = _computing(graph, node)
+    if op is not None and op.restored is not None and record.detail is not None:
+        offers: list[Offer | None] = [op.restored(node, graph.operands(node), target, record.detail, same)]
+    else:
+        offers = _offers(graph, node, target)
+    return sorted((offer for offer in offers if record.fits(offer)), key=_seconds)[:1]
+
+
+def _is_open(offer: Offer | None) -> bool:
+    """Whether the algorithm of an offer is yet to be chosen."""
+    return offer is not None and getattr(offer.detail, "settled", True) is None
+
+
+def _computing(graph: Graph, node: Node) -> Op | None:
+    """The operator whose offers a node may take; None: the reference computes it."""
+    op = None if node.meaning is not None else ops.TABLE[node.op]
+    return op if op is not None and op.offers is not None and _filled(graph.operands(node)) else None
 
 
 def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
-    op = None if node.meaning is not None else ops.TABLE[node.op]
-    values = graph.operands(node)
-    if op is None or op.offers is None or not _filled(values):
+    op = _computing(graph, node)
+    if op is None or op.offers is None:
         return [None]
+    values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
     return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
 
@@ -199,7 +261,9 @@ class _Copies:
         return math.prod(int(size or 0) for size in shape)
 
 
-def _with_copies(graph: Graph, picked: list[Offer | None], target: Target, exact: bool) -> Layout:
+def _with_copies(
+    graph: Graph, picked: list[Offer | None], target: Target, exact: bool, anew: tuple[str, ...]
+) -> Layout:
     copies = _Copies(graph, target)
     for node, offer in zip(graph.nodes, picked, strict=True):
         copies.add(Laid(node, offer))
@@ -208,4 +272,4 @@ def _with_copies(graph: Graph, picked: list[Offer | None], target: Target, exact
     nodes = tuple(laid.node for laid in copies.nodes)
     values = {**graph.values, **copies.values}
     made = Graph(graph.inputs, tuple(outputs.values()), nodes, graph.constants, values, graph.name)
-    return Layout(made, copies.nodes, outputs, exact)
+    return Layout(made, copies.nodes, outputs, exact, target, anew)
