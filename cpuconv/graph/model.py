@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
 from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.layout import lay_out
+from cpuconv.graph.layout import Layout, lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Rewriting, prepared
@@ -71,6 +73,7 @@ class Model:
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
         self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
         self._packed = Packed()
+        self._chosen: dict[int, Chosen] = {}  # layouts, by binary digits of the number of input elements
         self._programs = Remembered(min(_MOST_BYTES, default_limit()))
         self._last: tuple[Shapes, _Made] | None = None  # stays, however large
         self._making = threading.Lock()
@@ -160,7 +163,8 @@ class Model:
         SourceError
             Sizes are open, and nothing has run yet.
         """
-        return (self._for(self._fixed_shapes()) if self._last is None else self._last[1]).explanation
+        shapes, made = self._last or (shapes := self._fixed_shapes(), self._for(shapes))
+        return self._explained(shapes, made.executable) if made.explanation is None else made.explanation
 
     # --- programs by sizes ----------------------------------------------------------------------------------------
 
@@ -220,12 +224,29 @@ class Model:
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
         order = self._graph.outputs
-        graph, notes, tail = prepared(self._graph, named, self._options)
-        laid = lay_out(graph, self._target)
+        fixed = all(value.concrete for value in self._known.values())
+        graph, notes, tail = prepared(self._graph, named, self._options, noted=fixed)
+        laid = self._laid_out(graph, shapes)
         executable = Executable(laid, self._target, self._packed)
-        if all(value.concrete for value in self._known.values()):
-            self._graph = None  # raw weights are not kept beside packed ones
+        if not fixed:
+            return _Made(executable, None, tail, order)
+        self._graph = None  # raw weights are not kept beside packed ones
         return _Made(executable, Explanation.of(self._name, laid, executable, notes, tail), tail, order)
+
+    def _explained(self, shapes: Shapes, executable: Executable) -> Explanation:
+        """What became of the network for these sizes: derived once more, as a new size does not wait for it."""
+        assert self._graph is not None
+        named = dict(zip(self._known, shapes, strict=True))
+        graph, notes, tail = prepared(self._graph, named, self._options)
+        return Explanation.of(self._name, self._laid_out(graph, shapes), executable, notes, tail)
+
+    def _laid_out(self, graph: Graph, shapes: Shapes) -> Layout:
+        """A graph laid out as the first one was whose inputs were about as large."""
+        about = sum(map(math.prod, shapes)).bit_length()
+        laid = lay_out(graph, self._target, self._chosen.get(about), algorithms=False)
+        if about not in self._chosen:
+            self._chosen[about] = laid.chosen()
+        return laid
 
 
 def _sizes(value: Value) -> tuple[int, ...]:
@@ -294,7 +315,7 @@ class _Made:
     """A program, how it came about, and what references compute behind it; the names of all outputs."""
 
     executable: Executable
-    explanation: Explanation
+    explanation: Explanation | None  # None: made when asked for
     tail: Graph | None
     outputs: tuple[str, ...]
 

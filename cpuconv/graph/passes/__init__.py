@@ -55,7 +55,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
 
 
-def apply(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
+def apply(graph: Graph, skip: Collection[str] = (), *, noted: bool = True) -> tuple[Graph, list[Note]]:
     """The graph after all rewrites, and what they did.
 
     Parameters
@@ -64,6 +64,8 @@ def apply(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
         What `specialise` returned.
     skip : Collection[str]
         Names of rewrites to leave out.
+    noted : bool
+        Whether to say what they did, which takes time.
 
     Raises
     ------
@@ -77,5 +79,5 @@ def apply(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
     for name, run in PASSES:
         if name not in skip:
             before, graph = graph, run(graph)
-            notes += changes(name, before, graph)
+            notes += changes(name, before, graph) if noted else []
     return graph, notes

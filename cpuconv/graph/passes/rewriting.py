@@ -210,7 +210,7 @@ class Maker:
         self.origin = origin or old[0].origin
         self.new: list[Node] = []
         self.constants: dict[str, np.ndarray] = {}
-        self._names = {*graph.constants, *graph.values}
+        self._names: set[str] = set()
 
     def constant(self, array: np.ndarray, part: str) -> str:
         """The name of a new constant."""
@@ -237,6 +237,7 @@ class Maker:
 
     def _fresh(self, part: str) -> str:
         hints = (f"{self.output}.{part}{number or ''}" for number in itertools.count())
-        name = next(name for name in hints if name not in self._names)
+        known = (self.graph.constants, self.graph.values, self._names)
+        name = next(name for name in hints if not any(name in names for names in known))
         self._names.add(name)
         return name
