@@ -1,55 +1,43 @@
-"""A network, ready to run: its programs by sizes of inputs, and what callers hand over."""
+"""A network, ready to run: its programs by sizes of inputs, and by the elements of those that decide sizes."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph import passes
 from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.executable import Executable
-from cpuconv.graph.explain import Explanation
-from cpuconv.graph.interpret import interpret
-from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.explain import Explanation, late_rows
+from cpuconv.graph.handed import Port, array_for, arrays_for, sizes
+from cpuconv.graph.interpret import Timed, interpret
+from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.layout import Layout, lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
-from cpuconv.graph.prepared import Rewriting, prepared
-from cpuconv.graph.profile import Profile, profile
+from cpuconv.graph.passes import Note
+from cpuconv.graph.prepared import Prepared, Rewriting, prepared
+from cpuconv.graph.profile import Profile, of_references, profile, together
 from cpuconv.graph.specialise import bound_inputs
+from cpuconv.graph.steering import steered, steering
+from cpuconv.graph.tail import Stages, stages
 from cpuconv.memory.remembered import Remembered, default_limit
-from cpuconv.problem.arrays import as_float32_view
-from cpuconv.solvers.shared.base import aligned
 
-_FLOAT32 = np.dtype(np.float32)
 Shapes = tuple[tuple[int, ...], ...]
 _MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
 
 
-@dataclass(frozen=True)
-class Port:
-    """An input or output of a network.
+class _Key(NamedTuple):
+    """What tells the programs of a network apart: sizes of its inputs, and the elements of those that steer."""
 
-    Attributes
-    ----------
-    name : str
-    shape : tuple of (int, str or None), or None
-        Sizes; a symbol, or None, where the model leaves one open. None: not even the rank is known.
-    dtype : numpy.dtype or None
-        None: not known before sizes are.
-    """
-
-    name: str
-    shape: tuple[int | str | None, ...] | None
-    dtype: np.dtype | None
-
-    def __str__(self) -> str:
-        return f"{self.name}: {Value(self.shape, self.dtype)}"
+    shapes: Shapes
+    elements: tuple[bytes, ...] = ()
 
 
 class Model:
@@ -64,20 +52,30 @@ class Model:
     """
 
     def __init__(
-        self, graph: Graph, target: Target, shapes: Mapping[str, Sequence[int]], options: Rewriting | None = None
+        self,
+        graph: Graph,
+        target: Target,
+        shapes: Mapping[str, Sequence[int]],
+        options: Rewriting | None = None,
+        within: Model | None = None,
     ) -> None:
+        """`within`: the model that this one is a part of; they share packed weights."""
         self._known = bound_inputs(graph, shapes)
         self._name, self._target, self._options = graph.name, target, options or Rewriting()
+        self._steering = steering(graph)
         self._graph: Graph | None = graph
+        self._notes: list[Note] = []  # of rewrites for all sizes
+        if not self._is_fixed:
+            self._graph, self._notes = passes.apply_without_sizes(graph, self._options.skip_passes)
         self.threads = target.threads
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
         self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
-        self._packed = Packed()
+        self._packed: Packed = Packed() if within is None else within._packed
         self._chosen: dict[int, Chosen] = {}  # layouts, by binary digits of the number of input elements
         self._programs = Remembered(min(_MOST_BYTES, default_limit()))
-        self._last: tuple[Shapes, _Made] | None = None  # stays, however large
-        self._making = threading.Lock()
-        if all(value.concrete for value in self._known.values()):
+        self._last: tuple[_Key, _Made] | None = None  # stays, however large
+        self._making: threading.Lock = threading.Lock() if within is None else within._making
+        if self._is_fixed:
             made = self._for(self._fixed_shapes())
             known = made.executable.outputs
             self.outputs = tuple(_port(name, known.get(name, graph.value(name))) for name in graph.outputs)
@@ -127,15 +125,15 @@ class Model:
         or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
         """
         arrays = self._fed(feed)
-        made = self._for(tuple(array.shape for array in arrays))
-        outputs = _outputs(made.executable, {} if out is None else out, arrays)
-        before = made.executable.nbytes
-        made.executable.run(arrays, list(outputs.values()))
-        if made.executable.nbytes != before:  # memory for one more caller at a time
-            self._keep(tuple(array.shape for array in arrays), made)
-        if made.tail is None:
-            return outputs
-        return made.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
+        made, given = self._program(arrays)
+        outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
+        before = made.nbytes
+        made.executable.run(given, list(outputs.values()))
+        if made.tail is not None:
+            outputs = made.tail.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
+        if made.nbytes != before:  # memory for one more caller at a time, or for other sizes that were found
+            self._keep(made)
+        return outputs
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
         """Time each operator alone, and whole runs.
@@ -150,8 +148,13 @@ class Model:
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
         arrays = self._fed(feed)
-        made = self._for(tuple(array.shape for array in arrays))
-        return profile(made.executable, arrays, list(_outputs(made.executable, {}, arrays).values()), int(runs))
+        made, given = self._program(arrays)
+        outputs = arrays_for(made.executable.outputs, {}, arrays)
+        head = profile(made.executable, given, list(outputs.values()), int(runs))
+        if made.tail is None:
+            return head
+        values = {**dict(zip(self._known, arrays, strict=True)), **outputs}
+        return together([head, *made.tail.profiles(values, int(runs))])
 
     def explain(self) -> Explanation:
         """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
@@ -163,8 +166,9 @@ class Model:
         SourceError
             Sizes are open, and nothing has run yet.
         """
-        shapes, made = self._last or (shapes := self._fixed_shapes(), self._for(shapes))
-        return self._explained(shapes, made.executable) if made.explanation is None else made.explanation
+        made = self._for(self._fixed_shapes()) if self._last is None else self._last[1]
+        explanation = self._explained(made) if made.explanation is None else made.explanation
+        return explanation if made.tail is None else made.tail.explained(explanation)
 
     # --- programs by sizes ----------------------------------------------------------------------------------------
 
@@ -179,7 +183,7 @@ class Model:
         for name in names:
             if name not in feed:
                 raise ArgumentError(must("feed", f"arrays for {', '.join(names)}", f"without {name!r}"))
-        return [_array(port, feed[port.name]) for port in self.inputs]
+        return [array_for(port, feed[port.name]) for port in self.inputs]
 
     def _fixed_shapes(self) -> Shapes:
         """The sizes of the inputs, where model and arguments state them all.
@@ -187,140 +191,166 @@ class Model:
         Raises
         ------
         SourceError
-            Some are open.
+            Some are open, or elements decide sizes.
         """
+        if self._steering:
+            raise SourceError(must(self._steering[0], "fed: its elements decide sizes; run the model first", "unknown"))
         for name, value in self._known.items():
             if not value.concrete:
                 expected = "of fixed sizes: run the model first, or state them in 'input_shapes'"
                 raise SourceError(must(name, expected, value))
-        return tuple(_sizes(value) for value in self._known.values())
+        return tuple(sizes(value) for value in self._known.values())
 
-    def _for(self, shapes: Shapes) -> _Made:
-        """The program for inputs of these shapes; made at first use, and again if it was forgotten since."""
-        last = self._last
-        if last is not None and last[0] == shapes:
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether one program is all there will be."""
+        return not self._steering and all(value.concrete for value in self._known.values())
+
+    def _program(self, arrays: Sequence[np.ndarray]) -> tuple[_Made, list[np.ndarray]]:
+        """The program for arrays of all inputs, and the arrays that it is given."""
+        shapes = tuple(array.shape for array in arrays)
+        if not self._steering:
+            return self._for(shapes), list(arrays)
+        named = dict(zip(self._known, arrays, strict=True))
+        steers = {name: named.pop(name) for name in self._steering}
+        return self._for(shapes, steers), list(named.values())
+
+    def _for(self, shapes: Shapes, steers: Mapping[str, np.ndarray] | None = None) -> _Made:
+        """The program for inputs of these shapes; made at first use, and again if it was forgotten since.
+
+        `steers` are the arrays of inputs whose elements decide sizes.
+        """
+        steers = steers or {}
+        key, last = _Key(shapes, tuple(array.tobytes() for array in steers.values())), self._last
+        if last is not None and last[0] == key:
             return last[1]
-        made: _Made | None = self._programs.get(shapes)
+        made: _Made | None = self._programs.get(key)
         if made is None:
             with self._making:
-                made = self._programs.get(shapes)
+                made = self._programs.get(key)
                 if made is None:
-                    made = self._make(shapes)
-                    self._keep(shapes, made)
-        self._last = shapes, made
+                    made = self._make(key, steers)
+                    self._keep(made)
+        self._last = key, made
         return made
 
-    def _keep(self, shapes: Shapes, made: _Made) -> None:
+    def _keep(self, made: _Made) -> None:
         """Keep a program, as large as it is now, and forget those used least recently for it."""
-        self._programs.put(shapes, made, made.executable.nbytes)
+        self._programs.put(made.key, made, made.nbytes)
 
-    def _make(self, shapes: Shapes) -> _Made:
-        named = dict(zip(self._known, shapes, strict=True))
+    def _make(self, key: _Key, steers: Mapping[str, np.ndarray]) -> _Made:
+        named = dict(zip(self._known, key.shapes, strict=True))
         if self._graph is None:  # all sizes are fixed, and the program is made
-            wrong = next(name for name, sizes in named.items() if sizes != _sizes(self._known[name]))
-            raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {_sizes(self._known[wrong])}", named[wrong]))
+            wrong = next(name for name, shape in named.items() if shape != sizes(self._known[name]))
+            raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {sizes(self._known[wrong])}", named[wrong]))
         for name, value in self._known.items():
             if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
-        order = self._graph.outputs
-        fixed = all(value.concrete for value in self._known.values())
-        graph, notes, tail = prepared(self._graph, named, self._options, noted=fixed)
-        laid = self._laid_out(graph, shapes)
+        steers = {name: array.copy() for name, array in steers.items()}
+        ready = self._prepared(key, steers, noted=self._is_fixed)
+        laid = self._laid_out(ready.graph, key)
         executable = Executable(laid, self._target, self._packed)
-        if not fixed:
-            return _Made(executable, None, tail, order)
+        tail = None if ready.tail is None else _Tail(self, stages(ready.tail), self._graph.outputs)
+        if not self._is_fixed:
+            return _Made(key, steers, executable, tail)
         self._graph = None  # raw weights are not kept beside packed ones
-        return _Made(executable, Explanation.of(self._name, laid, executable, notes, tail), tail, order)
+        return _Made(key, steers, executable, tail, Explanation.of(self._name, laid, executable, ready.notes))
 
-    def _explained(self, shapes: Shapes, executable: Executable) -> Explanation:
-        """What became of the network for these sizes: derived once more, as a new size does not wait for it."""
+    def _prepared(self, key: _Key, steers: Mapping[str, np.ndarray], *, noted: bool) -> Prepared:
+        """The graph for a program."""
         assert self._graph is not None
-        named = dict(zip(self._known, shapes, strict=True))
-        graph, notes, tail = prepared(self._graph, named, self._options)
-        return Explanation.of(self._name, self._laid_out(graph, shapes), executable, notes, tail)
+        graph = steered(self._graph, steers)
+        named = {name: shape for name, shape in zip(self._known, key.shapes, strict=True) if name not in steers}
+        return prepared(graph, named, self._options, noted=noted)
 
-    def _laid_out(self, graph: Graph, shapes: Shapes) -> Layout:
+    def _explained(self, made: _Made) -> Explanation:
+        """What became of the network for these sizes: derived once more, as a new size does not wait for it."""
+        ready = self._prepared(made.key, made.steers, noted=True)
+        return Explanation.of(
+            self._name, self._laid_out(ready.graph, made.key), made.executable, [*self._notes, *ready.notes]
+        )
+
+    def _laid_out(self, graph: Graph, key: _Key) -> Layout:
         """A graph laid out as the first one was whose inputs were about as large."""
-        about = sum(map(math.prod, shapes)).bit_length()
+        about = sum(map(math.prod, key.shapes)).bit_length()
         laid = lay_out(graph, self._target, self._chosen.get(about), algorithms=False)
         if about not in self._chosen:
             self._chosen[about] = laid.chosen()
         return laid
 
-
-def _sizes(value: Value) -> tuple[int, ...]:
-    return tuple(int(size) for size in value.shape or () if size is not None)
+    def _behind(self, graph: Graph) -> Model:
+        """A part of this network that runs for sizes which are found when it runs."""
+        return Model(graph, self._target, {}, self._options, within=self)
 
 
 def _port(name: str, value: Value) -> Port:
     return Port(name, value.shape, value.dtype)
 
 
-def _array(port: Port, given: Any) -> np.ndarray:
-    """An array for an input, C-contiguous."""
-    name = f"feed[{port.name!r}]"
-    if port.dtype == _FLOAT32:
-        array = as_float32_view(given, name)
-    else:
-        array = given if isinstance(given, np.ndarray) else np.asarray(given)
-        if array.dtype != port.dtype:
-            raise ArgumentTypeError(must(name, f"of dtype {port.dtype}", array.dtype))
-    if port.shape is not None and array.ndim != len(port.shape):
-        raise ArgumentError(must(name, f"of rank {len(port.shape)}", f"of rank {array.ndim}, {array.shape}"))
-    return np.ascontiguousarray(array).reshape(array.shape)
+class _Tail:
+    """What runs behind a program: nodes whose sizes depend on elements, and what reads of them."""
 
+    def __init__(self, owner: Model, parts: Stages, outputs: Sequence[str]) -> None:
+        self._owner, self._first, self._rest, self._outputs = owner, parts.first, parts.rest, outputs
+        self._model: Model | None = None
 
-def _outputs(
-    executable: Executable, out: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]
-) -> dict[str, np.ndarray]:
-    """An array for each output: those given, checked, and new ones."""
-    if not isinstance(out, Mapping):
-        raise ArgumentTypeError(must("out", "a dict of arrays by output name", f"a {type(out).__name__}"))
-    for name in out:
-        if name not in executable.outputs:
-            raise ArgumentError(must("out", f"arrays for {', '.join(executable.outputs)}", f"one for {name!r}"))
-    arrays: dict[str, np.ndarray] = {}
-    for name, value in executable.outputs.items():
-        if name in out:
-            arrays[name] = _checked(name, out[name], value, inputs, arrays)
-        else:
-            arrays[name] = aligned(_sizes(value), value.dtype)
-    return arrays
+    @property
+    def nbytes(self) -> int:
+        """Bytes of programs for sizes that were found."""
+        return 0 if self._model is None else self._model._programs.nbytes
 
+    def finished(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs of the network, from its inputs and what the program computed."""
+        found = self._found(arrays)
+        if self._rest is not None:
+            found |= self._native(found).run({name: found[name] for name in self._rest.inputs})
+        mine = {*self._first.outputs, *(self._rest.outputs if self._rest else ())}
+        return {name: np.array(found[name], order="C") if name in mine else found[name] for name in self._outputs}
 
-def _checked(
-    name: str, array: np.ndarray, value: Value, inputs: Sequence[np.ndarray], others: Mapping[str, np.ndarray]
-) -> np.ndarray:
-    """An array that an output can be written to."""
-    label = f"out[{name!r}]"
-    if not isinstance(array, np.ndarray) or array.dtype != value.dtype:
-        raise ArgumentTypeError(
-            must(label, f"a NumPy array of {value.dtype}", getattr(array, "dtype", type(array).__name__))
-        )
-    if array.shape != _sizes(value):
-        raise ArgumentError(must(label, f"of shape {_sizes(value)}", array.shape))
-    if not array.flags.carray:
-        raise ArgumentError(must(label, "writable and C-contiguous", f"of strides {array.strides}"))
-    if any(np.may_share_memory(array, other) for other in inputs):
-        raise ArgumentError(must(label, "memory of its own", "memory that an input occupies"))
-    for other, taken in others.items():
-        if np.may_share_memory(array, taken):
-            raise ArgumentError(must(label, "memory of its own", f"memory that out[{other!r}] occupies"))
-    return array
+    def profiles(self, arrays: Mapping[str, np.ndarray], runs: int) -> list[Profile]:
+        """The nodes that references run, and those that kernels run then."""
+        rows: dict[int, tuple[Node, list[tuple[float, int]]]] = {id(node): (node, []) for node in self._first.nodes}
+        for _ in range(runs):
+            found = self._found(arrays, lambda node, *figures: rows[id(node)][1].append(figures))
+        made = [of_references(list(rows.values()))]
+        if self._rest is not None:
+            made.append(self._native(found).profile({name: found[name] for name in self._rest.inputs}, runs))
+        return made
+
+    def explained(self, head: Explanation) -> Explanation:
+        """What is known of the program, with what runs behind it."""
+        rows = late_rows(self._first.nodes)
+        if self._rest is not None:
+            has_run = self._model is not None and self._model._last is not None
+            rows += self._model.explain().operators if self._model and has_run else late_rows(self._rest.nodes, "")
+        return replace(head, operators=[*head.operators, *rows])
+
+    def _found(self, arrays: Mapping[str, np.ndarray], timed: Timed | None = None) -> dict[str, np.ndarray]:
+        results = interpret(self._first, {name: arrays[name] for name in self._first.inputs}, timed=timed)
+        return {**arrays, **results}
+
+    def _native(self, arrays: Mapping[str, np.ndarray]) -> Model:
+        """The model of what runs natively; ranks and types of its inputs are known when it runs for the first time."""
+        if self._model is None:
+            assert self._rest is not None
+            open_ = {name: arrays[name] for name in self._rest.inputs if not self._rest.value(name).concrete}
+            values = {name: Value((None,) * array.ndim, array.dtype) for name, array in open_.items()}
+            self._model = self._owner._behind(replace(self._rest, values={**self._rest.values, **values}))
+        return self._model
 
 
 @dataclass(frozen=True)
 class _Made:
-    """A program, how it came about, and what references compute behind it; the names of all outputs."""
+    """A program and what it is for; what runs behind it."""
 
+    key: _Key
+    steers: Mapping[str, np.ndarray]
     executable: Executable
-    explanation: Explanation | None  # None: made when asked for
-    tail: Graph | None
-    outputs: tuple[str, ...]
+    tail: _Tail | None
+    explanation: Explanation | None = None  # None: made when asked for
 
-    def finished(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs, from the inputs and what the program computed."""
-        assert self.tail is not None
-        results = interpret(self.tail, {name: arrays[name] for name in self.tail.inputs})
-        return {name: np.array(results[name], order="C") if name in results else arrays[name] for name in self.outputs}
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are free once it is forgotten."""
+        return self.executable.nbytes + (0 if self.tail is None else self.tail.nbytes)

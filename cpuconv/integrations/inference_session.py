@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.handed import Port
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.model import Port
 from cpuconv.graph.onnx_reader import Metadata, read_with_metadata
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
-from cpuconv.integrations.steering import ready
 from cpuconv.runtime.threads import maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
@@ -117,7 +117,7 @@ class InferenceSession:
         graph, self._metadata = read_with_metadata(path_or_bytes)
         graph = _with_sizes(graph, getattr(self._options, "free_dimensions", {}))
         wanted = getattr(self._options, "intra_op_num_threads", 0)
-        self._model = ready(graph, threads=min(wanted, maximum_threads()) if wanted > 0 else None)
+        self._model = api.compile(graph, threads=min(wanted, maximum_threads()) if wanted > 0 else None)
         self._dtypes = {port.name: port.dtype for port in self._model.inputs}
         self._names = [port.name for port in self._model.outputs]
 

@@ -29,7 +29,7 @@ from cpuconv.graph.passes import (
 )
 from cpuconv.graph.passes.notes import Note, changes, summary
 
-__all__ = ["NAMES", "PASSES", "Note", "apply", "summary"]
+__all__ = ["NAMES", "PASSES", "Note", "apply", "apply_without_sizes", "summary"]
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("noops", noops.run),
@@ -53,6 +53,15 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("elementwise", elementwise.run),
 )
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
+
+
+def apply_without_sizes(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
+    """A graph of open sizes after the rewrites that need none, and what they did.
+
+    They are done once for all sizes, so that weights are folded once.
+    """
+    after = graph if "weights" in skip else weights.run_without_sizes(graph)
+    return after, changes("weights", graph, after)
 
 
 def apply(graph: Graph, skip: Collection[str] = (), *, noted: bool = True) -> tuple[Graph, list[Note]]:

@@ -85,10 +85,13 @@ def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
 
 
 def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[str, Value]) -> dict[str, Value]:
-    """The outputs of a new node, which must be what stood there before."""
+    """The outputs of a new node, which must be what stood there before; in a graph of open sizes, as they are known."""
     inputs = [
-        (Value.of(constants[name]) if name in constants else values[name]) if name else None for name in node.inputs
+        (Value.of(constants[name]) if name in constants else values.get(name, Value())) if name else None
+        for name in node.inputs
     ]
+    if any(value is not None and not value.concrete for value in inputs):
+        return {name: values.get(name, Value()) for name in node.outputs if name}
     outputs = zip(node.outputs, ops.meaning(node).infer(node, inputs), strict=False)
     made = {name: Value(value.shape, value.dtype) for name, value in outputs if name}
     for name, value in made.items():
