@@ -273,3 +273,70 @@ def test_shapes_that_the_network_computes(text, constants, shapes):
         feed = {name: _x(*shape) for name, shape in sizes.items()}
         close(made.run(feed)["y"], run(model, feed)[0])
         assert not {"Shape", "Gather", "Concat"} & {row.op for row in made.explain().operators}
+
+
+# --- what other sizes leave -------------------------------------------------------------------------------------------
+
+
+def test_programs_that_are_made_again_give_equal_bits():
+    made = _compiled(_convolutional(), threads=2)
+    inputs = [_x(1, 3, side, 24) for side in (24, 26, 31, 90)]
+    before = [made(x) for x in inputs]
+    made._programs.clear()
+    for x, y in reversed(list(zip(inputs, before, strict=True))):
+        np.testing.assert_array_equal(made(x), y)
+
+
+def test_sizes_about_as_large_have_the_layouts_of_the_first():
+    made = _compiled(_convolutional())
+    model, layouts = _convolutional(), set()
+    for side in (40, 41, 44, 43):
+        x = _x(1, 3, side, 40)
+        made(x)
+        layouts.add(tuple((row.op, row.layouts) for row in made.explain().operators))
+    assert len(layouts) == len(made._chosen) == 1
+    small = _x(1, 3, 4, 4)
+    assert made(small).shape == run(model, {"x": small})[0].shape and len(made._chosen) == 2
+
+
+def test_weights_are_folded_once_for_all_sizes():
+    model = parse("""g (float[N,3,H,W] x) => (float[N,4,P,Q] y) <float[1,4,1,1] half = {0.5, 2, 1, 4}> {
+        a = Conv(x, w)
+        b = Mul(a, half)
+        y = Relu(b)
+    }""")
+    model.graph.initializer.append(numpy_helper.from_array(_x(4, 3, 3, 3), "w"))
+    made = _compiled(model)
+    for side in (5, 8):
+        x = _x(2, 3, side, 6)
+        close(made(x), run(model, {"x": x})[0])
+    assert "Mul" not in {node.op for node in made._graph.nodes}
+    assert ("weights", "1 Mul into Conv") in made.explain().summary
+    assert not made._graph.constants.keys() & {"half"}
+    kept = _compiled(model, skip_passes=["weights"])
+    close(kept(x), run(model, {"x": x})[0])
+    assert "Mul" in {node.op for node in kept._graph.nodes}
+
+
+def test_threads_with_elements_that_decide_sizes():
+    """Eight at once, each with a shape of its own, while programs are forgotten."""
+    graph = parse("g (float[24] x, int64[2] s) => (float[A,B] y) { r = Relu(x) y = Reshape(r, s) }")
+    made = _compiled(graph, threads=2)
+    made._programs = Remembered(40_000)
+    shapes = [(1, 24), (2, 12), (3, 8), (4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
+    x, wrong = _x(24), []
+
+    def call(at: int) -> None:
+        for turn in range(12):
+            shape = shapes[(at + turn // 3) % 8]
+            y = made.run({"x": x, "s": np.array(shape)})["y"]
+            if y.shape != shape or not np.array_equal(y.ravel(), np.maximum(x, 0)):
+                wrong.append(shape)
+
+    threads = [threading.Thread(target=call, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert made._programs.nbytes <= 40_000

@@ -87,8 +87,73 @@ def test_a_shape_that_is_fed():
         assert not np.may_share_memory(y, x)
     with pytest.raises(SourceError, match="Reshape node 'y' cannot take inputs"):
         model.run({"x": x, "s": np.array((4, 4))})
+    y = np.empty((3, 2), np.int64)
+    model.run({"x": x, "s": np.array((3, 2))}, out={"y": y})
+    np.testing.assert_array_equal(y, x.reshape(3, 2))
+    with pytest.raises(SourceError, match="'s' must be fed"):
+        cpuconv.compile(parse("g (int64[6] x, int64[2] s) => (int64[A,B] y) { y = Reshape(x, s) }")).explain()
+
+
+def test_outputs_of_sizes_that_are_found_are_made():
+    model = cpuconv.compile(parse("g (int64[2,3] x) => (int64[2,N] y) { y = NonZero(x) }"))
     with pytest.raises(ArgumentError, match="'out' must be arrays for"):
-        model.run({"x": x, "s": np.array((2, 3))}, out={"y": np.empty((2, 3), np.int64)})
+        model.run({"x": np.ones((2, 3), np.int64)}, out={"y": np.empty((2, 6), np.int64)})
+
+
+CROPS = """g (float[1,3,H,W] x) => (float[K,8,P,Q] y) {
+    a = Conv <kernel_shape = [3,3], pads = [1,1,1,1]> (x, w)
+    lively = Relu(a)
+    mean = ReduceMean <axes = [0, 2, 3], keepdims = 0> (lively)
+    least = ReduceMin <keepdims = 0> (mean)
+    bright = Greater(mean, least)
+    places = NonZero(bright)
+    rows = Squeeze(places)
+    crops = Gather <axis = 1> (lively, rows)
+    swapped = Transpose <perm = [1, 0, 2, 3]> (crops)
+    y = Conv <kernel_shape = [3,3]> (swapped, v)
+}"""
+
+
+def test_what_is_worthwhile_runs_natively_for_the_sizes_that_are_found():
+    source = parse(CROPS)
+    for name, shape in (("w", (8, 3, 3, 3)), ("v", (8, 1, 3, 3))):
+        source.graph.initializer.append(onnx.numpy_helper.from_array(RNG.normal(size=shape).astype(np.float32), name))
+    model, session = cpuconv.compile(source, threads=2), runtime_session(pytest.importorskip("onnxruntime"), source)
+    counts = set()
+    for size in (6, 9, 6, 7):
+        x = RNG.normal(size=(1, 3, size, size)).astype(np.float32)
+        (expected,) = session.run(None, {"x": x})
+        first = model(x)
+        close(first, expected)
+        np.testing.assert_array_equal(model(x), first)
+        counts.add(len(first))
+    assert 0 not in counts
+    rows = {row.op: row.algorithm for row in model.explain().operators}
+    assert rows["NonZero"] == "reference" and rows["Conv"] not in ("", "reference")
+    timed = model.profile({"x": x}, runs=2)
+    assert [row.op for row in timed.rows].count("Conv") == 2 and "NonZero" in {row.op for row in timed.rows}
+    assert sum(row.share for row in timed.rows) == pytest.approx(1)
+
+
+def test_sizes_that_one_part_computes_for_the_next():
+    """How many rows are asked for follows from elements of an image, by way of the operators in between."""
+    text = """g (float[2,4] x) => (float[N,4] y, float[N,M] z) <int64[1] one = {1}, int64[1] four = {4}> {
+        s = ReduceMax <keepdims = 0> (x)
+        n = Cast <to = 7> (s)
+        count = Reshape(n, one)
+        shape = Concat <axis = 0> (count, four)
+        y = Expand(row, shape)
+        z = MatMul(y, m)
+    }"""
+    source = parse(text)
+    for name, shape in (("row", (1, 4)), ("m", (4, 3))):
+        source.graph.initializer.append(onnx.numpy_helper.from_array(RNG.normal(size=shape).astype(np.float32), name))
+    model, session = cpuconv.compile(source), runtime_session(pytest.importorskip("onnxruntime"), source)
+    for most in (3, 1, 3, 5):
+        x = RNG.uniform(0, 1, (2, 4)).astype(np.float32)
+        x[1, 2] = most + 0.5
+        for got, expected in zip(model.run({"x": x}).values(), session.run(None, {"x": x}), strict=True):
+            close(got, expected)
 
 
 def test_operators_that_only_the_evaluator_knows():

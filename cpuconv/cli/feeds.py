@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.handed import Port
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.model import Port
 from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.specialise import bound_inputs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from cpuconv.choice.model import Choice
 from cpuconv.graph.executable import Executable
-from cpuconv.graph.ir import Graph
+from cpuconv.graph.ir import Node
 from cpuconv.graph.layout import LEAST, Laid, Layout
 from cpuconv.graph.passes import Note, summary
 from cpuconv.graph.planning import CHEAPEST
@@ -97,19 +97,14 @@ class Explanation:
     weighed: Mapping[str, float]
 
     @classmethod
-    def of(
-        cls, name: str, laid: Layout, executable: Executable, notes: Sequence[Note], tail: Graph | None = None
-    ) -> Explanation:
-        """Of a network that was laid out and built, and what references compute behind it."""
+    def of(cls, name: str, laid: Layout, executable: Executable, notes: Sequence[Note]) -> Explanation:
+        """Of a network that was laid out and built."""
         rows = []
         for node in laid.nodes:
             shape = laid.graph.value(next(filter(None, node.node.outputs))).shape or ()
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
             rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
-        for late in () if tail is None else tail.nodes:
-            by = REFERENCE if late.meaning is None else EVALUATOR
-            rows.append(OperatorRow(late.origin or late.outputs[0], late.op, "dense -> dense", by, "", ()))
         memory, constants = executable.memory, laid.graph.constants
         read = {name for node in laid.nodes for name in node.node.inputs if name in constants}
         return cls(
@@ -168,6 +163,21 @@ class Explanation:
             "no others are cheaper" if above < 0.01 else f"the cheapest is at most {above:.1f}% above what is possible"
         )
         return f"layouts: {self.plan} (decided by: {self.plan_decided_by}); by the models {', '.join(costs)}; {bound}"
+
+
+def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
+    """Rows of nodes whose sizes are not known before the network runs."""
+    return [
+        OperatorRow(
+            node.origin or next(filter(None, node.outputs)),
+            node.op,
+            "dense -> dense",
+            by if node.meaning is None else EVALUATOR,
+            "",
+            (),
+        )
+        for node in nodes
+    ]
 
 
 def shortened(name: str) -> str:

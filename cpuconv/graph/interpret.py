@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,8 +12,12 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.base import is_float
 
+Timed = Callable[[Node, float, int], None]  # is told of a node that has run, its seconds, and the bytes of its operands
 
-def interpret(graph: Graph, feed: Mapping[str, np.ndarray], *, wide: bool = False) -> dict[str, np.ndarray]:
+
+def interpret(
+    graph: Graph, feed: Mapping[str, np.ndarray], *, wide: bool = False, timed: Timed | None = None
+) -> dict[str, np.ndarray]:
     """The outputs of a specialised graph.
 
     Parameters
@@ -23,6 +28,8 @@ def interpret(graph: Graph, feed: Mapping[str, np.ndarray], *, wide: bool = Fals
         An array for every input of the graph, of its shape and dtype.
     wide : bool
         Keep floats in float64 from the first operator to the last, instead of rounding every value to its dtype.
+    timed : Timed or None
+        What is told how long each node took.
 
     Returns
     -------
@@ -51,7 +58,11 @@ def interpret(graph: Graph, feed: Mapping[str, np.ndarray], *, wide: bool = Fals
         values, given = [graph.value(name) for name in node.outputs], [arrays.get(name) for name in node.inputs]
         if any(name and value.shape is None for name, value in zip(node.outputs, values, strict=True)):
             values = _found(node, given, wide)
+        start = time.perf_counter()
         results = run(node, given, [value.dtype for value in values], wide)
+        if timed is not None:
+            seconds = time.perf_counter() - start
+            timed(node, seconds, sum(array.nbytes for array in (*given, *results) if array is not None))
         arrays.update(zip(node.outputs, results, strict=False))
         for name in dict.fromkeys(node.inputs):
             left[name] = left.get(name, 0) - 1

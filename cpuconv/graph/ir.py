@@ -167,8 +167,22 @@ class Graph:
         object.__setattr__(self, "outputs", tuple(self.outputs))
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
-        self._check_names()
-        object.__setattr__(self, "nodes", _in_order(self.nodes, {*self.inputs, *self.constants}))
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        if not self._is_in_order():
+            self._check_names()
+            object.__setattr__(self, "nodes", _in_order(self.nodes, {*self.inputs, *self.constants}))
+
+    def _is_in_order(self) -> bool:
+        """Whether names are defined once, and nodes stand behind those they read from: what most rewrites keep."""
+        defined = {*self.inputs, *self.constants, ""}
+        count = len(self.inputs) + len(self.constants) + 1
+        for node in self.nodes:
+            if not defined.issuperset(node.inputs):
+                return False
+            written = [name for name in node.outputs if name]
+            count += len(written)
+            defined.update(written)
+        return len(defined) == count and defined.issuperset(self.outputs)
 
     def _check_names(self) -> None:
         defined = set()

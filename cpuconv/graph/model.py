@@ -1,61 +1,50 @@
-"""A network, ready to run: its programs by sizes of inputs, and what callers hand over."""
+"""A network, ready to run: its programs by sizes of inputs, and by the elements of those that decide sizes."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.graph import passes
+from cpuconv.graph.behind import Tail
 from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
-from cpuconv.graph.interpret import interpret
+from cpuconv.graph.handed import Port, arrays_for, fed, sizes
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.layout import lay_out
+from cpuconv.graph.layout import Layout, lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
+from cpuconv.graph.passes import Note
 from cpuconv.graph.prepared import Prepared, Rewriting, prepared
-from cpuconv.graph.profile import Profile, profile
+from cpuconv.graph.profile import Profile, profile, together
 from cpuconv.graph.raced import winner
 from cpuconv.graph.saved.program import Program, Settings, form_digest, packing_of
 from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.saved.writing import write
 from cpuconv.graph.specialise import bound_inputs
+from cpuconv.graph.steering import steered, steering
+from cpuconv.graph.tail import stages
 from cpuconv.memory.remembered import Remembered, default_limit
-from cpuconv.problem.arrays import as_float32_view
-from cpuconv.solvers.shared.base import aligned
 
-_FLOAT32 = np.dtype(np.float32)
 Shapes = tuple[tuple[int, ...], ...]
 _MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
 
 
-@dataclass(frozen=True)
-class Port:
-    """An input or output of a network.
+class _Key(NamedTuple):
+    """What tells the programs of a network apart: sizes of its inputs, and the elements of those that steer."""
 
-    Attributes
-    ----------
-    name : str
-    shape : tuple of (int, str or None), or None
-        Sizes; a symbol, or None, where the model leaves one open. None: not even the rank is known.
-    dtype : numpy.dtype or None
-        None: not known before sizes are.
-    """
-
-    name: str
-    shape: tuple[int | str | None, ...] | None
-    dtype: np.dtype | None
-
-    def __str__(self) -> str:
-        return f"{self.name}: {Value(self.shape, self.dtype)}"
+    shapes: Shapes
+    elements: tuple[bytes, ...] = ()
 
 
 class Model:
@@ -78,6 +67,7 @@ class Model:
         *,
         source: Callable[[], Graph] | None = None,
         saved: Saved | None = None,
+        within: Model | None = None,
     ) -> None:
         """Make what can be made before sizes are known.
 
@@ -93,20 +83,27 @@ class Model:
             Gives the graph again, for `save`, when it has been let go of.
         saved : Saved or None
             The saved model that it is of.
+        within : Model or None
+            The model that it is a part of; they share packed weights.
         """
         self._source, self._saved = source, saved
         self._known = bound_inputs(graph, shapes)
         self._name, self._target, self._options = graph.name, target, options or Rewriting()
         self._settings = Settings.of(target, self._options)
+        self._steering = steering(graph)
         self._graph: Graph | None = graph
+        self._notes: list[Note] = []  # of rewrites for all sizes
+        if not self._is_fixed:
+            self._graph, self._notes = passes.apply_without_sizes(graph, self._options.skip_passes)
         self.threads = target.threads
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
         self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
-        self._packed = Packed(None if saved is None else saved.packed)
+        self._packed: Packed = Packed(None if saved is None else saved.packed) if within is None else within._packed
+        self._chosen: dict[int, Chosen] = {}  # layouts, by binary digits of the number of input elements
         self._programs = Remembered(min(_MOST_BYTES, default_limit()))
-        self._last: tuple[Shapes, _Made] | None = None  # stays, however large
-        self._making = threading.Lock()
-        if all(value.concrete for value in self._known.values()):
+        self._last: tuple[_Key, _Made] | None = None  # stays, however large
+        self._making: threading.Lock = threading.Lock() if within is None else within._making
+        if self._is_fixed:
             made = self._for(self._fixed_shapes())
             known = made.executable.outputs
             self.outputs = tuple(_port(name, known.get(name, graph.value(name))) for name in graph.outputs)
@@ -155,16 +152,16 @@ class Model:
         NaN and infinities reach whatever is computed from them. Winograd and FFT convolutions spread them within a tile
         or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
         """
-        arrays = self._fed(feed)
-        made = self._for(tuple(array.shape for array in arrays))
-        outputs = _outputs(made.executable, {} if out is None else out, arrays)
-        before = made.executable.nbytes
-        made.executable.run(arrays, list(outputs.values()))
-        if made.executable.nbytes != before:  # memory for one more caller at a time
-            self._keep(tuple(array.shape for array in arrays), made)
-        if made.tail is None:
-            return outputs
-        return made.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
+        arrays = fed(self.inputs, feed)
+        made, given = self._program(arrays)
+        outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
+        before = made.nbytes
+        made.executable.run(given, list(outputs.values()))
+        if made.tail is not None:
+            outputs = made.tail.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
+        if made.nbytes != before:  # memory for one more caller at a time, or for other sizes that were found
+            self._keep(made)
+        return outputs
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
         """Time each operator alone, and whole runs.
@@ -178,9 +175,14 @@ class Model:
         """
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
-        arrays = self._fed(feed)
-        made = self._for(tuple(array.shape for array in arrays))
-        return profile(made.executable, arrays, list(_outputs(made.executable, {}, arrays).values()), int(runs))
+        arrays = fed(self.inputs, feed)
+        made, given = self._program(arrays)
+        outputs = arrays_for(made.executable.outputs, {}, arrays)
+        head = profile(made.executable, given, list(outputs.values()), int(runs))
+        if made.tail is None:
+            return head
+        values = {**dict(zip(self._known, arrays, strict=True)), **outputs}
+        return together([head, *made.tail.profiles(values, int(runs))])
 
     def explain(self) -> Explanation:
         """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
@@ -192,7 +194,19 @@ class Model:
         SourceError
             Sizes are open, and nothing has run yet.
         """
-        return (self._for(self._fixed_shapes()) if self._last is None else self._last[1]).explanation
+        made = self._for(self._fixed_shapes()) if self._last is None else self._last[1]
+        explanation = self._explained(made) if made.explanation is None else made.explanation
+        return explanation if made.tail is None else made.tail.explained(explanation)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of programs that are kept; packed weights are not counted."""
+        return self._programs.nbytes
+
+    @property
+    def has_run(self) -> bool:
+        """Whether sizes are known that `explain` can tell of."""
+        return self._last is not None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `cpuconv.load` reads, without the package onnx.
@@ -216,16 +230,147 @@ class Model:
             ends = self._name, self._known, {port.name: Value(port.shape, port.dtype) for port in self.outputs}
             write(Path(path), ends, graph, self._settings, self._kept(), self._forms)
 
+    def sealed(self) -> Model:
+        """The model, which lets go of what only `save` needs; that fails from now on."""
+        self._source = None
+        return self
+
+    # --- programs by sizes ----------------------------------------------------------------------------------------
+
+    def _fixed_shapes(self) -> Shapes:
+        """The sizes of the inputs, where model and arguments state them all.
+
+        Raises
+        ------
+        SourceError
+            Some are open, or elements decide sizes.
+        """
+        if self._steering:
+            raise SourceError(must(self._steering[0], "fed: its elements decide sizes; run the model first", "unknown"))
+        for name, value in self._known.items():
+            if not value.concrete:
+                expected = "of fixed sizes: run the model first, or state them in 'input_shapes'"
+                raise SourceError(must(name, expected, value))
+        return tuple(sizes(value) for value in self._known.values())
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether one program is all there will be."""
+        return not self._steering and all(value.concrete for value in self._known.values())
+
+    def _program(self, arrays: Sequence[np.ndarray]) -> tuple[_Made, list[np.ndarray]]:
+        """The program for arrays of all inputs, and the arrays that it is given."""
+        shapes = tuple(array.shape for array in arrays)
+        if not self._steering:
+            return self._for(shapes), list(arrays)
+        named = dict(zip(self._known, arrays, strict=True))
+        steers = {name: named.pop(name) for name in self._steering}
+        return self._for(shapes, steers), list(named.values())
+
+    def _for(self, shapes: Shapes, steers: Mapping[str, np.ndarray] | None = None) -> _Made:
+        """The program for inputs of these shapes; made at first use, and again if it was forgotten since.
+
+        `steers` are the arrays of inputs whose elements decide sizes.
+        """
+        steers = steers or {}
+        key, last = _Key(shapes, tuple(array.tobytes() for array in steers.values())), self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        made: _Made | None = self._programs.get(key)
+        if made is None:
+            with self._making:
+                made = self._programs.get(key)
+                if made is None:
+                    made = self._make(key, steers)
+                    self._keep(made)
+        self._last = key, made
+        return made
+
+    def _keep(self, made: _Made) -> None:
+        """Keep a program, as large as it is now, and forget those used least recently for it."""
+        self._programs.put(made.key, made, made.nbytes)
+
+    def _make(self, key: _Key, steers: Mapping[str, np.ndarray]) -> _Made:
+        named = dict(zip(self._known, key.shapes, strict=True))
+        if self._graph is None:  # all sizes are fixed, and the program is made
+            wrong = next(name for name, shape in named.items() if shape != sizes(self._known[name]))
+            raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {sizes(self._known[wrong])}", named[wrong]))
+        for name, value in self._known.items():
+            if not value.fits(named[name]):
+                raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
+        bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
+        order = self._graph.outputs
+        steers = {name: array.copy() for name, array in steers.items()}
+        ready, chosen = self._prepared(key, steers, noted=self._is_fixed)
+        with nullcontext() if self._saved is None else self._saved.built():
+            laid = self._laid_out(ready.graph, key, chosen)
+            executable = Executable(laid, self._target, self._packed)
+        tail = None if ready.tail is None else Tail(stages(ready.tail), order, self._behind)
+        made = _Made(key, steers, executable, tail, laid.chosen())
+        if not self._is_fixed:
+            return made
+        self._graph = None  # raw weights are not kept beside packed ones
+        return replace(made, explanation=Explanation.of(self._name, laid, executable, ready.notes))
+
+    def _prepared(self, key: _Key, steers: Mapping[str, np.ndarray], *, noted: bool) -> tuple[Prepared, Chosen | None]:
+        """The graph for a program; and what a saved model chose for it, if that is to be followed."""
+        if self._saved is not None:
+            program = None if steers else self._saved.program(key.shapes)
+            if program is not None:
+                return program.prepared, program.chosen if self._follows else None
+            self._saved.check_graph()
+        graph = self._graph
+        if graph is None:
+            if self._source is None:
+                raise SourceError(f"{self._name} cannot be saved: it was not made by cpuconv.compile.")
+            graph = self._source()
+        named = {name: shape for name, shape in zip(self._known, key.shapes, strict=True) if name not in steers}
+        return prepared(steered(graph, steers), named, self._options, noted=noted), None
+
+    @property
+    def _follows(self) -> bool:
+        """Whether choices of the saved model are followed: for this CPU, with the same options."""
+        return self._saved is not None and self._saved.fits and self._saved.settings == self._settings
+
+    def _explained(self, made: _Made) -> Explanation:
+        """What became of the network for these sizes: derived once more, as a new size does not wait for it."""
+        ready, chosen = self._prepared(made.key, made.steers, noted=True)
+        laid = self._laid_out(ready.graph, made.key, chosen)
+        return Explanation.of(self._name, laid, made.executable, [*self._notes, *ready.notes])
+
+    def _laid_out(self, graph: Graph, key: _Key, chosen: Chosen | None) -> Layout:
+        """A graph laid out as it was chosen; else as the first one was whose inputs were about as large."""
+        if chosen is not None:
+            return lay_out(graph, self._target, chosen)
+        about = sum(map(math.prod, key.shapes)).bit_length()
+        if about in self._chosen:
+            return lay_out(graph, self._target, self._chosen[about], algorithms=False)
+        laid = lay_out(graph, self._target, plan=winner(graph, self._target))
+        self._chosen[about] = laid.chosen()
+        return laid
+
+    def _behind(self, graph: Graph) -> Model:
+        """A part of this network that runs for sizes which are found when it runs."""
+        return Model(graph, self._target, {}, self._options, within=self)
+
+    # --- what is saved --------------------------------------------------------------------------------------------
+
     def _kept(self) -> Iterator[Program]:
-        """The programs to save: those of this model, and those of the file that it is of."""
+        """The programs to save: those of this model, and those of the file that it is of.
+
+        Those for elements that decide sizes are left out: they are many, and of one feed each.
+        """
         programs: dict[Any, _Made] = dict(self._programs.items())
         if self._last is not None:
             programs[self._last[0]] = self._last[1]
-        for shapes, made in programs.items():
-            yield Program(shapes, self._prepared(shapes)[0], made.chosen)
-        if self._saved is not None and self._saved.fits and self._saved.settings == self._settings:
+        if self._steering:
+            return
+        for key, made in programs.items():
+            ready, _ = self._prepared(key, {}, noted=True)
+            yield Program(key.shapes, ready._replace(notes=[*self._notes, *ready.notes]), made.chosen)
+        if self._saved is not None and self._follows:
             for shapes in self._saved.shapes:
-                program = None if shapes in programs else self._saved.program(shapes)
+                program = None if _Key(shapes) in programs else self._saved.program(shapes)
                 if program is not None:
                     yield program
 
@@ -235,167 +380,23 @@ class Model:
         packed = self._packed.forms(array)
         return forms | {form_digest(array.shape, form): made for form, made in packed if packing_of(form) is not None}
 
-    def sealed(self) -> Model:
-        """The model, which lets go of what only `save` needs; that fails from now on."""
-        self._source = None
-        return self
-
-    # --- programs by sizes ----------------------------------------------------------------------------------------
-
-    def _fed(self, feed: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays of a feed, in order, checked as far as the model states them."""
-        if not isinstance(feed, Mapping):
-            raise ArgumentTypeError(must("feed", "a dict of arrays by input name", f"a {type(feed).__name__}"))
-        names = [port.name for port in self.inputs]
-        for name in feed:
-            if name not in names:
-                raise ArgumentError(must("feed", f"arrays for {', '.join(names) or 'nothing'}", f"one for {name!r}"))
-        for name in names:
-            if name not in feed:
-                raise ArgumentError(must("feed", f"arrays for {', '.join(names)}", f"without {name!r}"))
-        return [_array(port, feed[port.name]) for port in self.inputs]
-
-    def _fixed_shapes(self) -> Shapes:
-        """The sizes of the inputs, where model and arguments state them all.
-
-        Raises
-        ------
-        SourceError
-            Some are open.
-        """
-        for name, value in self._known.items():
-            if not value.concrete:
-                expected = "of fixed sizes: run the model first, or state them in 'input_shapes'"
-                raise SourceError(must(name, expected, value))
-        return tuple(_sizes(value) for value in self._known.values())
-
-    def _for(self, shapes: Shapes) -> _Made:
-        """The program for inputs of these shapes; made at first use, and again if it was forgotten since."""
-        last = self._last
-        if last is not None and last[0] == shapes:
-            return last[1]
-        made: _Made | None = self._programs.get(shapes)
-        if made is None:
-            with self._making:
-                made = self._programs.get(shapes)
-                if made is None:
-                    made = self._make(shapes)
-                    self._keep(shapes, made)
-        self._last = shapes, made
-        return made
-
-    def _keep(self, shapes: Shapes, made: _Made) -> None:
-        """Keep a program, as large as it is now, and forget those used least recently for it."""
-        self._programs.put(shapes, made, made.executable.nbytes)
-
-    def _make(self, shapes: Shapes) -> _Made:
-        named = dict(zip(self._known, shapes, strict=True))
-        if self._graph is None:  # all sizes are fixed, and the program is made
-            wrong = next(name for name, sizes in named.items() if sizes != _sizes(self._known[name]))
-            raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {_sizes(self._known[wrong])}", named[wrong]))
-        for name, value in self._known.items():
-            if not value.fits(named[name]):
-                raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
-        bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
-        order = self._graph.outputs
-        (graph, notes, tail), chosen = self._prepared(shapes)
-        with nullcontext() if self._saved is None else self._saved.built():
-            laid = lay_out(graph, self._target, chosen, plan=None if chosen else winner(graph, self._target))
-            executable = Executable(laid, self._target, self._packed)
-        if all(value.concrete for value in self._known.values()):
-            self._graph = None  # raw weights are not kept beside packed ones
-        explanation = Explanation.of(self._name, laid, executable, notes, tail)
-        return _Made(executable, explanation, tail, order, laid.chosen())
-
-    def _prepared(self, shapes: Shapes) -> tuple[Prepared, Chosen | None]:
-        """The network for these sizes, rewritten; and what was chosen for them, if that is to be followed."""
-        program = None if self._saved is None else self._saved.program(shapes)
-        if self._saved is not None and program is not None:
-            follow = self._saved.fits and self._saved.settings == self._settings
-            return program.prepared, program.chosen if follow else None
-        if self._saved is not None:
-            self._saved.check_graph()
-        graph = self._graph
-        if graph is None:
-            if self._source is None:
-                raise SourceError(f"{self._name} cannot be saved: it was not made by cpuconv.compile.")
-            graph = self._source()
-        return prepared(graph, dict(zip(self._known, shapes, strict=True)), self._options), None
-
-
-def _sizes(value: Value) -> tuple[int, ...]:
-    return tuple(int(size) for size in value.shape or () if size is not None)
-
 
 def _port(name: str, value: Value) -> Port:
     return Port(name, value.shape, value.dtype)
 
 
-def _array(port: Port, given: Any) -> np.ndarray:
-    """An array for an input, C-contiguous."""
-    name = f"feed[{port.name!r}]"
-    if port.dtype == _FLOAT32:
-        array = as_float32_view(given, name)
-    else:
-        array = given if isinstance(given, np.ndarray) else np.asarray(given)
-        if array.dtype != port.dtype:
-            raise ArgumentTypeError(must(name, f"of dtype {port.dtype}", array.dtype))
-    if port.shape is not None and array.ndim != len(port.shape):
-        raise ArgumentError(must(name, f"of rank {len(port.shape)}", f"of rank {array.ndim}, {array.shape}"))
-    return np.ascontiguousarray(array).reshape(array.shape)
-
-
-def _outputs(
-    executable: Executable, out: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]
-) -> dict[str, np.ndarray]:
-    """An array for each output: those given, checked, and new ones."""
-    if not isinstance(out, Mapping):
-        raise ArgumentTypeError(must("out", "a dict of arrays by output name", f"a {type(out).__name__}"))
-    for name in out:
-        if name not in executable.outputs:
-            raise ArgumentError(must("out", f"arrays for {', '.join(executable.outputs)}", f"one for {name!r}"))
-    arrays: dict[str, np.ndarray] = {}
-    for name, value in executable.outputs.items():
-        if name in out:
-            arrays[name] = _checked(name, out[name], value, inputs, arrays)
-        else:
-            arrays[name] = aligned(_sizes(value), value.dtype)
-    return arrays
-
-
-def _checked(
-    name: str, array: np.ndarray, value: Value, inputs: Sequence[np.ndarray], others: Mapping[str, np.ndarray]
-) -> np.ndarray:
-    """An array that an output can be written to."""
-    label = f"out[{name!r}]"
-    if not isinstance(array, np.ndarray) or array.dtype != value.dtype:
-        raise ArgumentTypeError(
-            must(label, f"a NumPy array of {value.dtype}", getattr(array, "dtype", type(array).__name__))
-        )
-    if array.shape != _sizes(value):
-        raise ArgumentError(must(label, f"of shape {_sizes(value)}", array.shape))
-    if not array.flags.carray:
-        raise ArgumentError(must(label, "writable and C-contiguous", f"of strides {array.strides}"))
-    if any(np.may_share_memory(array, other) for other in inputs):
-        raise ArgumentError(must(label, "memory of its own", "memory that an input occupies"))
-    for other, taken in others.items():
-        if np.may_share_memory(array, taken):
-            raise ArgumentError(must(label, "memory of its own", f"memory that out[{other!r}] occupies"))
-    return array
-
-
 @dataclass(frozen=True)
 class _Made:
-    """A program, how it came about, what references compute behind it, the names of all outputs, what was chosen."""
+    """A program and what it is for; what runs behind it."""
 
+    key: _Key
+    steers: Mapping[str, np.ndarray]
     executable: Executable
-    explanation: Explanation
-    tail: Graph | None
-    outputs: tuple[str, ...]
+    tail: Tail | None
     chosen: Chosen
+    explanation: Explanation | None = None  # None: made when asked for
 
-    def finished(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs, from the inputs and what the program computed."""
-        assert self.tail is not None
-        results = interpret(self.tail, {name: arrays[name] for name in self.tail.inputs})
-        return {name: np.array(results[name], order="C") if name in results else arrays[name] for name in self.outputs}
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are free once it is forgotten."""
+        return self.executable.nbytes + (0 if self.tail is None else self.tail.nbytes)

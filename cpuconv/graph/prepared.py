@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
     tail: Graph | None
 
 
-def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting) -> Prepared:
-    """The graph for inputs of these shapes, after all rewrites."""
+def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting, *, noted: bool = True) -> Prepared:
+    """The graph for inputs of these shapes, after all rewrites; `noted`: with what they did."""
     head, tail = cut(specialise(graph, shapes, strict=options.strict))
-    return Prepared(*passes.apply(head, options.skip_passes), tail)
+    return Prepared(*passes.apply(head, options.skip_passes, noted=noted), tail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
 from cpuconv.choice.tuned import roofs
 from cpuconv.graph.executable import Executable, Work
-from cpuconv.graph.explain import algorithm, forms, shortened
+from cpuconv.graph.explain import EVALUATOR, REFERENCE, algorithm, forms, shortened
+from cpuconv.graph.ir import Node
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,25 @@ class Profile:
         total = sum(row.seconds for row in self.rows)
         end = f"whole run {self.seconds * 1e3:.3f} ms, operators alone {total * 1e3:.3f} ms"
         return f"{tabulate(table, heads, disable_numparse=True)}\n{end}"
+
+
+def together(profiles: Sequence[Profile]) -> Profile:
+    """Parts of a network that run one after another, as one."""
+    rows = [row for each in profiles for row in each.rows]
+    total = sum(row.seconds for row in rows)
+    rows = [replace(row, share=row.seconds / total if total else 0.0) for row in rows]
+    return Profile(rows, sum(each.seconds for each in profiles))
+
+
+def of_references(figures: Sequence[tuple[Node, Sequence[tuple[float, int]]]]) -> Profile:
+    """Nodes that references compute, each with its seconds and bytes in some runs; their shares are yet to be found."""
+    rows = []
+    for node, runs in figures:
+        seconds, size = (float(np.median(column)) for column in zip(*runs, strict=True))
+        by = REFERENCE if node.meaning is None else EVALUATOR
+        name = node.origin or next(filter(None, node.outputs))
+        rows.append(ProfileRow(name, node.op, by, "dense -> dense", seconds, 0.0, None, size / seconds * 1e-9, ""))
+    return Profile(rows, sum(row.seconds for row in rows))
 
 
 def profile(executable: Executable, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int) -> Profile:

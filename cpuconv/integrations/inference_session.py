@@ -14,14 +14,14 @@ import numpy as np
 
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.model import Model, Port
+from cpuconv.graph.handed import Port
+from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import Metadata, read_with_metadata
 from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.specialise import with_sizes
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
-from cpuconv.integrations.steering import Steered, ready
 from cpuconv.runtime.threads import maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
@@ -120,12 +120,11 @@ class InferenceSession:
         sizes = getattr(self._options, "free_dimensions", {})
         wanted = getattr(self._options, "intra_op_num_threads", 0)
         threads = min(wanted, maximum_threads()) if wanted > 0 else None
-        self._model: Model | Steered
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
             self._model, self._metadata = _loaded(path_or_bytes, sizes, threads)
         else:
             graph, self._metadata = read_with_metadata(path_or_bytes)
-            self._model = ready(with_sizes(graph, sizes), threads=threads)
+            self._model = api.compile(with_sizes(graph, sizes), threads=threads)
         self._dtypes = {port.name: port.dtype for port in self._model.inputs}
         self._names = [port.name for port in self._model.outputs]
 

@@ -10,10 +10,10 @@ import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from cpuconv import api
 from cpuconv.errors import SourceError
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
-from cpuconv.integrations.steering import Steered, ready
 
 
 class Prepared(BackendRep):
@@ -21,10 +21,10 @@ class Prepared(BackendRep):
 
     Attributes
     ----------
-    model : Model or Steered
+    model : Model
     """
 
-    def __init__(self, model: Model | Steered) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
 
     def run(self, inputs: Any, **ignored: Any) -> tuple[np.ndarray, ...]:
@@ -69,7 +69,7 @@ class CpuconvBackend(Backend):
             The model is wrong in itself, or cannot be served.
         """
         super().prepare(model, device)
-        return Prepared(ready(read(model), **options))
+        return Prepared(api.compile(read(model), **options))
 
     @classmethod
     def run_node(
@@ -91,7 +91,7 @@ class CpuconvBackend(Backend):
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "node", given, outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, opset)])
-        return Prepared(ready(read(model), **options)).run(inputs)
+        return Prepared(api.compile(read(model), **options)).run(inputs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

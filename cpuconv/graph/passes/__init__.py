@@ -29,7 +29,7 @@ from cpuconv.graph.passes import (
 )
 from cpuconv.graph.passes.notes import Note, changes, summary
 
-__all__ = ["NAMES", "PASSES", "Note", "apply", "summary"]
+__all__ = ["NAMES", "PASSES", "Note", "apply", "apply_without_sizes", "summary"]
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("noops", noops.run),
@@ -55,7 +55,16 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
 
 
-def apply(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
+def apply_without_sizes(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
+    """A graph of open sizes after the rewrites that need none, and what they did.
+
+    They are done once for all sizes, so that weights are folded once.
+    """
+    after = graph if "weights" in skip else weights.run_without_sizes(graph)
+    return after, changes("weights", graph, after)
+
+
+def apply(graph: Graph, skip: Collection[str] = (), *, noted: bool = True) -> tuple[Graph, list[Note]]:
     """The graph after all rewrites, and what they did.
 
     Parameters
@@ -64,6 +73,8 @@ def apply(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
         What `specialise` returned.
     skip : Collection[str]
         Names of rewrites to leave out.
+    noted : bool
+        Whether to say what they did, which takes time.
 
     Raises
     ------
@@ -77,5 +88,5 @@ def apply(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
     for name, run in PASSES:
         if name not in skip:
             before, graph = graph, run(graph)
-            notes += changes(name, before, graph)
+            notes += changes(name, before, graph) if noted else []
     return graph, notes

@@ -8,21 +8,24 @@ rounding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.passes.rewriting import (
     Maker,
     Rewrite,
     constant,
-    is_float,
     per_channel,
     rewritten,
     shape_of,
     sole_reader,
 )
+
+OPERATORS = frozenset({"BatchNormalization", "Neg", "Add", "Sub", "Mul", "Div"})
 
 
 class Affine(NamedTuple):
@@ -46,19 +49,24 @@ class Affine(NamedTuple):
         return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
 
 
-def affine(graph: Graph, node: Node, name: str, axis: int) -> Affine | None:
-    """What a node computes of the value `name`, if that is s x + t with channels along `axis`."""
-    shape = shape_of(graph, name)
-    if node.meaning is not None or axis >= len(shape) or not is_float(graph, name):
+def affine(graph: Graph, node: Node, name: str, axis: int, shape: Sequence[int]) -> Affine | None:
+    """What a node computes of the value `name`, if that is s x + t with channels along `axis`.
+
+    Of the `shape` of the value its rank and channels count: where sizes are open, others may be anything.
+    """
+    if node.op not in OPERATORS or node.meaning is not None:
         return None
-    if graph.value(node.outputs[0]) != graph.value(name):
+    before, after = graph.value(name), graph.value(node.outputs[0])
+    if axis >= len(shape) or (before.dtype is not None and not is_float(before.dtype)):
+        return None
+    if before.concrete and after.concrete and before != after:
         return None
     if node.op == "BatchNormalization":
         return _normalization(graph, node) if axis == 1 and node.inputs[0] == name else None
     same = Affine.identity(shape[axis])
     if node.op == "Neg":
         return Affine(-same.scale, same.shift)
-    if node.op not in ("Add", "Sub", "Mul", "Div") or node.inputs[0] == node.inputs[1]:
+    if node.inputs[0] == node.inputs[1]:
         return None
     first = node.inputs[0] == name
     array = constant(graph, node.inputs[1 if first else 0])
@@ -84,23 +92,27 @@ def _normalization(graph: Graph, node: Node) -> Affine | None:
         return Affine(scale, bias - mean * scale)
 
 
-def chain_behind(graph: Graph, name: str, axis: int) -> tuple[list[Node], Affine]:
+def chain_behind(graph: Graph, name: str, axis: int, shape: Sequence[int]) -> tuple[list[Node], Affine]:
     """The nodes that follow a value, each read by the next alone, and what they compute together."""
     nodes: list[Node] = []
-    total = Affine.identity(shape_of(graph, name)[axis])
-    while (reader := sole_reader(graph, name)) is not None and (step := affine(graph, reader, name, axis)) is not None:
+    total = Affine.identity(shape[axis])
+    while (reader := sole_reader(graph, name)) is not None:
+        step = affine(graph, reader, name, axis, shape)
+        if step is None:
+            break
         nodes.append(reader)
         total, name = total.then(step), reader.outputs[0]
     return nodes, total
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    for name in dict.fromkeys(filter(None, node.inputs)):
+    for name in dict.fromkeys(filter(None, node.inputs)) if node.op in OPERATORS else ():
         if name in graph.constants or len(shape_of(graph, name)) < 2:
             continue
-        step = affine(graph, node, name, 1)
+        shape = shape_of(graph, name)
+        step = affine(graph, node, name, 1, shape)
         if step is not None:
-            nodes, rest = chain_behind(graph, node.outputs[0], 1)
+            nodes, rest = chain_behind(graph, node.outputs[0], 1, shape)
             return _made(graph, [node, *nodes], name, step.then(rest))
     return None
 

@@ -134,5 +134,7 @@ def _rule(formula: Formula, graph: Graph, node: Node) -> Rewrite | None:
 def run(graph: Graph) -> Graph:
     """Replace them all, formula by formula."""
     for formula in FORMULAS:
-        graph = rewritten(graph, partial(_rule, formula))
+        pattern = formula.pattern.among({node.op for node in graph.nodes if node.meaning is None})
+        if pattern is not None:
+            graph = rewritten(graph, partial(_rule, formula._replace(pattern=pattern)))
     return graph

@@ -11,8 +11,8 @@ from __future__ import annotations
 import abc
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,10 @@ class Pattern(abc.ABC):
     def roots(self) -> frozenset[str]:
         """Operators of the node that gives the result."""
         return frozenset()
+
+    def among(self, operators: Set[str]) -> Pattern | None:
+        """What is left of the pattern in a graph that has these operators alone; None: nothing can match."""
+        return self
 
     def __or__(self, other: Pattern) -> Pattern:
         return Either((self, other))
@@ -131,6 +135,10 @@ class Either(Pattern):
     def roots(self) -> frozenset[str]:
         return frozenset().union(*(pattern.roots for pattern in self.patterns))
 
+    def among(self, operators: Set[str]) -> Pattern | None:
+        left = tuple(found for pattern in self.patterns if (found := pattern.among(operators)) is not None)
+        return Either(left) if len(left) > 1 else left[0] if left else None
+
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
         for pattern in self.patterns:
             yield from pattern.matches(graph, name, found)
@@ -147,6 +155,12 @@ class Applied(Pattern):
     @cached_property
     def roots(self) -> frozenset[str]:
         return frozenset({self.op})
+
+    def among(self, operators: Set[str]) -> Pattern | None:
+        if self.op not in operators:
+            return None
+        left = [operand.among(operators) for operand in self.operands]
+        return None if None in left else replace(self, operands=tuple(left))  # type: ignore[arg-type]
 
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
         node = graph.producer(name)

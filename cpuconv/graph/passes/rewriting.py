@@ -85,10 +85,13 @@ def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
 
 
 def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[str, Value]) -> dict[str, Value]:
-    """The outputs of a new node, which must be what stood there before."""
+    """The outputs of a new node, which must be what stood there before; in a graph of open sizes, as they are known."""
     inputs = [
-        (Value.of(constants[name]) if name in constants else values[name]) if name else None for name in node.inputs
+        (Value.of(constants[name]) if name in constants else values.get(name, Value())) if name else None
+        for name in node.inputs
     ]
+    if any(value is not None and not value.concrete for value in inputs):
+        return {name: values.get(name, Value()) for name in node.outputs if name}
     outputs = zip(node.outputs, ops.meaning(node).infer(node, inputs), strict=False)
     made = {name: Value(value.shape, value.dtype) for name, value in outputs if name}
     for name, value in made.items():
@@ -210,7 +213,7 @@ class Maker:
         self.origin = origin or old[0].origin
         self.new: list[Node] = []
         self.constants: dict[str, np.ndarray] = {}
-        self._names = {*graph.constants, *graph.values}
+        self._names: set[str] = set()
 
     def constant(self, array: np.ndarray, part: str) -> str:
         """The name of a new constant."""
@@ -237,6 +240,7 @@ class Maker:
 
     def _fresh(self, part: str) -> str:
         hints = (f"{self.output}.{part}{number or ''}" for number in itertools.count())
-        name = next(name for name in hints if name not in self._names)
+        known = (self.graph.constants, self.graph.values, self._names)
+        name = next(name for name in hints if not any(name in names for names in known))
         self._names.add(name)
         return name

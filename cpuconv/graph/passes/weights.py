@@ -50,17 +50,21 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
 
 def _behind(graph: Graph, node: Node) -> Rewrite | None:
     (name,) = node.outputs
-    chain, total = chain_behind(graph, name, KINDS[node.op].axis % len(shape_of(graph, name)))
+    shape = _channels_of(graph, node)
+    chain, total = chain_behind(graph, name, KINDS[node.op].axis % len(shape), shape)
+    if not chain:
+        return None
     groups = node.attributes.get("group", 1)
-    bias = _bias(graph, node) * total.scale + total.shift
-    return _made(graph, [node, *chain], node.inputs[0], total.scale.reshape(groups, -1, 1, 1), bias) if chain else None
+    bias = _bias(graph, node, total.scale.size) * total.scale + total.shift
+    return _made(graph, [node, *chain], node.inputs[0], total.scale.reshape(groups, -1, 1, 1), bias)
 
 
 def _before(graph: Graph, node: Node) -> Rewrite | None:
     chain, x, total = _chain_before(graph, node)
     if not chain or (total.shift.any() and not _sees_no_padding(graph, node)):
         return None
-    groups, bias = node.attributes.get("group", 1), _bias(graph, node)
+    groups = node.attributes.get("group", 1)
+    bias = _bias(graph, node, shape_of(graph, node.outputs[0])[KINDS[node.op].axis])
     if total.shift.any():
         weight = _by_group(graph.constants[node.inputs[1]], node)
         bias = bias + np.einsum("goit,gi->go", weight, total.shift.reshape(groups, -1)).ravel()
@@ -74,7 +78,7 @@ def _chain_before(graph: Graph, node: Node) -> tuple[list[Node], str, Affine]:
     axis = KINDS[node.op].axis % len(shape)
     total = Affine.identity(shape[axis])
     while (producer := graph.producer(name)) is not None and sole_reader(graph, name) is not None:
-        steps = ((other, affine(graph, producer, other, axis)) for other in producer.inputs if other)
+        steps = ((other, affine(graph, producer, other, axis, shape)) for other in producer.inputs if other)
         source, step = next(((other, step) for other, step in steps if step is not None), ("", None))
         if step is None:
             break
@@ -90,9 +94,18 @@ def _sees_no_padding(graph: Graph, node: Node) -> bool:
     return max((*window.near, *window.far)) <= 0
 
 
-def _bias(graph: Graph, node: Node) -> np.ndarray:
-    name, shape = operand(node, 2), shape_of(graph, node.outputs[0])
-    return graph.constants[name].astype(np.float64) if name else np.zeros(shape[KINDS[node.op].axis])
+def _channels_of(graph: Graph, node: Node) -> tuple[int, ...]:
+    """The shape of the result as far as weights tell it, 1 on other axes; of Linear, whose rank they do not, all."""
+    weight = shape_of(graph, node.inputs[1])
+    if node.op == "Linear":
+        return shape_of(graph, node.outputs[0])
+    channels = weight[0] if KINDS[node.op].outputs_first else weight[1] * node["group"]
+    return (1, channels, *[1] * (len(weight) - 2))
+
+
+def _bias(graph: Graph, node: Node, channels: int) -> np.ndarray:
+    name = operand(node, 2)
+    return graph.constants[name].astype(np.float64) if name else np.zeros(channels)
 
 
 def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.ndarray) -> Rewrite | None:
@@ -115,3 +128,12 @@ def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.nd
 def run(graph: Graph) -> Graph:
     """Fold them all."""
     return rewritten(graph, _rule)
+
+
+def run_without_sizes(graph: Graph) -> Graph:
+    """Fold what is behind convolutions of a graph of open sizes: what is folded there does not depend on sizes."""
+    return rewritten(graph, lambda graph, node: _behind(graph, node) if _is_plain(graph, node) else None)
+
+
+def _is_plain(graph: Graph, node: Node) -> bool:
+    return node.op != "Linear" and foldable(graph, node)

@@ -1,0 +1,109 @@
+"""What callers hand over: arrays for inputs and outputs, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.ir import Value
+from cpuconv.problem.arrays import as_float32_view
+from cpuconv.solvers.shared.base import aligned
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a network.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of (int, str or None), or None
+        Sizes; a symbol, or None, where the model leaves one open. None: not even the rank is known.
+    dtype : numpy.dtype or None
+        None: not known before sizes are.
+    """
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: np.dtype | None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {Value(self.shape, self.dtype)}"
+
+
+def sizes(value: Value) -> tuple[int, ...]:
+    """The sizes of a tensor of fixed sizes."""
+    return tuple(int(size) for size in value.shape or () if size is not None)
+
+
+def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:
+    """The arrays of a feed, in the order of the inputs, checked as far as the model states them."""
+    if not isinstance(feed, Mapping):
+        raise ArgumentTypeError(must("feed", "a dict of arrays by input name", f"a {type(feed).__name__}"))
+    names = [port.name for port in ports]
+    for name in feed:
+        if name not in names:
+            raise ArgumentError(must("feed", f"arrays for {', '.join(names) or 'nothing'}", f"one for {name!r}"))
+    for name in names:
+        if name not in feed:
+            raise ArgumentError(must("feed", f"arrays for {', '.join(names)}", f"without {name!r}"))
+    return [_array(port, feed[port.name]) for port in ports]
+
+
+def _array(port: Port, given: Any) -> np.ndarray:
+    """An array for an input, C-contiguous."""
+    name = f"feed[{port.name!r}]"
+    if port.dtype == _FLOAT32:
+        array = as_float32_view(given, name)
+    else:
+        array = given if isinstance(given, np.ndarray) else np.asarray(given)
+        if array.dtype != port.dtype:
+            raise ArgumentTypeError(must(name, f"of dtype {port.dtype}", array.dtype))
+    if port.shape is not None and array.ndim != len(port.shape):
+        raise ArgumentError(must(name, f"of rank {len(port.shape)}", f"of rank {array.ndim}, {array.shape}"))
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def arrays_for(
+    values: Mapping[str, Value], out: Mapping[str, np.ndarray], inputs: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """An array for each output: those given, checked, and new ones."""
+    if not isinstance(out, Mapping):
+        raise ArgumentTypeError(must("out", "a dict of arrays by output name", f"a {type(out).__name__}"))
+    for name in out:
+        if name not in values:
+            raise ArgumentError(must("out", f"arrays for {', '.join(values)}", f"one for {name!r}"))
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in values.items():
+        if name in out:
+            arrays[name] = _checked(name, out[name], value, inputs, arrays)
+        else:
+            arrays[name] = aligned(sizes(value), value.dtype)
+    return arrays
+
+
+def _checked(
+    name: str, array: np.ndarray, value: Value, inputs: Sequence[np.ndarray], others: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """An array that an output can be written to."""
+    label = f"out[{name!r}]"
+    if not isinstance(array, np.ndarray) or array.dtype != value.dtype:
+        raise ArgumentTypeError(
+            must(label, f"a NumPy array of {value.dtype}", getattr(array, "dtype", type(array).__name__))
+        )
+    if array.shape != sizes(value):
+        raise ArgumentError(must(label, f"of shape {sizes(value)}", array.shape))
+    if not array.flags.carray:
+        raise ArgumentError(must(label, "writable and C-contiguous", f"of strides {array.strides}"))
+    if any(np.may_share_memory(array, other) for other in inputs):
+        raise ArgumentError(must(label, "memory of its own", "memory that an input occupies"))
+    for other, taken in others.items():
+        if np.may_share_memory(array, taken):
+            raise ArgumentError(must(label, "memory of its own", f"memory that out[{other!r}] occupies"))
+    return array

@@ -1,0 +1,50 @@
+"""Inputs whose elements decide sizes, as the shape of a Reshape may: a program has them as constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops import TABLE
+
+_SHAPES_ONLY = frozenset({"Shape", "Size"})  # operators that do not read the elements of their input
+
+
+def steering(graph: Graph) -> tuple[str, ...]:
+    """The inputs whose elements sizes, or the branch of an If, depend on.
+
+    An input that is read as it is counts whatever it is; one that others compute sizes from if it is a number or a row
+    of numbers, as shapes and counts are. Where a larger tensor decides, sizes are found when the network runs (`tail`).
+    """
+    read = {name for node in graph.nodes for name in _parameters(node)}
+    found: set[str] = set()
+    left = [*read]
+    while left:
+        name = left.pop()
+        if name and name not in found:
+            found.add(name)
+            producer = graph.producer(name)
+            if producer is not None and producer.op not in _SHAPES_ONLY:
+                left += producer.inputs
+    return tuple(name for name in graph.inputs if name in read or (name in found and _is_row(graph, name)))
+
+
+def steered(graph: Graph, given: Mapping[str, np.ndarray]) -> Graph:
+    """The graph with arrays in the place of some inputs."""
+    inputs = tuple(name for name in graph.inputs if name not in given)
+    return replace(graph, inputs=inputs, constants={**graph.constants, **given}) if given else graph
+
+
+def _parameters(node: Node) -> Iterator[str]:
+    """The inputs of a node whose elements decide what its outputs are."""
+    known = TABLE.get(node.op) if node.meaning is None else None
+    positions = (0,) if node.op == "If" else known.parameters if known is not None else ()
+    return (node.inputs[at] for at in positions if at < len(node.inputs))
+
+
+def _is_row(graph: Graph, name: str) -> bool:
+    shape = graph.value(name).shape
+    return shape is not None and len(shape) <= 1
