@@ -23,6 +23,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Prepared, Rewriting, prepared
 from cpuconv.graph.profile import Profile, profile
+from cpuconv.graph.raced import winner
 from cpuconv.graph.saved.program import Program, Settings, form_digest, packing_of
 from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.saved.writing import write
@@ -299,7 +300,7 @@ class Model:
         order = self._graph.outputs
         (graph, notes, tail), chosen = self._prepared(shapes)
         with nullcontext() if self._saved is None else self._saved.built():
-            laid = lay_out(graph, self._target, chosen)
+            laid = lay_out(graph, self._target, chosen, plan=winner(graph, self._target) if chosen is None else None)
             executable = Executable(laid, self._target, self._packed)
         if all(value.concrete for value in self._known.values()):
             self._graph = None  # raw weights are not kept beside packed ones
