@@ -139,8 +139,8 @@ def test_sizes_that_depend_on_data(path):
     loaded = through(made, path)
     assert [*expected] == ["all", "best", "chosen"]
     same(loaded.run({"x": first}), expected)
-    same(loaded.run({"x": second}), made.run({"x": second}))
     explained(loaded, made)
+    same(loaded.run({"x": second}), made.run({"x": second}))
 
 
 def test_outputs_that_are_inputs_and_constants(path):
