@@ -234,7 +234,7 @@ def graph_to_plain(graph: Graph, keep: Keep) -> dict[str, Any]:
         "inputs": list(graph.inputs),
         "outputs": list(graph.outputs),
         "nodes": [_node_to_plain(node, keep) for node in graph.nodes],
-        "constants": {name: _array_to_plain(array, keep) for name, array in sorted(graph.constants.items())},
+        "constants": {name: _array_to_plain(array, keep) for name, array in graph.constants.items()},
         "values": {name: value_to_plain(value) for name, value in sorted(graph.values.items())},
     }
 
