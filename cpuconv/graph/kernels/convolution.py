@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.choice.model import Choice, favourite, search
-from cpuconv.choice.select import choose, favourite_layouts
+from cpuconv.choice.select import choose, favourite_layouts, following
 from cpuconv.choice.tuned import named
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
@@ -132,7 +132,8 @@ def restored(
     record : mapping
         What `Convolution.recorded` gave, of this problem or one of other sizes.
     same : bool
-        Whether its algorithm is taken over too, if the problem is the same.
+        Whether its algorithm is taken over too, if the problem is the same. For other sizes its solver is, with tiles
+        of their own, where nothing better is known.
     free : bool
         Whether layouts are those of the record, as for `ways`; else the problem's own.
 
@@ -153,7 +154,10 @@ def restored(
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
     asked = _shared(replace(problem, groups=known.groups), target)
-    found = named(asked, candidate) if same and asked == known else None
+    if asked != known:
+        choice = following(asked, target.strategy, target.limits, candidate.partition("(")[0])
+        return Convolution(asked, target, seconds, joined, choice)
+    found = named(asked, candidate) if same else None
     return Convolution(asked, target, seconds, joined, None if found is None else Choice(found, decided_by))
 
 
