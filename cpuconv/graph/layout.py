@@ -85,7 +85,8 @@ def lay_out(graph: Graph, target: Target, chosen: Chosen | None = None, *, algor
         What another layout of the network chose, perhaps for other sizes: followed where it fits, and no other ways are
         compared there.
     algorithms : bool
-        Whether algorithms of convolutions are followed too, where the problem is the same; else they are chosen anew.
+        Whether algorithms of convolutions are followed too: as they are where the problem is the same, by solver where
+        sizes are others. Else they are chosen anew.
     """
     followed, anew = _followed(graph, target, chosen, algorithms)
     offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]

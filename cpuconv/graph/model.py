@@ -274,7 +274,7 @@ class Model:
     def _laid_out(self, graph: Graph, key: _Key) -> Layout:
         """A graph laid out as the first one was whose inputs were about as large."""
         about = sum(map(math.prod, key.shapes)).bit_length()
-        laid = lay_out(graph, self._target, self._chosen.get(about), algorithms=False)
+        laid = lay_out(graph, self._target, self._chosen.get(about))
         if about not in self._chosen:
             self._chosen[about] = laid.chosen()
         return laid

@@ -132,8 +132,8 @@ def restored(
     record : mapping
         What `Convolution.recorded` gave, of this problem or one of other sizes.
     same : bool
-        Whether its algorithm is taken over too, if the problem is the same. For other sizes its solver is, with tiles
-        of their own, where nothing better is known.
+        Whether its algorithm is taken over too: as it is if the problem is the same; for other sizes its solver, with
+        the model's favourite tiles, where nothing is stored for them.
     free : bool
         Whether layouts are those of the record, as for `ways`; else the problem's own.
 
@@ -154,11 +154,12 @@ def restored(
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
     asked = _shared(replace(problem, groups=known.groups), target)
-    if asked != known:
+    choice: Choice | None = None
+    if same and asked != known:
         choice = following(asked, target.strategy, target.limits, candidate.partition("(")[0])
-        return Convolution(asked, target, seconds, joined, choice)
-    found = named(asked, candidate) if same else None
-    return Convolution(asked, target, seconds, joined, None if found is None else Choice(found, decided_by))
+    elif same and (found := named(asked, candidate)) is not None:
+        choice = Choice(found, decided_by)
+    return Convolution(asked, target, seconds, joined, choice)
 
 
 def _shared(problem: ConvProblem, target: Target) -> ConvProblem:
