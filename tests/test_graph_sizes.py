@@ -320,7 +320,8 @@ def test_weights_are_folded_once_for_all_sizes():
 
 def test_threads_with_elements_that_decide_sizes():
     """Eight at once, each with a shape of its own, while programs are forgotten."""
-    made = _compiled(parse("g (float[24] x, int64[2] s) => (float[A,B] y) { r = Relu(x) y = Reshape(r, s) }"), threads=2)
+    model = parse("g (float[24] x, int64[2] s) => (float[A,B] y) { r = Relu(x) y = Reshape(r, s) }")
+    made = _compiled(model, threads=2)
     made._programs = Remembered(40_000)
     shapes = [(1, 24), (2, 12), (3, 8), (4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
     x, wrong = _x(24), []
