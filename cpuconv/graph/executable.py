@@ -234,6 +234,11 @@ class Executable:
         context.release()
         self._free.append(context)
 
+    def release(self) -> None:
+        """Free the memory of callers that are not running."""
+        del self._contexts[: len(self._free)]
+        self._free.clear()
+
     def _fixed_outputs(self, outputs: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Outputs of the network that are constants."""
         if not self._fixed:

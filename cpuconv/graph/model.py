@@ -24,6 +24,7 @@ from cpuconv.graph.packed import Packed
 from cpuconv.graph.passes import Note
 from cpuconv.graph.prepared import Prepared, Rewriting, prepared
 from cpuconv.graph.profile import Profile, of_references, profile, together
+from cpuconv.graph.raced import winner
 from cpuconv.graph.specialise import bound_inputs
 from cpuconv.graph.steering import steered, steering
 from cpuconv.graph.tail import Stages, stages
@@ -272,8 +273,10 @@ class Model:
         )
 
     def _laid_out(self, graph: Graph, key: _Key) -> Layout:
-        """A graph laid out as the first one was whose inputs were about as large."""
-        about = sum(map(math.prod, key.shapes)).bit_length()
+        """A graph laid out by the plan that won a race for these sizes, or as the first one was about as large."""
+        plan, about = winner(graph, self._target), sum(map(math.prod, key.shapes)).bit_length()
+        if plan is not None:
+            return lay_out(graph, self._target, plan=plan)
         laid = lay_out(graph, self._target, self._chosen.get(about))
         if about not in self._chosen:
             self._chosen[about] = laid.chosen()

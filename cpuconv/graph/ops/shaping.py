@@ -13,7 +13,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.copying import copy_steps
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import TURNING, Call, Offer, Target
 from cpuconv.graph.ops.base import (
     REQUIRED,
     Arrays,
@@ -181,7 +181,8 @@ def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     order = _order(node, len(x.shape))
     moved = [axis for axis in order if x.shape[axis] > 1]
     offers = view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if moved == sorted(moved) else [])])
-    return offers + ([Offer((BLOCKED,), (DENSE,), target.moving(2 * nbytes(x)))] if blockable(x) else [])
+    seconds = TURNING[DENSE] * target.moving(2 * nbytes(x))
+    return offers + ([Offer((BLOCKED,), (DENSE,), seconds)] if blockable(x) else [])
 
 
 def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
