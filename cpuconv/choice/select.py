@@ -99,6 +99,26 @@ def untuned(
     return Choice(best.candidate, "model") if near is None else Choice(near, "neighbour")
 
 
+def following(problem: ConvProblem, strategy: str, limits: Limits, solver: str) -> Choice | None:
+    """The model's favourite of the solver that was chosen for the same convolution of another size; others are not
+    asked. None where that does not settle it: something is stored, or the solver cannot run the problem."""
+    if strategy == "profile" or limits.reproducible:
+        return None
+    choices, asked = session.current.choices, (strategy, limits, solver, following.__name__)
+    choice = choices.get(problem, asked)
+    if choice is None:
+        if strategy == "cached" and (tuned.lookup(problem, limits) or tuned.older(problem, limits)):
+            return None
+        best = search(problem, limits, f"{solver}(")
+        if best is None:
+            return None
+        choice = Choice(best.candidate, "model")
+        choices.put(problem, asked, choice)
+    if strategy == "cached":
+        session.current.untuned.add(problem, limits, is_tuned)
+    return choice
+
+
 def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
     """The choice; or, where nothing is stored, a candidate that the model finds hardly slower and that reads weights in
     one of the packed `forms`: packing would take longer than it loses."""

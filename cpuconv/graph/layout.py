@@ -93,7 +93,8 @@ def lay_out(
         What another layout of the network chose, perhaps for other sizes: followed where it fits, and no other ways are
         compared there.
     algorithms : bool
-        Whether algorithms of convolutions are followed too, where the problem is the same; else they are chosen anew.
+        Whether algorithms of convolutions are followed too: as they are where the problem is the same, by solver where
+        sizes are others. Else they are chosen anew.
     plan : str or None
         The one of `PLANS` that won a race of whole runs; None: the one that is cheapest by the models.
     """

@@ -339,14 +339,15 @@ class Model:
         return Explanation.of(self._name, laid, made.executable, [*self._notes, *ready.notes])
 
     def _laid_out(self, graph: Graph, key: _Key, chosen: Chosen | None) -> Layout:
-        """A graph laid out as it was chosen; else as the first one was whose inputs were about as large."""
+        """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
         if chosen is not None:
             return lay_out(graph, self._target, chosen)
-        about = sum(map(math.prod, key.shapes)).bit_length()
-        if about in self._chosen:
-            return lay_out(graph, self._target, self._chosen[about], algorithms=False)
-        laid = lay_out(graph, self._target, plan=winner(graph, self._target))
-        self._chosen[about] = laid.chosen()
+        plan, about = winner(graph, self._target), sum(map(math.prod, key.shapes)).bit_length()
+        if plan is not None:
+            return lay_out(graph, self._target, plan=plan)
+        laid = lay_out(graph, self._target, self._chosen.get(about))
+        if about not in self._chosen:
+            self._chosen[about] = laid.chosen()
         return laid
 
     def _behind(self, graph: Graph) -> Model:

@@ -7,6 +7,7 @@ finite; an infinity or NaN spreads to the outputs of all groups that were joined
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.choice.model import Choice, favourite, search
-from cpuconv.choice.select import choose, favourite_layouts
+from cpuconv.choice.select import choose, favourite_layouts, following
 from cpuconv.choice.tuned import named
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
@@ -132,7 +133,8 @@ def restored(
     record : mapping
         What `Convolution.recorded` gave, of this problem or one of other sizes.
     same : bool
-        Whether its algorithm is taken over too, if the problem is the same.
+        Whether its algorithm is taken over too: as it is if the problem is the same; for other sizes its solver, with
+        the model's favourite tiles, where nothing is stored for them.
     free : bool
         Whether layouts are those of the record, as for `ways`; else the problem's own.
 
@@ -142,25 +144,32 @@ def restored(
         None if the record does not fit.
     """
     try:
-        known, joined, seconds = ConvProblem.parse(record["problem"]), int(record["joined"]), float(record["seconds"])
+        known, joined, seconds = _parsed(record["problem"]), int(record["joined"]), float(record["seconds"])
         candidate, decided_by = str(record["candidate"]), str(record["decided_by"])
     except (ArgumentError, KeyError, TypeError, ValueError):
         return None
-    if free:
-        problem = replace(problem, in_layout=known.in_layout, out_layout=known.out_layout)
-        if known.in_layout not in favourite_layouts(known.c) or known.out_layout not in favourite_layouts(known.k):
-            return None
+    layouts = (known.in_layout, known.out_layout) if free else (problem.in_layout, problem.out_layout)
+    if free and not (layouts[0] in favourite_layouts(known.c) and layouts[1] in favourite_layouts(known.k)):
+        return None
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
-    asked = _shared(replace(problem, groups=known.groups), target)
-    found = named(asked, candidate) if same and asked == known else None
-    return Convolution(asked, target, seconds, joined, None if found is None else Choice(found, decided_by))
+    asked = _shared(problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1])
+    choice: Choice | None = None
+    if same and asked != known:
+        choice = following(asked, target.strategy, target.limits, candidate.partition("(")[0])
+    elif same and (found := named(asked, candidate)) is not None:
+        choice = Choice(found, decided_by)
+    return Convolution(asked, target, seconds, joined, choice)
 
 
-def _shared(problem: ConvProblem, target: Target) -> ConvProblem:
-    """The problem for as many threads of the target as are worth waking."""
-    problem = replace(problem, threads=target.threads)
-    return replace(problem, threads=effective_threads(problem))
+_parsed = functools.lru_cache(maxsize=4096)(ConvProblem.parse)  # records are read once for every size
+
+
+def _shared(problem: ConvProblem, target: Target, **changes: Any) -> ConvProblem:
+    """The problem, with other changes, for as many threads of the target as are worth waking."""
+    problem = replace(problem, threads=target.threads, **changes)
+    threads = effective_threads(problem)
+    return problem if threads == problem.threads else replace(problem, threads=threads)
 
 
 def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:

@@ -53,7 +53,7 @@ class Pattern(abc.ABC):
 
     @property
     def roots(self) -> frozenset[str]:
-        """Operators of the node that gives the result."""
+        """Operators of the node that gives the result; none: it may be any value."""
         return frozenset()
 
     def among(self, operators: Set[str]) -> Pattern | None:
@@ -133,7 +133,8 @@ class Either(Pattern):
 
     @cached_property
     def roots(self) -> frozenset[str]:
-        return frozenset().union(*(pattern.roots for pattern in self.patterns))
+        roots = [pattern.roots for pattern in self.patterns]
+        return frozenset().union(*roots) if all(roots) else frozenset()
 
     def among(self, operators: Set[str]) -> Pattern | None:
         left = tuple(found for pattern in self.patterns if (found := pattern.among(operators)) is not None)
@@ -167,6 +168,9 @@ class Applied(Pattern):
         if node is None or node.op != self.op or node.meaning is not None or len(node.inputs) != len(self.operands):
             return
         if not all(_alike(node[attribute], value) for attribute, value in self.attributes.items()):
+            return
+        read = {"" if (before := graph.producer(each)) is None else before.op for each in node.inputs}
+        if any(pattern.roots and pattern.roots.isdisjoint(read) for pattern in self.operands):
             return
         nodes = found.nodes if node in found.nodes else (*found.nodes, node)
         orders = itertools.permutations(node.inputs) if self.op in COMMUTATIVE else [node.inputs]

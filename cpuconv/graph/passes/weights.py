@@ -15,7 +15,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.window import Window
-from cpuconv.graph.passes.affine import Affine, affine, chain_behind
+from cpuconv.graph.passes.affine import OPERATORS, Affine, affine, chain_behind
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of, sole_reader
 
 
@@ -60,6 +60,9 @@ def _behind(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _before(graph: Graph, node: Node) -> Rewrite | None:
+    producer = graph.producer(node.inputs[0])
+    if producer is None or producer.op not in OPERATORS:
+        return None
     chain, x, total = _chain_before(graph, node)
     if not chain or (total.shift.any() and not _sees_no_padding(graph, node)):
         return None
