@@ -164,7 +164,9 @@ def test_an_engine_is_judged_by_all_outputs(folder: Path):
     assert list(loaded) == list(LOADING) and min(loaded.values()) >= 0
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the most memory since a moment")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the most memory since a moment"
+)
 def test_memory_is_what_a_network_takes_at_most_and_in_the_end(folder: Path):
     problem = NetworkProblem(folder / "tiny.onnx", keep(NETWORK, folder / "tiny.onnx"))
     before = np.ones(1 << 22)  # freed: it counts no more

@@ -11,6 +11,7 @@ import numpy as np
 
 import layouts
 from cpuconv.graph import memory, ops
+from cpuconv.graph.elements import let_go, own
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
 from cpuconv.graph.layout import Laid, Layout
@@ -43,8 +44,9 @@ class _Constants:
         """The address of a C-contiguous array."""
         name = self._names.get(id(array))
         if name is None:
-            name = self._names[id(array)] = f"constant {len(self.arrays)}"
-            self.arrays[name] = array
+            name = f"constant {len(self.arrays)}"
+            self.arrays[name] = array = own(array)
+            self._names[id(array)] = name  # of an array that stays, so that no other one gets its id
         return Ref(name)
 
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
@@ -89,6 +91,8 @@ class Executable:
     works : list[Work]
         What runs, in order; views and what is written in place by others do not appear.
     memory : Memory
+    raw_bytes : int
+        Of the constants that its nodes read, as the graph had them; it lets go of them.
     constant_bytes : int
         Of constants, packed weights among them.
     workspace_bytes : int
@@ -104,25 +108,52 @@ class Executable:
         self.memory = memory.plan(laid, target.isa.lanes)
         self._constants = _Constants(laid.graph.constants, packed)
         self._forms: dict[tuple[str, str], Place] = {}
+        self._hosts: dict[int, _Host] = {}
+        self._read_by_hosts: dict[str, np.ndarray] = {}  # constants, of this program's own
         self.workspace_bytes = 0
-        self.works = [work for node in laid.nodes for work in self._work(node)]
+        self.raw_bytes = sum(laid.graph.constants[name].nbytes for name in self._last_reads(laid))
         self._fixed = {
-            name: laid.graph.constants[value] for name, value in laid.outputs.items() if value in laid.graph.constants
+            name: own(laid.graph.constants[value])
+            for name, value in laid.outputs.items()
+            if value in laid.graph.constants
         }
+        self.works = self._works(laid)
         self._segments = self._record()
         self._check_addresses()
         self.constant_bytes = sum(array.nbytes for array in self._constants.arrays.values())
         self._graph = None  # type: ignore[assignment]  # raw weights are not kept beside packed ones
         self._constants.sealed()
         self._forms.clear()
+        self._hosts.clear()
+        self._read_by_hosts.clear()
         self._free: list[_Context] = []
         self._contexts: list[None] = []  # one for each that was made; threads may append at once
         self._bytes = self._sizes()
 
     # --- building -------------------------------------------------------------------------------------------------
 
+    def _last_reads(self, laid: Layout) -> dict[str, int]:
+        """The constants that nodes read, with the place of the last node that does."""
+        constants = laid.graph.constants
+        return {name: at for at, each in enumerate(laid.nodes) for name in each.node.inputs if name in constants}
+
+    def _works(self, laid: Layout) -> list[Work]:
+        """What runs, in order. A constant goes when its last reader has packed it: those of a network fill memory."""
+        ending: dict[int, list[str]] = {}
+        for name, at in self._last_reads(laid).items():
+            ending.setdefault(at, []).append(name)
+        works: list[Work] = []
+        for at, each in enumerate(laid.nodes):
+            works += self._work(each)
+            let_go(laid.graph.constants[name] for name in each.node.inputs if name in laid.graph.constants)
+            for name in ending.get(at, ()):
+                laid.graph.forget(name)
+        return works
+
     def _work(self, laid: Laid) -> list[Work]:
         node = laid.node
+        if laid.offer is None:
+            self._hosts[id(node)] = self._host(node)
         if laid.offer is not None and laid.offer.view:
             return []
         steps = [] if laid.offer is None else self._lowered(laid)
@@ -178,7 +209,7 @@ class Executable:
             if steps:
                 segments.append(Recording(steps, self.target.threads))
                 steps = []
-            segments.append(self._host(work.laid.node))
+            segments.append(self._hosts[id(work.laid.node)])
         if steps or not segments:
             segments.append(Recording(steps, self.target.threads))
         return segments
@@ -193,8 +224,11 @@ class Executable:
                 raise RuntimeError(f"addresses without a base: {', '.join(sorted(segment.bases - known))}")
 
     def _host(self, node: Node) -> _Host:
+        for name in node.inputs:
+            if name in self._graph.constants and name not in self._read_by_hosts:
+                self._read_by_hosts[name] = own(self._graph.constants[name])
         operands = [
-            None if not name else self._graph.constants.get(name, self.memory.places.get(name)) for name in node.inputs
+            None if not name else self._read_by_hosts.get(name, self.memory.places.get(name)) for name in node.inputs
         ]
         outputs = [self.memory.places[name] if name else None for name in node.outputs]
         return _Host(node, operands, outputs)

@@ -104,8 +104,7 @@ class Explanation:
         for late in () if tail is None else tail.nodes:
             by = REFERENCE if late.meaning is None else EVALUATOR
             rows.append(OperatorRow(late.origin or late.outputs[0], late.op, "dense -> dense", by, "", ()))
-        memory, constants = executable.memory, laid.graph.constants
-        read = {name for node in laid.nodes for name in node.node.inputs if name in constants}
+        memory = executable.memory
         return cls(
             name=name,
             operators=rows,
@@ -115,7 +114,7 @@ class Explanation:
             reorders=sum(row.op == COPY for row in rows),
             arena_bytes=memory.arena,
             unshared_bytes=memory.unshared,
-            raw_bytes=sum(constants[each].nbytes for each in read),
+            raw_bytes=executable.raw_bytes,
             constant_bytes=executable.constant_bytes,
             workspace_bytes=executable.workspace_bytes,
             exact=laid.exact,

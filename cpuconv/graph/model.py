@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph.elements import check_unchanged, let_go, own
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
 from cpuconv.graph.interpret import interpret
@@ -219,10 +220,16 @@ class Model:
             if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
-        order = self._graph.outputs
+        order, raw = self._graph.outputs, self._graph.constants.values()
+        check_unchanged(raw)
         graph, notes, tail = prepared(self._graph, named, self._options)
+        let_go(raw)
         laid = lay_out(graph, self._target)
+        del graph  # so that what was computed of weights goes as it is packed
         executable = Executable(laid, self._target, self._packed)
+        if tail is not None:
+            tail = replace(tail, constants={name: own(array) for name, array in tail.constants.items()})
+        let_go(raw)
         if all(value.concrete for value in self._known.values()):
             self._graph = None  # raw weights are not kept beside packed ones
         return _Made(executable, Explanation.of(self._name, laid, executable, notes, tail), tail, order)

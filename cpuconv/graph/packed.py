@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv import session
+from cpuconv.graph.elements import lender, own
 from cpuconv.graph.place import FLOAT32
 
 
@@ -24,6 +25,7 @@ class Packed:
         self._arrays: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = (
             weakref.WeakValueDictionary()
         )
+        self._lent: dict[int, tuple[weakref.ref[np.ndarray], tuple[str, bytes]]] = {}  # contents by identity
 
     def __len__(self) -> int:
         return len(self._arrays)
@@ -39,11 +41,22 @@ class Packed:
             Whatever else the result depends on.
         make : callable
         """
-        key = _content(array), form
+        key = self._content(array), form
         made = self._arrays.get(key)
         if made is None:
-            made = self._arrays[key] = make()
+            made = self._arrays[key] = own(make())
         return made
+
+    def _content(self, array: np.ndarray) -> tuple[str, bytes]:
+        """What tells the elements of an array from others; of those that lie in a model's file, read once."""
+        if lender(array) is None or array.flags.writeable:
+            return _content(array)
+        known = self._lent.get(id(array))
+        if known is not None and known[0]() is array:
+            return known[1]
+        name, lent = id(array), self._lent
+        lent[name] = weakref.ref(array, lambda _: lent.pop(name, None)), _content(array)
+        return lent[name][1]
 
 
 def _content(array: np.ndarray) -> tuple[str, bytes]:
