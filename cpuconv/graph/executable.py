@@ -14,6 +14,7 @@ from cpuconv.graph import memory, ops
 from cpuconv.graph.elements import let_go, own
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
+from cpuconv.graph.kernels.timed import Stopwatch, now
 from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
@@ -73,6 +74,8 @@ class Work:
         Whether it does.
     inputs, weights, outputs : int
         Bytes of its operands, those that are constant as `weights`.
+    shape : tuple of int
+        Of its first output.
     """
 
     laid: Laid
@@ -81,6 +84,25 @@ class Work:
     inputs: int
     weights: int
     outputs: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a worker did for the work at a place, in seconds from the start of the run."""
+
+    work: int
+    worker: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A whole run: how long it took, and its spans."""
+
+    seconds: float
+    spans: list[Span]
 
 
 class Executable:
@@ -169,6 +191,7 @@ class Executable:
                 sum(places[name].size for name in read if name not in constants),
                 sum(constants[name].nbytes for name in read if name in constants),
                 sum(places[name].size for name in node.outputs if name),
+                places[next(filter(None, node.outputs))].shape,
             )
         ]
 
@@ -298,6 +321,25 @@ class Executable:
             totals[turn] = time.perf_counter() - start
         return seconds, totals
 
+    def watch_run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int) -> Watched:
+        """Who did what when in a run of `runs`: that of median length, timed as `Stopwatch` does."""
+        watch = Stopwatch(self.target.threads)
+        context = _Context(self, self._segments, watch)
+        context.point(arrays, outputs)
+        context.run()
+        seen = []
+        for _ in range(runs):
+            watch.spans()
+            begun = now()
+            told = context.watched()
+            seen.append((now() - begun, begun, told, watch.spans()))
+        seconds, begun, told, rows = sorted(seen, key=lambda each: each[0])[runs // 2]
+        spans, later, hosts = [], iter(rows), iter(told)
+        for at, work in enumerate(self.works):
+            done = [next(hosts)] if work.host else [span for _ in work.steps for span in next(later)]
+            spans += [Span(at, worker, start - begun, end - begun) for worker, start, end in done]
+        return Watched(seconds, spans)
+
     @property
     def _host_of(self) -> dict[int, _Host]:
         hosts = iter(segment for segment in self._segments if isinstance(segment, _Host))
@@ -338,12 +380,16 @@ class _Host:
 class _Context:
     """One caller's arena, and the segments bound to it."""
 
-    def __init__(self, executable: Executable, segments: Sequence[Recording | _Host]) -> None:
+    def __init__(
+        self, executable: Executable, segments: Sequence[Recording | _Host], watch: Stopwatch | None = None
+    ) -> None:
         self._arena = aligned(executable.memory.arena + 64, np.uint8)
         self._workspace = aligned(executable.workspace_bytes + 64, np.uint8)
         fixed = {name: address(array) for name, array in executable.constants.items()}
         fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
-        self._bound = [segment.bind(fixed) if isinstance(segment, Recording) else segment for segment in segments]
+        self._bound = [
+            segment.bind(fixed, watch) if isinstance(segment, Recording) else segment for segment in segments
+        ]
         self._late: dict[str, np.ndarray] = {}
         self.segments = [  # what runs one after the other
             part.run if isinstance(part, Bound) else _call(part, self._arena, self._late) for part in self._bound
@@ -363,6 +409,16 @@ class _Context:
         """Run all segments."""
         for segment in self.segments:
             segment()
+
+    def watched(self) -> list[tuple[int, float, float]]:
+        """Run all segments; when those began and ended that references compute, all by worker 0."""
+        told = []
+        for part, segment in zip(self._bound, self.segments, strict=True):
+            start = now()
+            segment()
+            if isinstance(part, _Host):
+                told.append((0, start, now()))
+        return told
 
     def release(self) -> None:
         """Let go of the caller's arrays."""

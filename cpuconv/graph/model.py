@@ -135,7 +135,7 @@ class Model:
             return outputs
         return made.finished({**dict(zip(self._known, arrays, strict=True)), **outputs})
 
-    def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
+    def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
         """Time each operator alone, and whole runs.
 
         Parameters
@@ -144,12 +144,15 @@ class Model:
             As for `run`.
         runs : int
             How often each is timed; medians are reported.
+        watch : bool
+            Whether to note too who did what when in a run, by kernels that look at the clock before and after.
         """
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
         arrays = self._fed(feed)
         made = self._for(tuple(array.shape for array in arrays))
-        return profile(made.executable, arrays, list(_outputs(made.executable, {}, arrays).values()), int(runs))
+        outputs = list(_outputs(made.executable, {}, arrays).values())
+        return profile(made.executable, arrays, outputs, int(runs), watch=watch)
 
     def explain(self) -> Explanation:
         """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
