@@ -24,8 +24,8 @@ _LANE, _BETWEEN, _AXIS = 28, 6, 20  # pixels of a worker, between two, and of th
 _LEAST_GAP = 5e-4  # of the run; shorter ones are not drawn
 _TICKS = 10
 COLUMNS = (  # title, whether it is a number
-    ("operator", False), ("#", True), ("kind", False), ("shape", False), ("layouts", False), ("algorithm", False),
-    ("µs", True), ("share", True), ("GFLOP/s", True), ("GB/s", True), ("of roof", True), ("bound by", False),
+    ("operator", False), ("#", True), ("kind", False), ("µs", True), ("share", True), ("of roof", True),
+    ("bound by", False), ("GFLOP/s", True), ("GB/s", True), ("shape", False), ("layouts", False), ("algorithm", False),
 )  # fmt: skip
 _LONG = ("algorithm",)
 
@@ -206,21 +206,21 @@ def _table(parent: Element, profile: Profile) -> None:
 
 def _cells(place: int, row: ProfileRow) -> list[tuple[str, Any]]:
     """What each column shows of a row, and what it sorts by."""
-    roof = f"{row.bound}" if row.bound else ""
-    by = {"reorder": "reorder", "reference": "reference"}.get(row.kind)
+    by = ", ".join(filter(None, (row.kind if row.kind in ("reorder", "reference") else "", row.bound)))
+    shape = "x".join(map(str, row.shape))
     return [
         (row.name, row.name),
         (str(place + 1), place + 1),
         (row.op, row.op),
-        ("x".join(map(str, row.shape)), "x".join(map(str, row.shape))),
-        (row.layouts, row.layouts),
-        (row.algorithm, row.algorithm),
         (f"{row.seconds * 1e6:.1f}", row.seconds),
         (f"{row.share:.1%}", row.share),
+        (number(row.roof_share, ".0%"), row.roof_share),
+        (by, by),
         (number(row.gflops, ".1f"), row.gflops),
         (f"{row.gbs:.1f}", row.gbs),
-        (number(row.roof_share, ".0%"), row.roof_share),
-        (", ".join(filter(None, (by, roof))), roof),
+        (shape, shape),
+        (row.layouts, row.layouts),
+        (row.algorithm, row.algorithm),
     ]
 
 
