@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 
-def write_whole(files: Mapping[Path, str | bytes]) -> None:
-    """Write texts, or bytes, to files: all of them are complete on disk before the first one takes its name.
+def write_whole(files: Mapping[Path, str | bytes | Iterable[Any]]) -> None:
+    """Write texts, bytes, or what holds bytes one after the other, to files.
 
-    They have the permissions of any new file.
+    All of them are complete on disk before the first one takes its name.
+
+    The files have the permissions of any new file.
 
     Raises
     ------
@@ -27,8 +30,14 @@ def write_whole(files: Mapping[Path, str | bytes]) -> None:
             handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
             leftovers.callback(Path(name).unlink, missing_ok=True)
             with os.fdopen(handle, "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                file.writelines(_parts(content))
             os.chmod(name, 0o666 & ~mask)
             renames.append((name, path))
         for name, path in renames:
             os.replace(name, path)
+
+
+def _parts(content: str | bytes | Iterable[Any]) -> Iterable[Any]:
+    if isinstance(content, str):
+        return [content.encode()]
+    return [content] if isinstance(content, bytes) else content

@@ -157,7 +157,31 @@ def check(trial: Trial) -> Verdict:
     return Verdict(f"wrong: relative error {error:.2e} over the limit {limit:.2e}" if wrong else "", error, limit)
 
 
-class Workload(Protocol):
+class Searchable(Protocol):
+    """What a search for the fastest candidate of a problem asks. Every method may raise."""
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """`sources_of` every candidate there may be: what is current."""
+
+    def sources_of(self, name: str) -> str:
+        """Hash of the sources that a candidate is made from, different for candidates of different solvers."""
+
+    def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
+        """What can solve the problem, best estimate first, and what cannot; the first is the model's choice."""
+
+    def compile(self, key: str, name: str) -> None:
+        """Compile a candidate into the disk cache."""
+
+    def prepare(self, key: str, name: str, weights: str = "warm") -> Trial:
+        """Bind a candidate to random data; cold: every run finds its weights in memory, not in a cache."""
+
+    def speed_probe(self, key: str) -> Callable[[], None]:
+        """Work of known length, arithmetic and stores, about 50 µs, on the threads of a problem: how long it takes
+        tells how fast the machine is."""
+
+
+class Workload(Searchable, Protocol):
     """A family of problems. Every method may raise; only `load` is expected to, with `SourceError`."""
 
     @property
@@ -165,10 +189,6 @@ class Workload(Protocol):
 
     @property
     def isa(self) -> str: ...
-
-    @property
-    def sources(self) -> frozenset[str]:
-        """`sources_of` every candidate there may be: what is current."""
 
     @property
     def tables(self) -> Path | None:
@@ -180,14 +200,14 @@ class Workload(Protocol):
     def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
         """(name, threads, seconds) of what a source's problems are parts of, where that can be run as a whole."""
 
+    def race_whole(
+        self, source: str, store: Any, reading: Reading = AS_IT_IS, effort: str = "quick", again: bool = True
+    ) -> Iterator[tuple[str, int, str]]:
+        """Time the ways to put a source's problems together and store the fastest, where there are several: one after
+        another (name, threads, what came of it). Unless `again` only those of which none is stored."""
+
     def with_threads(self, key: str, threads: int) -> str:
         """The key of the same problem for another number of threads."""
-
-    def sources_of(self, name: str) -> str:
-        """Hash of the sources that a candidate is made from, different for candidates of different solvers."""
-
-    def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
-        """What can solve the problem, best estimate first, and what cannot; the first is the model's choice."""
 
     def untuned(self, key: str, older: Sequence[str] = ()) -> tuple[str, str]:
         """The candidate that runs a problem of which nothing current is stored, and what decides, such as "model".
@@ -195,16 +215,6 @@ class Workload(Protocol):
         `older` are the candidates that were best with older sources, best first; the first that the workload's model
         agrees with decides, as `tiers.OLDER`.
         """
-
-    def compile(self, key: str, name: str) -> None:
-        """Compile a candidate into the disk cache."""
-
-    def prepare(self, key: str, name: str, weights: str = "warm") -> Trial:
-        """Bind a candidate to random data; cold: every run finds its weights in memory, not in a cache."""
-
-    def speed_probe(self, key: str) -> Callable[[], None]:
-        """Work of known length, arithmetic and stores, about 50 µs, on the threads of a problem: how long it takes
-        tells how fast the machine is."""
 
     def work(self, key: str, name: str) -> Work | None:
         """What a candidate cannot avoid doing, for the roofline; None of a name that these sources do not know."""

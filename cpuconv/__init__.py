@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cpuconv.api import clear_cache, compile, conv2d, explain, plan, set_cache_limit, tune_in_background
+from cpuconv.api import clear_cache, compile, conv2d, explain, load, plan, set_cache_limit, tune_in_background
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
 from cpuconv.graph.model import Model
 from cpuconv.plan import Plan
@@ -34,6 +34,7 @@ __all__ = [
     "conv2d",
     "explain",
     "get_num_threads",
+    "load",
     "plan",
     "reorder",
     "set_cache_limit",

@@ -1,10 +1,12 @@
-"""The public calls: conv2d, plan, explain, compile."""
+"""The public calls: conv2d, plan, explain, compile, load."""
 
 from __future__ import annotations
 
 import marshal
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +15,15 @@ from autotune.report.explain import Explanation
 from cpuconv import session
 from cpuconv.choice import explain as explaining
 from cpuconv.choice.model import AUTO, Limits, check_options
-from cpuconv.errors import ArgumentError, must
+from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.prepared import Rewriting
+from cpuconv.graph.saved.container import is_saved
+from cpuconv.graph.saved.reading import Saved
 from cpuconv.isa import current
 from cpuconv.layer import Layer
 from cpuconv.options import Options, tuner_for
@@ -27,7 +31,7 @@ from cpuconv.plan import Plan
 from cpuconv.problem.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
 from cpuconv.problem.integers import integer
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.runtime.threads import check_threads, wanted_threads
+from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
 
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
@@ -256,8 +260,68 @@ def compile(
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
     target = Target(current(), check_threads(threads), strategy, Limits(accuracy), tuner_for(strategy))
     shapes = {} if input_shapes is None else input_shapes
+    if isinstance(source, (str, os.PathLike)) and is_saved(source):
+        raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
     graph = source if isinstance(source, Graph) else read(source)
-    return Model(graph, target, shapes, Rewriting(strict, tuple(skip_passes)))
+    return Model(graph, target, shapes, Rewriting(strict, tuple(skip_passes)), source=_again(source, graph))
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    strategy: str | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    accuracy: str | None = None,
+) -> Model:
+    """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
+
+    With the options that it was saved with, and on the same CPU, it runs exactly as before: equal arrays give equal
+    bits. Else layouts and algorithms are chosen anew. The package onnx is not needed.
+
+    Parameters
+    ----------
+    path : path
+        A file that `Model.save` wrote.
+    threads : int or None
+        Most threads of a run. None: as many as it was saved with, but no more than there are cores.
+    strategy, accuracy : str or None
+        As for `compile`. None: as it was saved with.
+    input_shapes : mapping of str to sequence of int, or None
+        Sizes of inputs, where the saved network leaves them open.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument has a wrong value or type.
+    SourceError
+        The file cannot be read, is no saved model, damaged, or of a newer version.
+
+    Warns
+    -----
+    CpuconvWarning
+        The model was saved on another CPU, or by a version that packs weights otherwise.
+    """
+    saved = Saved(path)
+    settings = saved.settings
+    limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
+    strategy = settings.strategy if strategy is None else strategy
+    check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
+    wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
+    if not saved.fits:
+        warnings.warn(
+            f"{saved.name} was saved on another CPU, or with weights packed otherwise: layouts and algorithms are"
+            " chosen anew, and weights packed again. Save it again here to load it faster.",
+            CpuconvWarning,
+            stacklevel=2,
+        )
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
+    shapes = {} if input_shapes is None else input_shapes
+    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
 
 
 def clear_cache() -> None:
@@ -303,6 +367,30 @@ def tune_in_background(effort: str = "quick") -> Background:
 
 
 _background: Background | None = None
+
+
+def _again(source: object, graph: Graph) -> Callable[[], Graph]:
+    """What gives the graph of a source again: it is kept where it came from memory, and read again from a file."""
+    if not isinstance(source, (str, os.PathLike)):
+        return lambda: graph
+    path = os.path.abspath(source)
+    known = _identity(path)
+
+    def again() -> Graph:
+        if _identity(path) != known:
+            raise SourceError(f"{path} must be as it was when the model was compiled, for the model to be saved.")
+        return read(path)
+
+    return again
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """What changes when a file does."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _layer(key: Any, x: Any, weight: np.ndarray, options: Options) -> Layer:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from .convert import convert, from_nchw, to_nchw
 from .layout import ALIASES, NAMES, Layout, Strides, blocked, get
-from .planner import Assignment, Edge, assign, solve
+from .planner import Assignment, Edge, Link, assign, least, solve
 
 __all__ = [
     "ALIASES",
     "NAMES",
     "Assignment",
     "Edge",
+    "Link",
     "Layout",
     "Strides",
     "assign",
@@ -23,6 +24,7 @@ __all__ = [
     "convert",
     "from_nchw",
     "get",
+    "least",
     "solve",
     "to_nchw",
 ]

@@ -1,23 +1,29 @@
 """Which layout each edge of a graph takes: the cheapest sum of node costs and conversion costs.
 
-This is a partitioned Boolean quadratic problem (PBQP). Nodes without, with one and with two neighbours are eliminated
-exactly (R0, RI, RII); where only nodes of more neighbours are left, the one with the most takes the choice that looks
-cheapest from where it stands (RN), and the result is improved node by node. Networks that are chains with simple
-branches are solved exactly.
+This is a partitioned Boolean quadratic problem (PBQP). Nodes are eliminated one after another: a table says what the
+node costs at its best for every combination of what its neighbours choose. That is exact, and cheap for as long as the
+graph is narrow (chains, residuals, branches that join). Where all tables would be too large, the node of the most
+neighbours takes the option that looks cheapest from where it stands (the reduction RN), and the result is improved node
+by node; how far it is from the best at most, the same elimination with tables split into smaller ones says.
 
 References: Scholz and Eckstein, Register allocation for irregular architectures, LCTES 2002; Anderson and Gregg,
-Optimal DNN primitive selection with partitioned boolean quadratic programming, CGO 2018.
+Optimal DNN primitive selection with partitioned boolean quadratic programming, CGO 2018; Dechter and Rish,
+Mini-buckets: a general scheme for bounded inference, Journal of the ACM, 2003.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 Choice = tuple[str, str]  # the layout that a node reads and the one that it writes
-Neighbours = list[dict[int, np.ndarray]]  # per node: cost matrix (own option, neighbour's option) to each neighbour
+Link = tuple[int, int, np.ndarray]  # two nodes, and what each pair of their options adds
+Table = tuple[tuple[int, ...], np.ndarray]  # nodes, and what each combination of their options adds
+
+MOST = 1 << 16  # entries of a table: a millisecond's work
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ def _uniform_starts(choices: list[list[Choice]], costs: list[np.ndarray]) -> lis
 
 def solve(
     costs: Sequence[np.ndarray],
-    links: Sequence[tuple[int, int, np.ndarray]],
+    links: Sequence[Link],
     starts: Sequence[Sequence[int]] = (),
 ) -> tuple[list[int], float, bool]:
     """One option for each node, so that the sum of costs is small.
@@ -121,7 +127,7 @@ def solve(
     ----------
     costs : Sequence[np.ndarray]
         For each node the cost of each of its options, at least one; inf forbids one.
-    links : Sequence[tuple[int, int, np.ndarray]]
+    links : Sequence[Link]
         (i, j, matrix): what option a of node i with option b of node j adds, ``matrix[a, b]``.
     starts : Sequence[Sequence[int]]
         Selections that the result must not be dearer than.
@@ -136,76 +142,162 @@ def solve(
     ValueError
         Every selection found costs inf.
     """
-    base, near = _adjacency(costs, links)
-    reduced, exact = _reduce([cost.copy() for cost in base], [dict(around) for around in near])
-    selections = [reduced] if exact else [_improve(base, near, list(start)) for start in (reduced, *starts)]
-    total, picked = min(((_total(base, near, picked), picked) for picked in selections), key=lambda found: found[0])
+    options, tables = [len(cost) for cost in costs], _tables(costs, links)
+    reduced, _, exact = _eliminate(options, tables)
+    selections = [reduced] if exact else [_improved(options, tables, list(start)) for start in (reduced, *starts)]
+    total, picked = min(((_total(tables, picked), picked) for picked in selections), key=lambda found: found[0])
     if not np.isfinite(total):
         raise ValueError("Argument 'nodes' must be tables that allow an assignment; none was found.")
     return picked, total, exact
 
 
-def _adjacency(
-    costs: Sequence[np.ndarray], links: Sequence[tuple[int, int, np.ndarray]]
-) -> tuple[list[np.ndarray], Neighbours]:
-    """Costs with self-links folded in, and for each node its neighbours with parallel links added up."""
-    base = [np.array(cost, float) for cost in costs]
-    near: Neighbours = [{} for _ in base]
+def least(costs: Sequence[np.ndarray], links: Sequence[Link]) -> float:
+    """A sum that no selection is below; where `solve` is exact, that of its selection but for rounding.
+
+    Parameters
+    ----------
+    costs, links
+        As for `solve`.
+    """
+    return _eliminate([len(cost) for cost in costs], _tables(costs, links), split=True)[1]
+
+
+def _tables(costs: Sequence[np.ndarray], links: Sequence[Link]) -> list[Table]:
+    """All costs as tables: one for each node, and one for each pair that is linked."""
+    nodes = [np.array(cost, float) for cost in costs]
+    pairs: dict[tuple[int, ...], np.ndarray] = {}
     for i, j, matrix in links:
         if i == j:
-            base[i] += np.diagonal(matrix)
+            nodes[i] += np.diagonal(matrix)
             continue
-        for a, b, m in ((i, j, matrix), (j, i, matrix.T)):
-            near[a][b] = near[a][b] + m if b in near[a] else np.array(m, float)
-    return base, near
+        pair, added = ((i, j), matrix) if i < j else ((j, i), np.transpose(matrix))
+        pairs[pair] = pairs[pair] + added if pair in pairs else np.array(added, float)
+    return [*(((i,), cost) for i, cost in enumerate(nodes)), *pairs.items()]
 
 
-def _reduce(cost: list[np.ndarray], near: Neighbours) -> tuple[list[int], bool]:
-    """Eliminate node after node, the one with the fewest neighbours first, then choose in reverse order."""
-    left, order, exact = set(range(len(cost))), [], True
-    while left:
-        i = min(left, key=lambda node: (len(near[node]), node))
-        if len(near[i]) > 2:  # RN: fix the node of the most neighbours
+def _eliminate(options: Sequence[int], tables: Sequence[Table], split: bool = False) -> tuple[list[int], float, bool]:
+    """Eliminate node after node, the one with the smallest table first, then choose in reverse order.
+
+    Where all are too large a node is fixed; with `split` its tables are minimised apart instead, as if it could take an
+    option for each.
+
+    Returns
+    -------
+    tuple of list, float and bool
+        A selection; what it costs if nothing was split, else a sum that no selection is below; and whether nothing was
+        fixed or split.
+    """
+    of = _by_node(tables, len(options))
+    sizes = {i: _size(i, of[i], options) for i in range(len(options))}
+    order: list[tuple[int, list[Table]]] = []
+    paid, exact = 0.0, True
+    while sizes:
+        i = min(sizes, key=lambda node: (sizes[node], node))
+        groups = [of[i]]
+        if sizes[i] > MOST:
             exact = False
-            i = max(left, key=lambda node: (len(near[node]), -node))
-            local = cost[i] + sum((matrix + cost[j]).min(axis=1) for j, matrix in near[i].items())
-            cost[i] = np.where(np.arange(len(local)) == np.argmin(local), cost[i], np.inf)
-            chosen = int(np.argmin(local))
-            for j, matrix in near[i].items():
-                cost[j] = cost[j] + matrix[chosen]
-        elif len(near[i]) == 2:  # RII: a link between the neighbours says what i costs at its best
-            (j, to_j), (k, to_k) = near[i].items()
-            best = (cost[i][:, None, None] + to_j[:, :, None] + to_k[:, None, :]).min(axis=0)
-            near[j][k] = near[j][k] + best if k in near[j] else best
-            near[k][j] = near[j][k].T
-        elif near[i]:  # RI: the neighbour's costs say it
-            ((j, to_j),) = near[i].items()
-            cost[j] = cost[j] + (cost[i][:, None] + to_j).min(axis=0)
-        for j in near[i]:
-            del near[j][i]
-        left.remove(i)
-        order.append(i)
-    picked = [0] * len(cost)
-    for i in reversed(order):
-        picked[i] = int(np.argmin(cost[i] + sum(matrix[:, picked[j]] for j, matrix in near[i].items())))
-    return picked, exact
+            if split:
+                groups = _groups(i, of[i], options)
+            else:
+                i = max(sizes, key=lambda node: (len(_near(node, of[node])), -node))
+                fixed = (i,), _only(i, of, options)
+                groups = [[fixed, table] for table in of[i]]
+                of[i] = [*of[i], fixed]
+        order.append((i, of[i]))
+        del sizes[i]
+        around = _near(i, of[i])
+        for j in around:
+            of[j] = [table for table in of[j] if i not in table[0]]
+        for group in groups:
+            (*rest, _), joined = _joined(i, group, options)
+            made = tuple(rest), joined.min(axis=-1)
+            for j in rest:
+                of[j].append(made)
+            paid += 0.0 if rest else float(made[1])
+        for j in around:
+            sizes[j] = _size(j, of[j], options)
+    picked = [0] * len(options)
+    for i, held in reversed(order):
+        picked[i] = int(np.argmin(_local(i, held, picked)))
+    return picked, paid, exact
 
 
-def _improve(cost: list[np.ndarray], near: Neighbours, picked: list[int]) -> list[int]:
+def _by_node(tables: Sequence[Table], count: int) -> list[list[Table]]:
+    """The tables that each node has a part in."""
+    of: list[list[Table]] = [[] for _ in range(count)]
+    for table in tables:
+        for i in table[0]:
+            of[i].append(table)
+    return of
+
+
+def _near(i: int, tables: Sequence[Table]) -> set[int]:
+    """The other nodes of a node's tables."""
+    return {j for nodes, _ in tables for j in nodes if j != i}
+
+
+def _size(i: int, tables: Sequence[Table], options: Sequence[int]) -> int:
+    """Entries of the sum of a node's tables."""
+    return math.prod(options[j] for j in (*_near(i, tables), i))
+
+
+def _joined(i: int, tables: Sequence[Table], options: Sequence[int]) -> Table:
+    """The sum of tables that have a part of a node, which comes last."""
+    nodes = (*sorted(_near(i, tables)), i)
+    total = np.zeros([options[j] for j in nodes])
+    for part, costs in tables:
+        total += costs.transpose(np.argsort([nodes.index(j) for j in part])).reshape(
+            [options[j] if j in part else 1 for j in nodes]
+        )
+    return nodes, total
+
+
+def _groups(i: int, tables: Sequence[Table], options: Sequence[int]) -> list[list[Table]]:
+    """A node's tables in groups whose sums are not too large, if only the tables are not."""
+    groups: list[list[Table]] = []
+    for table in sorted(tables, key=lambda table: -table[1].size):
+        fitting = (group for group in groups if _size(i, [*group, table], options) <= MOST)
+        group = next(fitting, None)
+        if group is None:
+            groups.append([table])
+        else:
+            group.append(table)
+    return groups
+
+
+def _only(i: int, of: Sequence[Sequence[Table]], options: Sequence[int]) -> np.ndarray:
+    """Nothing for the option of a node that is cheapest if its neighbours choose for it alone, inf for all others."""
+    outlook = np.zeros(options[i])
+    for table in of[i]:
+        alone = [each for j in table[0] if j != i for each in of[j] if each[0] == (j,)]
+        joined = _joined(i, [table, *alone], options)[1]
+        outlook += joined.min(axis=tuple(range(joined.ndim - 1)))
+    only = np.full(options[i], np.inf)
+    only[np.argmin(outlook)] = 0.0
+    return only
+
+
+def _local(i: int, tables: Sequence[Table], picked: Sequence[int]) -> np.ndarray:
+    """What each option of a node costs beside what the others have picked."""
+    return sum(
+        (costs[tuple(slice(None) if j == i else picked[j] for j in nodes)] for nodes, costs in tables), np.zeros(())
+    )
+
+
+def _improved(options: Sequence[int], tables: Sequence[Table], picked: list[int]) -> list[int]:
     """Change one node at a time for as long as the sum falls."""
+    of = _by_node(tables, len(options))
     changed = True
     while changed:
         changed = False
-        for i in range(len(cost)):
-            local = cost[i] + sum(matrix[:, picked[j]] for j, matrix in near[i].items())
+        for i in range(len(options)):
+            local = _local(i, of[i], picked)
             best = int(np.argmin(local))
             if local[best] < local[picked[i]]:
                 picked[i], changed = best, True
     return picked
 
 
-def _total(cost: list[np.ndarray], near: Neighbours, picked: list[int]) -> float:
+def _total(tables: Sequence[Table], picked: Sequence[int]) -> float:
     """The sum of costs of a selection."""
-    nodes = sum(float(cost[i][option]) for i, option in enumerate(picked))
-    pairs = ((i, j, matrix) for i, around in enumerate(near) for j, matrix in around.items() if i < j)
-    return nodes + sum(float(matrix[picked[i], picked[j]]) for i, j, matrix in pairs)
+    return sum(float(costs[tuple(picked[j] for j in nodes)]) for nodes, costs in tables)

@@ -138,7 +138,8 @@ def test_the_warmup_tunes_the_very_problems(monkeypatch):
     seen = []
 
     def tune(command: list[str], **_: object) -> subprocess.CompletedProcess:
-        seen.append((command[2:4], command[5:], sources.load(command[4])))
+        own = command[command.index("-m") + 1 :]  # behind the interpreter and what launches it
+        seen.append((own[:2], own[3:], sources.load(own[2])))
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", tune)

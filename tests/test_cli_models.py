@@ -99,6 +99,32 @@ def test_json(model: str, image: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert sum(row["share"] for row in told["rows"]) == pytest.approx(1) and told["seconds"] > 0
 
 
+def test_a_compiled_file_takes_the_place_of_the_model(
+    model: str, image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "net.cpuconv")
+    options = ["--threads", "1", "--strategy", "heuristic"]
+    assert main(["compile", model, "-o", file, "--shape", "N=2", *options]) == OK
+    assert capsys.readouterr().out == f"{file}: {Path(file).stat().st_size / 1e6:.2f} MB, for 1 thread\n"
+    told = {}
+    for each, more in ((model, options), (file, [])):
+        asked = [each, *more, "--shape", "H=5", "--json", "--input", f"image={image}"]
+        assert main(["run", *asked, "--output", str(tmp_path / "out")]) == OK
+        told[each] = json.loads(capsys.readouterr().out), np.load(tmp_path / "out" / "all.npy")
+    np.testing.assert_array_equal(told[file][1], told[model][1])
+    assert told[file][0]["inputs"] == told[model][0]["inputs"] and told[file][0]["threads"] == 1
+    assert main(["run", file, "--shape", "N=3", "--shape", "H=5"]) == USAGE  # N was stated
+    assert main(["run", file, "--shape", "H=5", "--strict"]) == USAGE
+    assert "--strict" in capsys.readouterr().err
+
+    closed = str(tmp_path / "closed.cpuconv")
+    assert main(["compile", file, "-o", closed, "--shape", "image=2x3x5x8", "--json"]) == OK
+    assert json.loads(capsys.readouterr().out)["bytes"] == Path(closed).stat().st_size
+    assert main(["explain", closed]) == OK and "2x4x5x8" in capsys.readouterr().out
+    assert main(["profile", closed, "--runs", "1"]) == OK and "whole run" in capsys.readouterr().out
+    assert main(["compile", model, "-o", str(tmp_path / "none" / "net.cpuconv")]) == FAILED
+
+
 def test_what_is_printed_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", model, "--shape", "image=2x3x5x8"]) == OK
     assert "2x4x5x8" in capsys.readouterr().out

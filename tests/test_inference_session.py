@@ -47,6 +47,18 @@ def _metadata(session) -> dict:
     return {**{name: getattr(stated, name) for name in names}, "map": stated.custom_metadata_map}
 
 
+def test_a_session_of_a_saved_model(model, session, tmp_path):
+    path = tmp_path / "net.cpuconv"
+    cpuconv.compile(model, threads=1).save(path)
+    saved = cpuconv.InferenceSession(path)
+    assert _ends(saved) == _ends(session) and saved.get_modelmeta().graph_name
+    for got, expected in zip(saved.run(None, FEED), session.run(None, FEED), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+    options = cpuconv.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 2)
+    np.testing.assert_array_equal(cpuconv.InferenceSession(str(path), options).run(["y"], FEED)[0], X + B)
+
+
 def test_what_a_session_is(session):
     assert _ends(session) == [
         ("x", ["N", 3, None, 8], "tensor(float)"),

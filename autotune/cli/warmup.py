@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
         store.clear_missed(fingerprint().key, [key for key, _ in missed if key in ended])
     code = _tell_outcome(workload, problems, store, outcome, time.monotonic() - begun, options)
     if not outcome.left:
+        _race_whole(workload, store, options, again=bool(outcome.tuned))
         _tell_whole(workload, options)
     return code
 
@@ -139,6 +140,15 @@ def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.N
         return list(problems)
     asked = WEIGHTS if options.weights == "both" else (options.weights,)
     return [replace(problem, weights=weights) for weights in asked for problem in problems]
+
+
+def _race_whole(workload: Workload, store: Store, options: argparse.Namespace, again: bool) -> None:
+    """Time the plans of networks, whose parts are tuned now, against one another."""
+    if options.layouts is not None:
+        return
+    for source in options.source:
+        for name, count, told in workload.race_whole(source, store, reading(options), options.effort, again):
+            say(f"{name}, {count_of(count, 'thread')}: {told}", OK)
 
 
 def _tell_whole(workload: Workload, options: argparse.Namespace) -> None:

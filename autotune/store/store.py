@@ -126,7 +126,7 @@ class Store(Connection):
         weights: str = WARM,
     ) -> None:
         """Note that a problem was tuned with an effort, from these sources."""
-        values = (device, problem, weights, effort, _together(sources), threads, time.time())
+        values = (device, problem, weights, effort, together(sources), threads, time.time())
         self._write(lambda c: c.execute(FINISH, values))
 
     def is_finished(
@@ -134,7 +134,7 @@ class Store(Connection):
     ) -> bool:
         """Whether the problem was tuned with one of the efforts, from these sources."""
         query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND weights = ? AND sources = ?"
-        values = (device, problem, weights, _together(sources))
+        values = (device, problem, weights, together(sources))
         return any(effort in efforts for (effort,) in self._fetch(query, values))
 
     def claim(self, device: str, problem: str, weights: str = WARM) -> bool:
@@ -257,7 +257,7 @@ class Store(Connection):
         def work(connection: sqlite3.Connection) -> int:
             if keep:
                 connection.execute(
-                    "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, _together(sources))
+                    "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, together(sources))
                 )
                 return connection.execute(
                     f"""DELETE FROM trials WHERE device = ? AND sources NOT IN ({_marks(sources)})
@@ -294,8 +294,8 @@ def _marks(values: Collection[str]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _together(sources: Collection[str]) -> str:
-    """One hash of all."""
+def together(sources: Collection[str]) -> str:
+    """One hash of the hashes of all sources."""
     return hashlib.sha256("\n".join(sorted(sources)).encode()).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from autotune.store.rows import DECIDED, WARM
 from autotune.store.store import Row, Store
 from autotune.timing.compare import SAME
 from autotune.tuning.effort import EFFORTS
-from autotune.workload import ADMITS, Candidate, Workload
+from autotune.workload import ADMITS, Candidate, Searchable, Workload
 
 
 def choose(workload: Workload, key: str, store: Store, effort: str, weights: str = WARM) -> list[Candidate]:
@@ -25,7 +25,7 @@ def choose(workload: Workload, key: str, store: Store, effort: str, weights: str
     return promising([candidate for candidate in ordered if ruled_out(candidate, known) is None], effort)
 
 
-def timed_rows(workload: Workload, key: str, store: Store, weights: str = WARM) -> list[Row]:
+def timed_rows(workload: Searchable, key: str, store: Store, weights: str = WARM) -> list[Row]:
     """The stored times of candidates that are as they were then, best first."""
     rows = store.rows(fingerprint().key, key, weights=weights)
     return [row for row in rows if row.is_timed and row.sources in workload.sources]

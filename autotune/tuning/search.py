@@ -19,7 +19,7 @@ from autotune.tuning.candidates import Timed, promising, ruled_out, timed_rows
 from autotune.tuning.effort import EFFORTS, Effort
 from autotune.tuning.findings import Findings
 from autotune.tuning.worker import compile_here, describe
-from autotune.workload import ADMITS, Candidate, Verdict, Workload, check
+from autotune.workload import ADMITS, Candidate, Searchable, Verdict, check
 
 GAIN = 1.015  # the least speed-up over the model's choice: the same two candidates differ by 1% from day to day
 MIN_VISITS = 2  # that a decision takes: a moment and a place in memory may favour one candidate by more than that
@@ -63,7 +63,7 @@ def settle(
 
 
 def profile(
-    workload: Workload,
+    workload: Searchable,
     key: str,
     store: Store,
     *,
@@ -103,7 +103,7 @@ class Search:
 
     def __init__(
         self,
-        workload: Workload,
+        workload: Searchable,
         key: str,
         candidates: list[Candidate],
         tried: Tried,

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from autotune.interpreter import python_main
 from autotune.machine.device import allowed_cores
-from autotune.workload import Verdict, Workload, check, discover
+from autotune.workload import Searchable, Verdict, Workload, check, discover
 
 Task = tuple[str, str]  # key of the problem, name of the candidate
 
@@ -309,7 +309,7 @@ def main(spec: str) -> None:
         answer(verdict)
 
 
-def compile_here(workload: Workload, key: str, name: str) -> Verdict:
+def compile_here(workload: Searchable, key: str, name: str) -> Verdict:
     """Compile a candidate in this process."""
     try:
         workload.compile(key, name)

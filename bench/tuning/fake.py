@@ -199,6 +199,11 @@ class Fake:
     def time_whole(self, source: str, reading: Reading = AS_IT_IS) -> list[tuple[str, int, float]]:
         return []
 
+    def race_whole(
+        self, source: str, store: Any, reading: Reading = AS_IT_IS, effort: str = "quick", again: bool = True
+    ) -> Iterator[tuple[str, int, str]]:
+        yield from ()
+
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         ways = WAYS[key.partition(":")[0]]
         for way in ways.values():

@@ -57,12 +57,7 @@ def shapes(
         An array is of another dtype than its input.
     """
     inputs = {name: graph.value(name) for name in graph.inputs}
-    _check_names(inputs, stated, (*given, *named))
-    own = {name: sizes for name, sizes in stated.items() if name in inputs}
-    symbols = {name: sizes[0] for name, sizes in stated.items() if name not in inputs}
-    for name, sizes in own.items():
-        if not inputs[name].fits(sizes):
-            raise ArgumentError(must(f"--shape {name}", f"sizes that fit {inputs[name]}", _text(sizes)))
+    own, symbols = divided(graph, stated, (*given, *named))
     for name, array in given.items():
         _check_array(name, array, inputs[name], own.get(name))
         own[name] = array.shape
@@ -72,6 +67,25 @@ def shapes(
             if isinstance(dim, str) and symbols.get(dim, size) != size:
                 raise ArgumentError(must(f"--shape {dim}", f"{size}, as in the sizes of {name}", symbols[dim]))
     return closed
+
+
+def divided(
+    graph: Graph, stated: Mapping[str, Sizes], fed: Sequence[str] = ()
+) -> tuple[dict[str, Sizes], dict[str, int]]:
+    """The sizes stated for inputs, and those for symbols; `fed` is what else is said to be an input.
+
+    Raises
+    ------
+    ArgumentError
+        A name is neither an input nor a symbol, or sizes do not fit.
+    """
+    inputs = {name: graph.value(name) for name in graph.inputs}
+    _check_names(inputs, stated, fed)
+    own = {name: sizes for name, sizes in stated.items() if name in inputs}
+    for name, sizes in own.items():
+        if not inputs[name].fits(sizes):
+            raise ArgumentError(must(f"--shape {name}", f"sizes that fit {inputs[name]}", _text(sizes)))
+    return own, {name: sizes[0] for name, sizes in stated.items() if name not in inputs}
 
 
 def _check_names(inputs: Mapping[str, Value], stated: Mapping[str, Sizes], fed: Sequence[str]) -> None:

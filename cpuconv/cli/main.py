@@ -20,12 +20,16 @@ from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, po
 from autotune.files import write_whole
 from autotune.text import count_of
 from cpuconv.choice.model import ACCURACIES, STRATEGIES
-from cpuconv.cli.feeds import RANDOM, drawn, loaded, shapes
+from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
 from cpuconv.cli.profile_page import page
 from cpuconv.cli.results import save, summaries, table
-from cpuconv.errors import CpuconvError
+from cpuconv.errors import ArgumentError, CpuconvError, must
+from cpuconv.graph.ir import Graph
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.saved.container import is_saved
+from cpuconv.graph.saved.reading import Saved
+from cpuconv.graph.specialise import with_sizes
 
 _EPILOG = f"""exit codes:
   {OK:3}  done
@@ -84,6 +88,19 @@ def _explain(options: argparse.Namespace) -> None:
     _print(options, _compiled(options, {}).explain())
 
 
+def _compile(options: argparse.Namespace) -> None:
+    graph = _graph(options)
+    own, symbols = divided(graph, dict(options.shape))
+    model = _ready(options, with_sizes(graph, symbols), own)
+    with _busy(f"writing {options.output}"):
+        model.save(options.output)
+    size = options.output.stat().st_size
+    if options.json:
+        _print_json({"file": str(options.output), "bytes": size, "threads": model.threads})
+    else:
+        print(f"{options.output}: {size / 1e6:.2f} MB, for {count_of(model.threads, 'thread')}")
+
+
 def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, np.ndarray]]:
     """The network for the inputs that the options name, and those."""
     files = dict(options.input)
@@ -94,15 +111,26 @@ def _fed(options: argparse.Namespace) -> tuple[Model, dict[str, np.ndarray]]:
 
 def _compiled(options: argparse.Namespace, given: Mapping[str, np.ndarray], named: Sequence[str] = ()) -> Model:
     """The network for the sizes that the options state or the given arrays have."""
+    graph = _graph(options)
+    return _ready(options, graph, shapes(graph, dict(options.shape), given, named))
+
+
+def _graph(options: argparse.Namespace) -> Graph:
+    """The network as it was read; of a saved one of fixed sizes what stands for it."""
+    with _busy(f"reading {options.model}"):
+        return Saved(options.model).graph if is_saved(options.model) else read(options.model)
+
+
+def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Model:
+    """The network, its sizes known as far as `shapes` says."""
+    common = {"threads": options.threads, "input_shapes": shapes}
     with _busy(f"compiling {options.model}"):
-        return cpuconv.compile(
-            options.model,
-            threads=options.threads,
-            strategy=options.strategy,
-            input_shapes=shapes(read(options.model), dict(options.shape), given, named),
-            accuracy=options.accuracy,
-            strict=options.strict,
-        )
+        if is_saved(options.model):
+            if options.strict:
+                raise ArgumentError(must("--strict", "left out for a model that is compiled already", "given"))
+            return cpuconv.load(options.model, strategy=options.strategy, accuracy=options.accuracy, **common)
+        strategy, accuracy = options.strategy or STRATEGIES[1], options.accuracy or ACCURACIES[1]
+        return cpuconv.compile(graph, strategy=strategy, accuracy=accuracy, strict=options.strict, **common)
 
 
 def _print(options: argparse.Namespace, told: Any) -> None:
@@ -183,14 +211,13 @@ def _parser() -> argparse.ArgumentParser:
             name, help=help, description=help, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         made.set_defaults(command=run)
-        made.add_argument("model", metavar="MODEL", help="an ONNX file")
+        made.add_argument("model", metavar="MODEL", help="an ONNX file, or what compile wrote")
         made.add_argument(
             "--threads", metavar="N", type=positive(int), help="most threads of a run (default: the cores allowed)"
         )
         made.add_argument(
             "--strategy",
             choices=STRATEGIES,
-            default="cached",
             help="how convolutions are chosen: by the cost model, by what was tuned (default), or timed now",
         )
         made.add_argument(
@@ -202,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
             help="sizes of an input, or of a symbol in sizes, that the model leaves open; may be repeated"
             " (default: 1 for a first axis)",
         )
-        made.add_argument("--accuracy", choices=ACCURACIES, default="standard", help="default: standard")
+        made.add_argument("--accuracy", choices=ACCURACIES, help="default: standard")
         made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
         made.add_argument("--json", action="store_true", help="print as JSON")
         return made
@@ -230,6 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--html", metavar="FILE", type=_page, help="write a page too, with a timeline of a run (as well as --json)"
     )
+
+    made = command("compile", _compile, "write a network to a file from which it starts faster, without onnx")
+    made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
 
     command("explain", _explain, "say what became of a network: rewrites, layouts, algorithms, memory")
     return parser

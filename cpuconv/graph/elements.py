@@ -82,14 +82,13 @@ def contents(path: Path) -> Data:
 # --- lent arrays ----------------------------------------------------------------------------------------------------
 
 
-def lender(array: np.ndarray) -> Any:
-    """What an array is a view of, if that is none of NumPy's; None: it has memory of its own, or another array has."""
+def lender(array: np.ndarray) -> Data | None:
+    """The file or the bytes of a model that an array is a view of; None: others have its memory."""
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
-    if isinstance(base, np.ndarray):
-        return None
-    return base.obj if isinstance(base, memoryview) else base
+    base = base.obj if isinstance(base, memoryview) else base
+    return base if isinstance(base, (Mapped, bytes)) else None
 
 
 def own(array: np.ndarray) -> np.ndarray:

@@ -43,18 +43,20 @@ class _Constants:
 
     def keep(self, array: np.ndarray) -> Ref:
         """The address of a C-contiguous array."""
-        name = self._names.get(id(array))
-        if name is None:
-            name = f"constant {len(self.arrays)}"
-            self.arrays[name] = array = own(array)
-            self._names[id(array)] = name  # of an array that stays, so that no other one gets its id
-        return Ref(name)
+        return self._placed(own(array))
 
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
         """The address of a constant in a packed form."""
-        kept = self.keep(self._packed.get(self._raw[name], form, make))
+        kept = self._placed(self._packed.get(self._raw[name], form, make))
         self.shared.add(kept.name)
         return kept
+
+    def _placed(self, array: np.ndarray) -> Ref:
+        name = self._names.get(id(array))
+        if name is None:
+            name = self._names[id(array)] = f"constant {len(self.arrays)}"
+            self.arrays[name] = array
+        return Ref(name)
 
     def sealed(self) -> None:
         """Let go of what constants were packed from."""
@@ -290,6 +292,11 @@ class Executable:
             output[...] = array
         context.release()
         self._free.append(context)
+
+    def release(self) -> None:
+        """Free the memory of callers that are not running."""
+        del self._contexts[: len(self._free)]
+        self._free.clear()
 
     def _fixed_outputs(self, outputs: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Outputs of the network that are constants."""

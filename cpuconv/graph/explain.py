@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ from tabulate import tabulate
 from cpuconv.choice.model import Choice
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.layout import Laid, Layout
+from cpuconv.graph.layout import LEAST, Laid, Layout
 from cpuconv.graph.passes import Note, summary
+from cpuconv.graph.planning import CHEAPEST
 
 COPY = "Copy"
 REFERENCE, EVALUATOR = "reference", "evaluator"
@@ -73,8 +74,11 @@ class Explanation:
         The same packed.
     workspace_bytes : int
         For each caller.
-    exact : bool
-        Whether no other layouts are cheaper by the model.
+    plan, plan_decided_by : str
+        How layouts were selected, and what chose that: "model", "raced" (whole runs were timed), or "record" with ""
+        for the plan: layouts that were chosen before.
+    weighed : mapping of str to float
+        Seconds of plans by the models; as "least" what no layouts are below. Empty for a record.
     """
 
     name: str
@@ -88,7 +92,9 @@ class Explanation:
     raw_bytes: int
     constant_bytes: int
     workspace_bytes: int
-    exact: bool
+    plan: str
+    plan_decided_by: str
+    weighed: Mapping[str, float]
 
     @classmethod
     def of(
@@ -117,7 +123,9 @@ class Explanation:
             raw_bytes=executable.raw_bytes,
             constant_bytes=executable.constant_bytes,
             workspace_bytes=executable.workspace_bytes,
-            exact=laid.exact,
+            plan=laid.plan,
+            plan_decided_by=laid.decided_by,
+            weighed=laid.weighed,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,8 +140,8 @@ class Explanation:
         ]
         lines = [
             f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
-            f"{self.reorders} of them reorders; layouts {'are the cheapest' if self.exact else 'are near the cheapest'}"
-            " by the model",
+            f"{self.reorders} of them reorders",
+            self._plans(),
             f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), weights and other "
             f"constants {_megabytes(self.constant_bytes)} packed ({_megabytes(self.raw_bytes)} raw), workspace "
             f"{_megabytes(self.workspace_bytes)}",
@@ -148,6 +156,17 @@ class Explanation:
         if self.made:
             lines += ["", tabulate(self.made, ("rewrite", "what became another operator"), disable_numparse=True)]
         return "\n".join(lines)
+
+    def _plans(self) -> str:
+        """How layouts were chosen, and what the others cost."""
+        if not self.plan:
+            return "layouts: as recorded before"
+        costs = (f"{name} {1e3 * seconds:.2f} ms" for name, seconds in self.weighed.items() if name != LEAST)
+        above = 100 * (self.weighed[CHEAPEST] / self.weighed[LEAST] - 1) if self.weighed[LEAST] else 0.0
+        bound = (
+            "no others are cheaper" if above < 0.01 else f"the cheapest is at most {above:.1f}% above what is possible"
+        )
+        return f"layouts: {self.plan} (decided by: {self.plan_decided_by}); by the models {', '.join(costs)}; {bound}"
 
 
 def shortened(name: str) -> str:

@@ -1,27 +1,25 @@
 """How every tensor of a network lies: an offer for each node, and copies where a reader needs another form.
 
-Offers and the copies between them are a partitioned Boolean quadratic problem (`layouts.solve`), exact where the graph
-reduces to chains and simple branches. Costs are those of the operators' models: what was tuned changes no layout, so
-the tuner is asked for the problems that will run.
+`planning` selects the offers. Its costs are those of the operators' models: what was tuned changes no layout, so the
+tuner is asked for the problems that will run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-import layouts
 from cpuconv.graph import ops
+from cpuconv.graph.chosen import Chosen, Taken, name_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
+from cpuconv.graph.ops.base import Op
+from cpuconv.graph.place import DENSE
+from cpuconv.graph.planning import CHEAPEST, PLANS, Planner, copied_form, fits, reads, seconds, writes
 
-_HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
-_COPY_SECONDS = 1e-6  # of a copy, beside moving the bytes
-_TURNING = {DENSE: 1.0, STRIDED: 2.0, BLOCKED: 1.5}  # bytes of a copy into that form cost so many times a plain move
+LEAST = "least"
+_COMPARED = ("blocked", "greedy")  # plans that `Layout.weighed` has in any case
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,11 @@ class Laid:
 
     def reads(self, position: int) -> str:
         """How the input at a position must lie."""
-        return DENSE if self.offer is None else self.offer.inputs[position]
+        return reads(self.offer, position)
 
     def writes(self, position: int) -> str:
         """How the output at a position lies."""
-        return DENSE if self.offer is None else self.offer.outputs[position]
+        return writes(self.offer, position)
 
 
 @dataclass(frozen=True)
@@ -52,28 +50,124 @@ class Layout:
         In order.
     outputs : dict[str, str]
         For every output of the network the value that lies as callers get it: dense, in memory of its own.
-    exact : bool
-        Whether no other selection of offers is cheaper by the model.
+    target : Target
+        That it was made for.
+    plan, decided_by : str
+        Which of `PLANS` selected the offers, and what chose that: "model" or "raced"; "" and "record" where a record
+        was followed.
+    weighed : mapping of str to float
+        Seconds by the models, of that plan and of others; as "least" what no selection is below. Empty for a record.
+    anew : tuple[str, ...]
+        Where a record was to be followed: the nodes (`name_of`) whose forms or algorithm it did not decide.
     """
 
     graph: Graph
     nodes: list[Laid]
     outputs: dict[str, str]
-    exact: bool
+    target: Target
+    plan: str
+    decided_by: str
+    weighed: Mapping[str, float]
+    anew: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """By the models; NaN of a record."""
+        return self.weighed.get(self.plan, math.nan)
+
+    def chosen(self) -> Chosen:
+        """What was chosen, for other layouts of the network to follow."""
+        return Chosen.of(self.target, ((laid.node, laid.offer) for laid in self.nodes))
 
 
-def lay_out(graph: Graph, target: Target) -> Layout:
-    """Choose an offer for each node of a specialised graph, and insert copies."""
-    offers = [_offers(graph, node, target) for node in graph.nodes]
-    picked, exact = _pick(graph, offers, target)
-    return _with_copies(graph, [offered[at] for offered, at in zip(offers, picked, strict=True)], target, exact)
+def lay_out(
+    graph: Graph, target: Target, chosen: Chosen | None = None, *, algorithms: bool = True, plan: str | None = None
+) -> Layout:
+    """Choose an offer for each node of a specialised graph, and insert copies.
+
+    Parameters
+    ----------
+    graph : Graph
+    target : Target
+    chosen : Chosen or None
+        What another layout of the network chose, perhaps for other sizes: followed where it fits, and no other ways are
+        compared there.
+    algorithms : bool
+        Whether algorithms of convolutions are followed too, where the problem is the same; else they are chosen anew.
+    plan : str or None
+        The one of `PLANS` that won a race of whole runs; None: the one that is cheapest by the models.
+    """
+    followed, anew = _followed(graph, target, chosen, algorithms)
+    offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
+    planner = Planner(graph, offers, target)
+    if chosen is not None:
+        return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
+    name = plan or CHEAPEST
+    picked = PLANS[name](planner)
+    return _with_copies(planner, picked, name, "raced" if plan else "model", _weighed(planner, name, picked))
+
+
+def plans(graph: Graph, target: Target) -> list[Layout]:
+    """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
+    planner = Planner(graph, [_offers(graph, node, target) for node in graph.nodes], target)
+    made: dict[tuple[int, ...], Layout] = {}
+    for name, select in PLANS.items():
+        picked = select(planner)
+        if tuple(picked) not in made:
+            made[tuple(picked)] = _with_copies(planner, picked, name, "model", {name: planner.cost(picked)})
+    return list(made.values())
+
+
+def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, float]:
+    """What `Layout.weighed` has of a selection."""
+    cheapest, exact = planner.cheapest()
+    selections = {plan: picked, CHEAPEST: cheapest} | {name: PLANS[name](planner) for name in _COMPARED}
+    costs = {name: planner.cost(selection) for name, selection in selections.items()}
+    return {**costs, LEAST: costs[CHEAPEST] if exact else planner.least()}
+
+
+def _followed(
+    graph: Graph, target: Target, chosen: Chosen | None, algorithms: bool
+) -> tuple[dict[int, list[Offer | None]], tuple[str, ...]]:
+    """The one offer of each node, by its place, that a record decides; and the nodes that are decided anew."""
+    if chosen is None:
+        return {}, ()
+    forms, same = chosen.forms_fit(target), algorithms and chosen.algorithms_fit(target)
+    followed = {
+        at: _recorded(graph, node, target, chosen.nodes[name_of(node)], same)
+        for at, node in enumerate(graph.nodes)
+        if forms and name_of(node) in chosen.nodes
+    }
+    decided = {at for at, offers in followed.items() if offers and not (algorithms and _is_open(offers[0]))}
+    return followed, tuple(name_of(node) for at, node in enumerate(graph.nodes) if at not in decided)
+
+
+def _recorded(graph: Graph, node: Node, target: Target, record: Taken, same: bool) -> list[Offer | None]:
+    """The offer of a record; none if it does not fit the node."""
+    op = _computing(graph, node)
+    if op is not None and op.restored is not None and record.detail is not None:
+        offers: list[Offer | None] = [op.restored(node, graph.operands(node), target, record.detail, same)]
+    else:
+        offers = _offers(graph, node, target)
+    return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
+
+
+def _is_open(offer: Offer | None) -> bool:
+    """Whether the algorithm of an offer is yet to be chosen."""
+    return offer is not None and getattr(offer.detail, "settled", True) is None
+
+
+def _computing(graph: Graph, node: Node) -> Op | None:
+    """The operator whose offers a node may take; None: the reference computes it."""
+    op = None if node.meaning is not None else ops.TABLE[node.op]
+    return op if op is not None and op.offers is not None and _filled(graph.operands(node)) else None
 
 
 def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
-    op = None if node.meaning is not None else ops.TABLE[node.op]
-    values = graph.operands(node)
-    if op is None or op.offers is None or not _filled(values):
+    op = _computing(graph, node)
+    if op is None or op.offers is None:
         return [None]
+    values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
     return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
 
@@ -81,53 +175,6 @@ def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
 def _filled(values: Sequence[Value | None]) -> bool:
     """Whether no tensor among the operands is empty; constants may be, such as the region of a Resize."""
     return all(value is None or value.array is not None or 0 not in (value.shape or ()) for value in values)
-
-
-def _seconds(offer: Offer | None) -> float:
-    return _HOST_SECONDS if offer is None else offer.seconds
-
-
-def _conversion(value: Value, written: str, read: str, target: Target) -> float:
-    """Seconds to copy a tensor that lies one way for a reader that needs another."""
-    if _fits(written, read):
-        return 0.0
-    assert value.shape is not None and value.dtype is not None
-    size = math.prod(int(axis or 0) for axis in value.shape) * value.dtype.itemsize
-    return _COPY_SECONDS + _TURNING[read] * target.moving(2.0 * size)
-
-
-def _fits(written: str, read: str) -> bool:
-    return read in ("", written) or (written, read) == (DENSE, STRIDED)
-
-
-def _pick(graph: Graph, offers: list[list[Offer | None]], target: Target) -> tuple[list[int], bool]:
-    """One offer for each node, so that the sum of offers and copies is small."""
-    index = {id(node): at for at, node in enumerate(graph.nodes)}
-    laid = [[Laid(node, offer) for offer in options] for node, options in zip(graph.nodes, offers, strict=True)]
-    costs = [np.array([_seconds(offer) for offer in options]) for options in offers]
-    links = []
-    for at, node in enumerate(graph.nodes):
-        for position, name in enumerate(node.inputs):
-            if not name or name in graph.constants:
-                continue
-            value, producer = graph.value(name), graph.producer(name)
-            if producer is None:
-                costs[at] += [_conversion(value, DENSE, mine.reads(position), target) for mine in laid[at]]
-                continue
-            before, output = index[id(producer)], producer.outputs.index(name)
-            matrix = [
-                [_conversion(value, theirs.writes(output), mine.reads(position), target) for mine in laid[at]]
-                for theirs in laid[before]
-            ]
-            links.append((before, at, np.array(matrix)))
-        for position, name in enumerate(node.outputs):
-            if name in graph.outputs:
-                value = graph.value(name)
-                costs[at] += [_conversion(value, mine.writes(position), DENSE, target) for mine in laid[at]]
-    if not costs:
-        return [], True
-    picked, _, exact = layouts.solve(costs, links)
-    return picked, exact
 
 
 class _Copies:
@@ -145,18 +192,19 @@ class _Copies:
         node = laid.node
         names = {}
         for position, name in enumerate(node.inputs):
-            if name and name not in self.graph.constants and not _fits(self.lies[name], laid.reads(position)):
+            if name and name not in self.graph.constants and not fits(self.lies[name], laid.reads(position)):
                 names[position] = self.copied(name, laid.reads(position))
         inputs = tuple(names.get(position, name) for position, name in enumerate(node.inputs))
         self.nodes.append(Laid(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
         self.lies |= {name: laid.writes(position) for position, name in enumerate(node.outputs) if name}
 
     def copied(self, name: str, form: str) -> str:
-        """The name of a copy in that form."""
+        """The name of a copy for a reader that needs that form."""
+        form = copied_form(form)
         made = self._made.get((name, form))
         if made is None:
             made = self._made[name, form] = f"{name}@{form}"
-            self._copy(name, made, DENSE if form == STRIDED else form)
+            self._copy(name, made, form)
         return made
 
     def _copy(self, name: str, copy: str, form: str) -> None:
@@ -165,7 +213,7 @@ class _Copies:
         node = op.node([name], [copy], name)
         assert op.offers is not None
         offers = op.offers(node, [value], self.target)
-        fitting = [o for o in offers if _fits(self.lies[name], o.inputs[0]) and o.outputs[0] == form]
+        fitting = [o for o in offers if fits(self.lies[name], o.inputs[0]) and o.outputs[0] == form]
         self.nodes.append(Laid(node, min(fitting, key=lambda offer: offer.seconds, default=None)))
         self.values[copy] = value
         self.lies[copy] = form
@@ -199,13 +247,21 @@ class _Copies:
         return math.prod(int(size or 0) for size in shape)
 
 
-def _with_copies(graph: Graph, picked: list[Offer | None], target: Target, exact: bool) -> Layout:
+def _with_copies(
+    planner: Planner,
+    picked: Sequence[int],
+    plan: str,
+    decided_by: str,
+    weighed: Mapping[str, float],
+    anew: tuple[str, ...] = (),
+) -> Layout:
+    graph, target = planner.graph, planner.target
     copies = _Copies(graph, target)
-    for node, offer in zip(graph.nodes, picked, strict=True):
-        copies.add(Laid(node, offer))
+    for node, options, at in zip(graph.nodes, planner.offers, picked, strict=True):
+        copies.add(Laid(node, options[at]))
     taken: set[str] = set()
     outputs = {name: copies.output(name, taken) for name in graph.outputs}
     nodes = tuple(laid.node for laid in copies.nodes)
     values = {**graph.values, **copies.values}
     made = Graph(graph.inputs, tuple(outputs.values()), nodes, graph.constants, values, graph.name)
-    return Layout(made, copies.nodes, outputs, exact)
+    return Layout(made, copies.nodes, outputs, target, plan, decided_by, weighed, anew)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.elements import check_unchanged, let_go, own
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
@@ -18,8 +22,12 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
-from cpuconv.graph.prepared import Rewriting, prepared
+from cpuconv.graph.prepared import Prepared, Rewriting, prepared
 from cpuconv.graph.profile import Profile, profile
+from cpuconv.graph.raced import winner
+from cpuconv.graph.saved.program import Program, Settings, form_digest, packing_of
+from cpuconv.graph.saved.reading import Saved
+from cpuconv.graph.saved.writing import write
 from cpuconv.graph.specialise import bound_inputs
 from cpuconv.memory.remembered import Remembered, default_limit
 from cpuconv.problem.arrays import as_float32_view
@@ -52,7 +60,7 @@ class Port:
 
 
 class Model:
-    """A network; made by `cpuconv.compile`. Several threads may run it at once.
+    """A network; made by `cpuconv.compile` or `cpuconv.load`. Several threads may run it at once.
 
     Attributes
     ----------
@@ -63,15 +71,39 @@ class Model:
     """
 
     def __init__(
-        self, graph: Graph, target: Target, shapes: Mapping[str, Sequence[int]], options: Rewriting | None = None
+        self,
+        graph: Graph,
+        target: Target,
+        shapes: Mapping[str, Sequence[int]],
+        options: Rewriting | None = None,
+        *,
+        source: Callable[[], Graph] | None = None,
+        saved: Saved | None = None,
     ) -> None:
+        """Make what can be made before sizes are known.
+
+        Parameters
+        ----------
+        graph : Graph
+            What was read, or of a saved model its `graph`.
+        target : Target
+        shapes : mapping of str to sequence of int
+            Of inputs by name, where the graph leaves them open.
+        options : Rewriting or None
+        source : callable or None
+            Gives the graph again, for `save`, when it has been let go of.
+        saved : Saved or None
+            The saved model that it is of.
+        """
+        self._source, self._saved = source, saved
         self._known = bound_inputs(graph, shapes)
         self._name, self._target, self._options = graph.name, target, options or Rewriting()
+        self._settings = Settings.of(target, self._options)
         self._graph: Graph | None = graph
         self.threads = target.threads
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
         self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
-        self._packed = Packed()
+        self._packed = Packed(None if saved is None else saved.packed)
         self._programs = Remembered(min(_MOST_BYTES, default_limit()))
         self._last: tuple[Shapes, _Made] | None = None  # stays, however large
         self._making = threading.Lock()
@@ -166,6 +198,53 @@ class Model:
         """
         return (self._for(self._fixed_shapes()) if self._last is None else self._last[1]).explanation
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file that `cpuconv.load` reads, without the package onnx.
+
+        It holds the network, what was chosen for the sizes that ran, and the weights, raw and packed. It replaces a
+        file of that name at once, when it is whole.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        SourceError
+            The file that the model was compiled from has changed or is gone.
+        """
+        with self._making:
+            graph = self._graph
+            if graph is not None:
+                check_unchanged(graph.constants.values())
+                graph = replace(graph, values={**graph.values, **self._known})
+            if self._saved is not None:
+                self._saved.check_graph()
+            ends = self._name, self._known, {port.name: Value(port.shape, port.dtype) for port in self.outputs}
+            write(Path(path), ends, graph, self._settings, self._kept(), self._forms)
+
+    def _kept(self) -> Iterator[Program]:
+        """The programs to save: those of this model, and those of the file that it is of."""
+        programs: dict[Any, _Made] = dict(self._programs.items())
+        if self._last is not None:
+            programs[self._last[0]] = self._last[1]
+        for shapes, made in programs.items():
+            yield Program(shapes, self._prepared(shapes)[0], made.chosen)
+        if self._saved is not None and self._saved.fits and self._saved.settings == self._settings:
+            for shapes in self._saved.shapes:
+                program = None if shapes in programs else self._saved.program(shapes)
+                if program is not None:
+                    yield program
+
+    def _forms(self, array: np.ndarray) -> dict[str, np.ndarray]:
+        """What a constant is packed to, by form."""
+        forms = {} if self._saved is None else self._saved.forms(array)
+        packed = self._packed.forms(array)
+        return forms | {form_digest(array.shape, form): made for form, made in packed if packing_of(form) is not None}
+
+    def sealed(self) -> Model:
+        """The model, which lets go of what only `save` needs; that fails from now on."""
+        self._source = None
+        return self
+
     # --- programs by sizes ----------------------------------------------------------------------------------------
 
     def _fed(self, feed: Mapping[str, Any]) -> list[np.ndarray]:
@@ -224,18 +303,35 @@ class Model:
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
         order, raw = self._graph.outputs, self._graph.constants.values()
-        check_unchanged(raw)
-        graph, notes, tail = prepared(self._graph, named, self._options)
+        (graph, notes, tail), chosen = self._prepared(shapes)
         let_go(raw)
-        laid = lay_out(graph, self._target)
-        del graph  # so that what was computed of weights goes as it is packed
-        executable = Executable(laid, self._target, self._packed)
+        with nullcontext() if self._saved is None else self._saved.built():
+            laid = lay_out(graph, self._target, chosen, plan=None if chosen else winner(graph, self._target))
+            del graph  # so that what was computed of weights goes as it is packed
+            executable = Executable(laid, self._target, self._packed)
         if tail is not None:
             tail = replace(tail, constants={name: own(array) for name, array in tail.constants.items()})
         let_go(raw)
         if all(value.concrete for value in self._known.values()):
             self._graph = None  # raw weights are not kept beside packed ones
-        return _Made(executable, Explanation.of(self._name, laid, executable, notes, tail), tail, order)
+        explanation = Explanation.of(self._name, laid, executable, notes, tail)
+        return _Made(executable, explanation, tail, order, laid.chosen())
+
+    def _prepared(self, shapes: Shapes) -> tuple[Prepared, Chosen | None]:
+        """The network for these sizes, rewritten; and what was chosen for them, if that is to be followed."""
+        program = None if self._saved is None else self._saved.program(shapes)
+        if self._saved is not None and program is not None:
+            follow = self._saved.fits and self._saved.settings == self._settings
+            return program.prepared, program.chosen if follow else None
+        if self._saved is not None:
+            self._saved.check_graph()
+        graph = self._graph
+        if graph is None:
+            if self._source is None:
+                raise SourceError(f"{self._name} cannot be saved: it was not made by cpuconv.compile.")
+            graph = self._source()
+        check_unchanged(graph.constants.values())
+        return prepared(graph, dict(zip(self._known, shapes, strict=True)), self._options), None
 
 
 def _sizes(value: Value) -> tuple[int, ...]:
@@ -301,12 +397,13 @@ def _checked(
 
 @dataclass(frozen=True)
 class _Made:
-    """A program, how it came about, and what references compute behind it; the names of all outputs."""
+    """A program, how it came about, what references compute behind it, the names of all outputs, what was chosen."""
 
     executable: Executable
     explanation: Explanation
     tail: Graph | None
     outputs: tuple[str, ...]
+    chosen: Chosen
 
     def finished(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All outputs, from the inputs and what the program computed."""

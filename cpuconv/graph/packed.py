@@ -19,9 +19,15 @@ class Packed:
 
     Names do not tell constants apart: rewrites for other sizes may give one name to other elements. An array lives as
     long as a program reads it. To be filled by one thread at a time; programs may be forgotten meanwhile.
+
+    Parameters
+    ----------
+    saved : callable or None
+        What a file has of a constant in a form, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Callable[[np.ndarray, Any], np.ndarray | None] | None = None) -> None:
+        self._saved = saved
         self._arrays: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = (
             weakref.WeakValueDictionary()
         )
@@ -41,11 +47,19 @@ class Packed:
             Whatever else the result depends on.
         make : callable
         """
+        found = None if self._saved is None else self._saved(array, form)
+        if found is not None:
+            return found
         key = self._content(array), form
         made = self._arrays.get(key)
         if made is None:
             made = self._arrays[key] = own(make())
         return made
+
+    def forms(self, array: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+        """The forms that a constant is packed in, each with what it is packed to."""
+        content = self._content(array)
+        return [(form, made) for (name, form), made in self._arrays.items() if name == content]
 
     def _content(self, array: np.ndarray) -> tuple[str, bytes]:
         """What tells the elements of an array from others; of those that lie in a model's file, read once."""

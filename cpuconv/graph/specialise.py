@@ -110,6 +110,16 @@ def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") ->
     return {name: _bound(graph.value(name), stated.get(name), symbols) for name in graph.inputs}
 
 
+def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with sizes in the place of symbols."""
+
+    def sized(value: Value) -> Value:
+        shape = value.shape and tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape)
+        return replace(value, shape=shape)
+
+    return replace(graph, values={name: sized(value) for name, value in graph.values.items()}) if sizes else graph
+
+
 def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]) -> Value:
     """An input with the sizes stated for it, or for its symbols."""
     if sizes is not None:

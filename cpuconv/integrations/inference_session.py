@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.model import Port
+from cpuconv.graph.model import Model, Port
 from cpuconv.graph.onnx_reader import Metadata, read_with_metadata
+from cpuconv.graph.saved.container import is_saved
+from cpuconv.graph.saved.reading import Saved
+from cpuconv.graph.specialise import with_sizes
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
-from cpuconv.integrations.steering import ready
+from cpuconv.integrations.steering import Steered, ready
 from cpuconv.runtime.threads import maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
@@ -90,7 +93,7 @@ class InferenceSession:
     Parameters
     ----------
     path_or_bytes : path or bytes
-        An ONNX model.
+        An ONNX model; or the path of a model that `cpuconv.Model.save` wrote.
     sess_options : SessionOptions or None
         Ours or ONNX Runtime's. `intra_op_num_threads` counts; sizes for symbols count where they can be read, which
         ONNX Runtime's object does not allow.
@@ -114,10 +117,15 @@ class InferenceSession:
         **ignored: Any,
     ) -> None:
         self._options = SessionOptions() if sess_options is None else sess_options
-        graph, self._metadata = read_with_metadata(path_or_bytes)
-        graph = _with_sizes(graph, getattr(self._options, "free_dimensions", {}))
+        sizes = getattr(self._options, "free_dimensions", {})
         wanted = getattr(self._options, "intra_op_num_threads", 0)
-        self._model = ready(graph, threads=min(wanted, maximum_threads()) if wanted > 0 else None)
+        threads = min(wanted, maximum_threads()) if wanted > 0 else None
+        self._model: Model | Steered
+        if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
+            self._model, self._metadata = _loaded(path_or_bytes, sizes, threads)
+        else:
+            graph, self._metadata = read_with_metadata(path_or_bytes)
+            self._model = ready(with_sizes(graph, sizes), threads=threads)
         self._dtypes = {port.name: port.dtype for port in self._model.inputs}
         self._names = [port.name for port in self._model.outputs]
 
@@ -239,15 +247,13 @@ class InferenceSession:
     enable_fallback = disable_fallback
 
 
+def _loaded(path: str | os.PathLike[str], sizes: Mapping[str, int], threads: int | None) -> tuple[Model, Metadata]:
+    """A saved model, with sizes for symbols as far as they leave no size of an input open."""
+    graph = with_sizes(Saved(path).graph, sizes)
+    known = {name: graph.value(name) for name in graph.inputs}
+    shapes: dict[str, Any] = {name: value.shape for name, value in known.items() if value.concrete}
+    return api.load(path, threads=threads, input_shapes=shapes), Metadata(graph_name=graph.name)
+
+
 def _described(port: Port) -> NodeArg:
     return NodeArg(port.name, list(port.shape or ()), text_of(port.dtype))
-
-
-def _with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """The graph with sizes in the place of symbols."""
-
-    def sized(value: Value) -> Value:
-        shape = value.shape and tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape)
-        return replace(value, shape=shape)
-
-    return replace(graph, values={name: sized(value) for name, value in graph.values.items()}) if sizes else graph

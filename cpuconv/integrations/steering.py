@@ -41,7 +41,7 @@ def steering(graph: Graph) -> tuple[str, ...]:
 
 def ready(graph: Graph, **options: Any) -> Model | Steered:
     """A graph made ready to run; options as those of `cpuconv.compile`."""
-    return Steered(graph, options) if steering(graph) else api.compile(graph, **options)
+    return Steered(graph, options) if steering(graph) else api.compile(graph, **options).sealed()
 
 
 class Steered:
@@ -71,7 +71,7 @@ class Steered:
             if model is None:
                 inputs = tuple(name for name in self._graph.inputs if name not in given)
                 constants = {**self._graph.constants, **given}
-                model = api.compile(replace(self._graph, inputs=inputs, constants=constants), **self._options)
+                model = api.compile(replace(self._graph, inputs=inputs, constants=constants), **self._options).sealed()
             self._models[key] = model
             if len(self._models) > _KEPT:
                 del self._models[next(iter(self._models))]

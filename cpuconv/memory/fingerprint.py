@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,13 +40,22 @@ class _Context:
 
 
 class Fingerprinter:
-    """Computes fingerprints with a key of its own; several threads may call it at once."""
+    """Computes fingerprints with a key of its own; several threads may call it at once.
 
-    def __init__(self) -> None:
-        self._vector = FLOAT * current().lanes
-        self._tile = FingerprintTile(current().lanes)
+    Parameters
+    ----------
+    key : callable
+        Gives so many bytes. Fingerprints are comparable where keys and lanes are equal.
+    lanes : int or None
+        Of the vectors that it sums; any instruction set can run any number. None: the instruction set's.
+    """
+
+    def __init__(self, key: Callable[[int], bytes] = os.urandom, lanes: int | None = None) -> None:
+        lanes = lanes or current().lanes
+        self._vector = FLOAT * lanes
+        self._tile = FingerprintTile(lanes)
         self._key = aligned((BLOCK + SUMS - 1) * self._vector, np.uint8)
-        self._key[:] = np.frombuffer(os.urandom(self._key.nbytes), np.uint8)
+        self._key[:] = np.frombuffer(key(self._key.nbytes), np.uint8)
         self._contexts: dict[tuple[int, int], list[_Context]] = {}
         self._heads: dict[tuple[int, ...], bytes] = {}
         self._constant: dict[int, tuple[weakref.ref[np.ndarray], Fingerprint]] = {}

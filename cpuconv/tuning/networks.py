@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from cpuconv.choice.model import Limits
 from cpuconv.graph.asked import with_batch
-from cpuconv.graph.ir import Value
+from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
@@ -24,13 +24,20 @@ def time_networks(
 ) -> list[tuple[str, int, float]]:
     """(name, threads, median seconds of a run) of a model for each batch, on random data; sizes as for `asked`."""
     times = []
-    for batch in batches or (None,):
-        graph = read(source)
-        shapes = with_batch(graph, batch, inputs or {})
+    for name, graph, shapes in sized(source, batches, inputs):
         model = Model(graph, Target(current(), threads, "cached", Limits()), shapes)
-        name = graph.name if batch is None else f"{graph.name}, batch {batch}"
         times.append((name, threads, _median_seconds(model)))
     return times
+
+
+def sized(
+    source: str, batches: Sequence[int] = (), inputs: Mapping[str, Sequence[int]] | None = None
+) -> Iterator[tuple[str, Graph, dict[str, tuple[int, ...]]]]:
+    """(name, graph, shapes of inputs) of a model for each batch; sizes as for `asked`."""
+    for batch in batches or (None,):
+        graph = read(source)
+        name = graph.name if batch is None else f"{graph.name}, batch {batch}"
+        yield name, graph, with_batch(graph, batch, inputs or {})
 
 
 def _median_seconds(model: Model) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import autotune.workload as protocol
 from autotune.machine.roofline import Work
+from autotune.store.store import Store
 from cpuconv.choice import model, select
 from cpuconv.choice.model import AUTO, Limits
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
@@ -20,6 +21,7 @@ from cpuconv.recipe import Candidate, assemble, current_sources, effective_threa
 from cpuconv.runtime import cache
 from cpuconv.runtime.threads import pool
 from cpuconv.session import TABLES
+from cpuconv.tuning.network_race import race_networks
 from cpuconv.tuning.networks import time_networks
 from cpuconv.tuning.probes import probe
 from cpuconv.tuning.speed_probe import speed_probe
@@ -88,6 +90,29 @@ class ConvWorkload:
         if not sources.is_model(source):
             return []
         return time_networks(source, reading.threads, reading.batches, reading.inputs)
+
+    def race_whole(
+        self,
+        source: str,
+        store: Store,
+        reading: protocol.Reading = protocol.AS_IT_IS,
+        effort: str = "quick",
+        again: bool = True,
+    ) -> Iterator[tuple[str, int, str]]:
+        """Race the plans of a model; nothing of other sources."""
+        if not sources.is_model(source):
+            return
+        for each in race_networks(
+            source,
+            reading.threads,
+            store,
+            batches=reading.batches,
+            inputs=reading.inputs,
+            effort=effort,
+            again=again,
+        ):
+            told = f"plan {each.plan!r} of {each.plans} is the fastest"
+            yield each.name, each.threads, told + (f", by {100 * (each.gain - 1):.1f}%" if each.gain > 1 else "")
 
     def candidates(self, key: str, effort: str) -> tuple[list[protocol.Candidate], list[protocol.Rejected]]:
         """Every candidate, the model's favourite first, and the solvers that cannot run, with their reasons."""

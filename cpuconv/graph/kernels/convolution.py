@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from cpuconv.choice.model import Choice, favourite, search
 from cpuconv.choice.select import choose, favourite_layouts
+from cpuconv.choice.tuned import named
+from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
@@ -42,22 +45,33 @@ class Convolution:
         By the model, whatever has been tuned: tuning does not change which layouts a network asks for.
     joined : int
         Groups of the network that lie side by side in each group of the problem.
+    settled : Choice or None
+        What runs it, where that is known beforehand.
     """
 
     problem: ConvProblem
     target: Target
     seconds: float
     joined: int = 1
+    settled: Choice | None = None
 
     @property
     def choice(self) -> Choice:
         """The candidate that runs it."""
+        if self.settled is not None:
+            return self.settled
         return choose(self.problem, self.target.strategy, self.target.limits, tuner=self.target.tuner)
 
     @property
     def flops(self) -> int:
         """Operations of the direct sum, without those on zeros between joined groups."""
         return self.problem.flops // self.joined
+
+    def recorded(self) -> dict[str, Any]:
+        """As plain values, which `restored` reads."""
+        choice = self.choice
+        chosen = {"candidate": str(choice.candidate), "decided_by": choice.decided_by}
+        return {"problem": self.problem.key, "joined": self.joined, "seconds": self.seconds, **chosen}
 
 
 def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
@@ -104,6 +118,43 @@ def way(problem: ConvProblem, target: Target) -> Convolution:
     """The problem in its own layouts."""
     problem = _shared(problem, target)
     return Convolution(problem, target, favourite(problem, target.limits).cost.estimate)
+
+
+def restored(
+    problem: ConvProblem, target: Target, record: Mapping[str, Any], same: bool, free: bool = False
+) -> Convolution | None:
+    """The convolution that a record describes, and no other ways looked at.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        As the network has it.
+    record : mapping
+        What `Convolution.recorded` gave, of this problem or one of other sizes.
+    same : bool
+        Whether its algorithm is taken over too, if the problem is the same.
+    free : bool
+        Whether layouts are those of the record, as for `ways`; else the problem's own.
+
+    Returns
+    -------
+    Convolution or None
+        None if the record does not fit.
+    """
+    try:
+        known, joined, seconds = ConvProblem.parse(record["problem"]), int(record["joined"]), float(record["seconds"])
+        candidate, decided_by = str(record["candidate"]), str(record["decided_by"])
+    except (ArgumentError, KeyError, TypeError, ValueError):
+        return None
+    if free:
+        problem = replace(problem, in_layout=known.in_layout, out_layout=known.out_layout)
+        if known.in_layout not in favourite_layouts(known.c) or known.out_layout not in favourite_layouts(known.k):
+            return None
+    if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
+        return None
+    asked = _shared(replace(problem, groups=known.groups), target)
+    found = named(asked, candidate) if same and asked == known else None
+    return Convolution(asked, target, seconds, joined, None if found is None else Choice(found, decided_by))
 
 
 def _shared(problem: ConvProblem, target: Target) -> ConvProblem:

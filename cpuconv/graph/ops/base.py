@@ -20,6 +20,7 @@ Infer = Callable[[Node, Inputs], list[Value]]
 Reference = Callable[[Node, Arrays], np.ndarray | tuple[np.ndarray, ...]]
 
 Offers = Callable[[Node, Inputs, Target], list[Offer]]
+Restored = Callable[[Node, Inputs, Target, Mapping[str, Any], bool], Offer | None]
 View = Callable[[Node, Sequence[Any], Sequence[Value]], list[Place]]  # of the inputs' places and the outputs
 Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the inputs and the output's place
 
@@ -48,6 +49,9 @@ class Op:
     offers : Offers or None
         The ways to compute a node by kernels; None, or no offer for the operands at hand: the reference computes it
         while the network runs.
+    restored : Restored or None
+        For offers with a detail that records itself: the offer of such a record, found without comparing any; the last
+        argument says whether its algorithm is taken over too. None if the record does not fit.
     lower : Lower or None
         The kernel calls of a node for one of the offers.
     view : View or None
@@ -69,6 +73,7 @@ class Op:
     mixed: bool = False
     widened: bool = True
     offers: Offers | None = None
+    restored: Restored | None = None
     lower: Lower | None = None
     view: View | None = None
     parts: Parts | None = None

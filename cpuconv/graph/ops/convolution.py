@@ -6,11 +6,14 @@ through it, a transposed convolution writes its output through it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, steps, ways
+from cpuconv.graph.kernels.convolution import offer, restored, steps, ways
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
 from cpuconv.graph.ops.window import Window
@@ -79,6 +82,13 @@ def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Images in channel blocks or plain, in and out, what is added as the output."""
     problem = problem_of(node, inputs)
     return [] if problem is None else [offer(way, inputs) for way in ways(problem, target)]
+
+
+def restored_conv(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
+    """The offer of a record."""
+    problem = problem_of(node, inputs)
+    found = None if problem is None else restored(problem, target, record, same, free=True)
+    return None if found is None else offer(found, inputs)
 
 
 def lower_conv(call: Call) -> list[Step]:
@@ -150,6 +160,14 @@ def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
 _WINDOW = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
 
 OPS = (
-    Op("Conv", _infer_conv, conv, {**_WINDOW, "activation": None}, offers=conv_offers, lower=lower_conv),
+    Op(
+        "Conv",
+        _infer_conv,
+        conv,
+        {**_WINDOW, "activation": None},
+        offers=conv_offers,
+        restored=restored_conv,
+        lower=lower_conv,
+    ),
     Op("ConvTranspose", _infer_transpose, conv_transpose, {**_WINDOW, "output_padding": None, "output_shape": None}),
 )

@@ -7,11 +7,13 @@ products with constant weights, which it runs as a convolution of an image whose
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, steps, way
+from cpuconv.graph.kernels.convolution import offer, restored, steps, way
 from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
@@ -122,19 +124,31 @@ def linear(node: Node, arrays: Arrays) -> np.ndarray:
     return activations.apply(y if residual is None else y + residual, node["activation"])
 
 
-def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+def _linear_problem(node: Node, inputs: Inputs) -> ConvProblem | None:
     """Rows of channels in and out: "NHWC", an axis of the rows as height, the others as width. One row is one pixel."""
     x, w, bias = *inputs[:2], given(inputs, 2)
     if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
-        return []
+        return None
     k, n = w.shape
     high, wide = (x.shape[0], math.prod(x.shape[1:-1])) if len(x.shape) > 2 else (1, math.prod(x.shape[:-1]))
     layout = "NHWC" if high * wide > 1 else "NCHW"
     added = given(inputs, 3) is not None
-    problem = ConvProblem(
+    return ConvProblem(
         1, k, high, wide, n, 1, 1, in_layout=layout, out_layout=layout, activation=node["activation"], residual=added
     )
-    return [offer(way(problem, target), inputs)]
+
+
+def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Rows in and out, as a convolution."""
+    problem = _linear_problem(node, inputs)
+    return [] if problem is None else [offer(way(problem, target), inputs)]
+
+
+def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
+    """The offer of a record."""
+    problem = _linear_problem(node, inputs)
+    found = None if problem is None else restored(problem, target, record, same)
+    return None if found is None else offer(found, inputs)
 
 
 def lower_linear(call: Call) -> list[Step]:
@@ -164,7 +178,15 @@ OPS = (
         offers=product_offers,
         lower=lower_product,
     ),
-    Op("Linear", _infer_linear, linear, {"activation": None}, offers=linear_offers, lower=lower_linear),
+    Op(
+        "Linear",
+        _infer_linear,
+        linear,
+        {"activation": None},
+        offers=linear_offers,
+        restored=restored_linear,
+        lower=lower_linear,
+    ),
     Op(
         "Einsum",
         _infer_einsum,

@@ -1,0 +1,76 @@
+"""A program as it is kept, and what it is good for: the options it was made with, the CPU, how weights are packed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from autotune.machine.device import fingerprint
+from cpuconv.choice.model import Limits
+from cpuconv.graph.chosen import Chosen
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.prepared import Prepared, Rewriting
+from cpuconv.isa import current
+from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.runtime.stamp import stamp
+from cpuconv.solvers.shared import packing
+
+Shapes = tuple[tuple[int, ...], ...]
+_DIGEST = 16  # bytes of a form's
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a model was compiled with."""
+
+    threads: int
+    strategy: str
+    limits: Limits
+    rewriting: Rewriting
+
+    @classmethod
+    def of(cls, target: Target, rewriting: Rewriting) -> Settings:
+        """Those of a model."""
+        return cls(target.threads, target.strategy, target.limits, rewriting)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program as it is kept.
+
+    Attributes
+    ----------
+    shapes : tuple of tuple of int
+        Of the inputs.
+    prepared : Prepared
+    chosen : Chosen
+    """
+
+    shapes: Shapes
+    prepared: Prepared
+    chosen: Chosen
+
+
+def here() -> dict[str, str]:
+    """What packed weights and choices are good for: this CPU, and forms that are packed as they are now."""
+    return {"device": fingerprint().key, "isa": current().name, "packing": stamp(packing.__name__)}
+
+
+def packing_of(form: Any) -> packing.Packing | None:
+    """The solvers' packing of a form; None where it is another, which is made quickly from raw weights."""
+    last = form[-1] if isinstance(form, tuple) and form else None
+    return last if isinstance(last, packing.Packing) else None
+
+
+def form_digest(shape: tuple[int, ...], form: Any) -> str:
+    """What tells a form of weights of that shape from others, in any process."""
+    return hashlib.blake2b(_text((shape, form)).encode(), digest_size=_DIGEST).hexdigest()
+
+
+def _text(form: Any) -> str:
+    if is_dataclass(form):
+        return f"{type(form).__name__}({','.join(_text(getattr(form, field.name)) for field in fields(form))})"
+    if isinstance(form, tuple):
+        return f"({','.join(map(_text, form))})"
+    return form.name if isinstance(form, MicroKernel) else repr(form)

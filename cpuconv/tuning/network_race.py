@@ -1,0 +1,151 @@
+"""The plans of a network, raced: whole runs timed as the tuner times candidates of a problem, the winner stored."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from autotune.machine.device import fingerprint
+from autotune.store.rows import Limits as Admitted
+from autotune.store.store import Store
+from autotune.tuning import search
+from autotune.tuning.effort import EFFORTS
+from autotune.workload import Candidate, Rejected
+from cpuconv.choice.model import Limits
+from cpuconv.graph import raced
+from cpuconv.graph.executable import Executable
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.layout import plans
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.ops.base import is_float
+from cpuconv.graph.packed import Packed
+from cpuconv.graph.prepared import Rewriting, prepared
+from cpuconv.isa import current
+from cpuconv.problem.reference import relative_error
+from cpuconv.solvers.shared.base import aligned
+from cpuconv.tuning.networks import random_array, sized
+from cpuconv.tuning.speed_probe import speed_probe
+
+_ERROR = 1e-3  # most difference between the outputs of two plans, whose algorithms may differ in every layer
+
+
+class Raced(NamedTuple):
+    """What came of a race: the network, threads, how many plans ran, which won, the first plan's seconds over its."""
+
+    name: str
+    threads: int
+    plans: int
+    plan: str
+    gain: float
+
+
+def race_networks(
+    source: str,
+    threads: int,
+    store: Store,
+    *,
+    batches: Sequence[int] = (),
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    effort: str = "quick",
+    again: bool = True,
+) -> Iterator[Raced]:
+    """Race the plans of a model for each batch, and store what is found; nothing of one that has a single plan.
+
+    Parameters
+    ----------
+    source, threads, batches, inputs
+        As for `cpuconv.graph.asked.asked`.
+    effort : str
+        A key of `autotune.tuning.effort.EFFORTS`: what a race may take, beside making the programs.
+    again : bool
+        Whether networks that have a winner are raced too.
+    """
+    for name, graph, shapes in sized(source, batches, inputs):
+        target = Target(current(), threads, "cached", Limits())
+        race = Race(prepared(graph, shapes, Rewriting()).graph, target)
+        asked = Admitted(race.sources)
+        if len(race.layouts) > 1 and (again or store.best(fingerprint().key, race.key, asked) is None):
+            row = search.profile(race, race.key, store, effort=effort)
+            known = {each.candidate: each for each in store.rows(fingerprint().key, race.key) if each.is_timed}
+            if row is not None:
+                yield Raced(name, threads, len(race.layouts), row.candidate, known[race.first].median / row.median)
+
+
+class Race:
+    """A network as a problem of the tuner, its plans as candidates (`autotune.workload.Searchable`).
+
+    Attributes
+    ----------
+    key : str
+    layouts : dict of str to Layout
+        By plan; the one that ties go to first.
+    sources : frozenset of str
+    """
+
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.key, self.sources = raced.key_of(graph, target), frozenset({raced.sources()})
+        self.layouts = {laid.plan: laid for laid in plans(graph, target)}
+        self.first = next(iter(self.layouts))
+        self._target = target
+        self._programs: dict[str, Executable] = {}
+        self._packed = Packed()
+        self._inputs = [random_array(graph.value(name)) for name in graph.inputs]
+
+    def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
+        """The plans."""
+        afforded = [*self.layouts.values()][: EFFORTS[effort].candidates]
+        return [Candidate(laid.plan, 0.0, laid.seconds, 0, "standard") for laid in afforded], []
+
+    def sources_of(self, name: str) -> str:
+        """Of all kernels."""
+        return next(iter(self.sources))
+
+    def compile(self, key: str, name: str) -> None:
+        """Make the program of a plan; plans share packed weights."""
+        self._program(name)
+
+    def prepare(self, key: str, name: str, weights: str = "warm") -> Run:
+        """The program of a plan, with other memory for values in between and outputs than before."""
+        return Run(self._program(name), self._inputs, self._expected)
+
+    def speed_probe(self, key: str) -> Callable[[], None]:
+        """Work of known length on the threads of the network."""
+        return speed_probe(self._target.threads)
+
+    @functools.cached_property
+    def _expected(self) -> list[np.ndarray]:
+        return Run(self._program(self.first), self._inputs).outputs
+
+    def _program(self, name: str) -> Executable:
+        if name not in self._programs:
+            self._programs[name] = Executable(self.layouts[name], self._target, self._packed)
+        return self._programs[name]
+
+
+class Run:
+    """A program with inputs and outputs (`autotune.workload.Trial`)."""
+
+    limit = _ERROR
+
+    def __init__(
+        self, program: Executable, inputs: Sequence[np.ndarray], expected: Sequence[np.ndarray] | None = None
+    ) -> None:
+        self._program, self._inputs, self._expected = program, inputs, expected
+        self.outputs = [aligned(tuple(map(int, value.shape)), value.dtype) for value in program.outputs.values()]
+        program.release()
+        self.run()
+
+    def run(self) -> None:
+        """The whole network once."""
+        self._program.run(self._inputs, self.outputs)
+
+    def move(self) -> None:
+        """Nothing: every visit has memory of its own, and callers keep theirs."""
+
+    def check(self) -> float:
+        """Largest difference of floats to what the first plan gives, relative to an output's largest value."""
+        pairs = zip(self.outputs, self._expected or (), strict=False)
+        return max((relative_error(got, right) for got, right in pairs if is_float(got.dtype)), default=0.0)
