@@ -26,6 +26,7 @@ from cpuconv.problem.problem import ConvProblem
 CAN_STOP = hasattr(signal, "SIGSTOP")
 LEAST_RUNS = 3
 LOADING = ("load and run", "run")  # what `load` takes the time of
+MEMORY = ("most", "kept")  # what `memory` gives: at any time, and in the end
 SETTLE = 0.2  # the part of a sample that is run first and not counted
 
 
@@ -96,6 +97,13 @@ class Engine:
     def load(self, problem: NetworkProblem) -> dict[str, float]:
         """Load a network; seconds of each part (`LOADING`). A process's first load tells what it takes from nothing."""
         return self.ask("load", problem)
+
+    def memory(self, problem: NetworkProblem) -> dict[str, float]:
+        """Bytes (`MEMORY`) resident beyond those before a network was loaded, after which it runs twice.
+
+        Only a process's first load tells what it takes from nothing.
+        """
+        return self.ask("memory", problem)
 
     def time(self, form: str, seconds: float) -> list[float]:
         """Run one form for about so many seconds; the time of each run in seconds."""
@@ -225,6 +233,18 @@ class Session:
             ends.append(time.perf_counter())
         return dict(zip(LOADING, (later - earlier for earlier, later in itertools.pairwise(ends)), strict=True))
 
+    def memory(self, problem: NetworkProblem) -> dict[str, float]:
+        """Bytes beyond those after the engine was imported, its libraries' mapped files among them."""
+        feed = problem.feed()
+        importlib.import_module(self.peer.package)
+        with self._converted(problem) as path:
+            Path("/proc/self/clear_refs").write_text("5")  # forgets the most so far
+            before = _resident("VmRSS")
+            form = self.peer.network(path, feed, self.threads)[0]
+            form.run()
+            form.run()
+            return dict(zip(MEMORY, (_resident("VmHWM") - before, _resident("VmRSS") - before), strict=True))
+
     @contextlib.contextmanager
     def _converted(self, problem: NetworkProblem) -> Iterator[Path]:
         """The file that the engine loads; it may go after that."""
@@ -238,6 +258,12 @@ class Session:
     def roofs(self) -> Roofs:
         """The machine's roofs, measured in this process."""
         return roofs.measure(self.threads)
+
+
+def _resident(field: str) -> float:
+    """Bytes of this process in memory: now (VmRSS), or most at any time (VmHWM). Linux only."""
+    text = Path("/proc/self/status").read_text()
+    return 1024.0 * next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{field}:"))
 
 
 def sample(run: Callable[[], object], seconds: float) -> list[float]:

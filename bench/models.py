@@ -24,9 +24,10 @@ from tabulate import tabulate
 
 from autotune.files import write_whole
 from bench.compare import INTERRUPTED, STRATEGIES, positive
-from bench.engine import LOADING, EngineError
+from bench.engine import LOADING, MEMORY, EngineError
 from bench.networks import Network, networks
 from bench.networks.problem import problems
+from bench.peers import OURS
 from bench.race import Race, started
 from bench.report import NOTHING, timing_dict
 from bench.results import LineResult, mean_ratio
@@ -36,6 +37,7 @@ from bench.shapes import Line
 PEERS = ("onnxruntime", "openvino", "mnn")
 TOLERANCE = 1e-3  # of a peer; cpuconv is held to its own
 LOADED = "resnet50"
+APART = {"load": LOADING, "memory": MEMORY}  # what is asked of new processes, by option: names of the figures
 Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
 
 
@@ -45,14 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     there = {name: each for name, each in networks().items() if (args.folder / f"{name}.onnx").is_file()}
     if not there:
         raise SystemExit(f"No network is in {args.folder}. Make some: python -m bench.networks {args.folder}")
-    asked = words(args.networks or (LOADED if args.load else ""), there, "--networks") or tuple(there)
+    asked = words(args.networks or (LOADED if args.apart == "load" else ""), there, "--networks") or tuple(there)
     found: list[dict[str, Any]] = []
     code = 0
     for batch, threads in itertools.product(args.batch, args.threads):
-        run = settings(args, batch, threads)
-        data, code = (loads if args.load else raced)(args.folder, {name: there[name] for name in asked}, run)
+        run, chosen = settings(args, batch, threads), {name: there[name] for name in asked}
+        if args.apart:
+            data, code = apart(args.folder, chosen, run, args.apart)
+        else:
+            data, code = raced(args.folder, chosen, run)
         found.append(data)
-        print((loads_table if args.load else table)(data), *notes(data), "", sep="\n", flush=True)
+        made = {"load": loads_table, "memory": memory_table}.get(args.apart, table)
+        print(made(data), *notes(data), "", sep="\n", flush=True)
         if code:
             break
     if args.json:
@@ -72,7 +78,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--rounds", type=positive, default=5, help="times that each engine is asked per network (5)")
     p.add_argument("--seconds", type=float, default=0.3, help="time spent at each asking (0.3)")
     p.add_argument("--timeout", type=float, default=600.0, help="seconds before an engine is given up (600)")
-    p.add_argument("--load", action="store_true", help=f"time loading instead, of {LOADED} where none is named")
+    other = p.add_mutually_exclusive_group()
+    for part, help in (
+        ("load", f"time loading instead, of {LOADED} where none is named"),
+        ("memory", "measure what loading and two runs take of memory instead"),
+    ):
+        other.add_argument(f"--{part}", dest="apart", action="store_const", const=part, help=help)
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
     return p
 
@@ -109,25 +120,26 @@ def raced(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[d
     return to_dict(race.results, race.run), INTERRUPTED if race.interrupted else int(not race.results)
 
 
-def loads(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[dict[str, Any], int]:
-    """Time loading, in new processes every round; the first, after which kernels are on disk, does not count."""
+def apart(folder: Path, chosen: Mapping[str, Network], run: Settings, what: str) -> tuple[dict[str, Any], int]:
+    """Ask for figures (`APART`) in new processes every round; the first, after which kernels are on disk, does not
+    count."""
     console = Console(stderr=True)
     names: dict[str, str] = {}
     lines = []
     with problems(folder, chosen, run.batch or 1) as found:
         for label, problem in found.items():
-            times: dict[str, list[dict[str, float]]] = {}
+            figures: dict[str, list[dict[str, float]]] = {}
             failed: dict[str, str] = {}
             for turn in range(1 + run.rounds):
                 with started(run, (lambda *_, **__: None) if turn or lines else console.print) as engines:
                     names |= {engine.key: engine.name for engine in engines}
                     for engine in engines:
                         try:
-                            times.setdefault(engine.key, []).append(engine.load(problem))
+                            figures.setdefault(engine.key, []).append(getattr(engine, what)(problem))
                         except EngineError as error:
                             failed[engine.key] = f"{engine.name} failed: {error}"
-            timed = {key: _medians(figures[1:]) for key, figures in times.items() if key not in failed}
-            lines.append({"label": label, "engines": timed, "notes": list(failed.values())})
+            told = {key: _medians(each[1:]) for key, each in figures.items() if key not in failed}
+            lines.append({"label": label, "engines": told, "notes": list(failed.values())})
     return _described(run) | {"engines": {key: {"name": name} for key, name in names.items()}, "lines": lines}, 0
 
 
@@ -195,6 +207,26 @@ def loads_table(data: Data) -> str:
         for key, parts in line["engines"].items()
     ]
     return _table(data, rows, ["network", "engine", *LOADING], "seconds: medians of new processes")
+
+
+def memory_table(data: Data) -> str:
+    """A row a network: megabytes of each engine, most and in the end, and our share of each peer's most."""
+    rows = []
+    for line in data["lines"]:
+        most = {key: line["engines"][key]["most"] for key in line["engines"]}
+        cells = [
+            f"{most[key] / 1e6:.1f} ({line['engines'][key]['kept'] / 1e6:.1f})" if key in most else NOTHING
+            for key in data["engines"]
+        ]
+        shares = [
+            f"{most[OURS] / most[key]:.2f}" if {OURS, key} <= most.keys() else NOTHING
+            for key in data["engines"]
+            if key != OURS
+        ]
+        rows.append([line["label"], *cells, *shares])
+    names = {key: engine["name"] for key, engine in data["engines"].items()}
+    headers = ["network", *names.values(), *(f"÷ {name}" for key, name in names.items() if key != OURS)]
+    return _table(data, rows, headers, "1e6 bytes resident beyond what imports take: most (in the end)")
 
 
 def notes(data: Data) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ onnx = pytest.importorskip("onnx")
 from graphs import parse, run  # noqa: E402
 
 from bench import models, race  # noqa: E402
-from bench.engine import LOADING, EngineError, Session  # noqa: E402
+from bench.engine import LOADING, MEMORY, EngineError, Session  # noqa: E402
 from bench.networks import Network, __main__, light, networks  # noqa: E402
 from bench.networks import model as nets  # noqa: E402
 from bench.networks.problem import NetworkProblem, keep, problems  # noqa: E402
@@ -164,6 +165,30 @@ def test_an_engine_is_judged_by_all_outputs(folder: Path):
     assert list(loaded) == list(LOADING) and min(loaded.values()) >= 0
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the most memory since a moment"
+)
+def test_memory_is_what_a_network_takes_at_most_and_in_the_end(folder: Path):
+    problem = NetworkProblem(folder / "tiny.onnx", keep(NETWORK, folder / "tiny.onnx"))
+
+    def filled(megabytes: int) -> mmap.mmap:
+        """New memory, which goes back as soon as it is closed."""
+        made = mmap.mmap(-1, megabytes << 20)
+        for page in range(0, len(made), mmap.PAGESIZE):
+            made[page] = 1
+        return made
+
+    class Hungry(FakePeer):
+        def network(self, path: Path, feed: dict[str, np.ndarray], threads: int) -> list[Form]:
+            self.kept = filled(16)
+            filled(32).close()
+            return super().network(path, feed, threads)
+
+    taken = Session(Hungry(problem.outputs()), 1).memory(problem)
+    assert list(taken) == list(MEMORY)
+    assert taken["most"] == pytest.approx(48 << 20, rel=0.1) and taken["kept"] == pytest.approx(16 << 20, rel=0.2)
+
+
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +239,9 @@ class Loading(FakeEngine):
             raise EngineError("boom")
         return dict(zip(LOADING, (float(self.loaded), 0.5), strict=True))
 
+    def memory(self, problem: object) -> dict[str, float]:
+        return {"most": 4e6, "kept": 1e6} if self.key == OURS else {"most": 8e6, "kept": 3e6}
+
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +264,13 @@ def test_the_first_load_does_not_count(folder: Path, fakes: None, capsys):
     assert models.main([str(folder), "--load", "--networks", "tiny", "--rounds", "2"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "tiny Cpuconv 4.000 0.500" in out and "tiny: Mnn failed: boom." in out  # of loads 1, 3 and 5
+
+
+def test_memory_is_told_beside_each_peer(folder: Path, fakes: None, capsys):
+    assert models.main([str(folder), "--memory", "--rounds", "1"]) == 0
+    assert "tiny 4.0 (1.0) 8.0 (3.0) 0.50" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        models.main([str(folder), "--memory", "--load"])
 
 
 def test_a_folder_without_networks_is_refused(tmp_path: Path):

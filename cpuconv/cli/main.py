@@ -17,9 +17,11 @@ from rich.console import Console
 
 import cpuconv
 from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say
+from autotune.files import write_whole
 from autotune.text import count_of
 from cpuconv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
+from cpuconv.cli.profile_page import page
 from cpuconv.cli.results import save, summaries, table
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
@@ -76,7 +78,10 @@ def _run(options: argparse.Namespace) -> None:
 
 def _profile(options: argparse.Namespace) -> None:
     model, feed = _fed(options)
-    _print(options, model.profile(feed, options.runs))
+    told = model.profile(feed, options.runs, watch=options.html is not None)
+    if options.html is not None:
+        write_whole({options.html: page(Path(options.model).stem, told)})
+    _print(options, told)
 
 
 def _explain(options: argparse.Namespace) -> None:
@@ -185,6 +190,13 @@ def _folder(text: str) -> Path:
     return path
 
 
+def _page(text: str) -> Path:
+    path = Path(text)
+    if not text or path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, not {text!r}")
+    return path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cpuconv",
@@ -242,6 +254,9 @@ def _parser() -> argparse.ArgumentParser:
     made = command("profile", _profile, "time every operator of a network")
     add_inputs(made)
     made.add_argument("--runs", metavar="N", type=positive(int), default=20, help="runs timed (default: 20)")
+    made.add_argument(
+        "--html", metavar="FILE", type=_page, help="write a page too, with a timeline of a run (as well as --json)"
+    )
 
     made = command("compile", _compile, "write a network to a file from which it starts faster, without onnx")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")

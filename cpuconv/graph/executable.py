@@ -11,8 +11,10 @@ import numpy as np
 
 import layouts
 from cpuconv.graph import memory, ops
+from cpuconv.graph.elements import let_go, own
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
+from cpuconv.graph.kernels.timed import Stopwatch, now
 from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
@@ -41,17 +43,20 @@ class _Constants:
 
     def keep(self, array: np.ndarray) -> Ref:
         """The address of a C-contiguous array."""
+        return self._placed(own(array))
+
+    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
+        """The address of a constant in a packed form."""
+        kept = self._placed(self._packed.get(self._raw[name], form, make))
+        self.shared.add(kept.name)
+        return kept
+
+    def _placed(self, array: np.ndarray) -> Ref:
         name = self._names.get(id(array))
         if name is None:
             name = self._names[id(array)] = f"constant {len(self.arrays)}"
             self.arrays[name] = array
         return Ref(name)
-
-    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
-        """The address of a constant in a packed form."""
-        kept = self.keep(self._packed.get(self._raw[name], form, make))
-        self.shared.add(kept.name)
-        return kept
 
     def sealed(self) -> None:
         """Let go of what constants were packed from."""
@@ -71,6 +76,8 @@ class Work:
         Whether it does.
     inputs, weights, outputs : int
         Bytes of its operands, those that are constant as `weights`.
+    shape : tuple of int
+        Of its first output.
     """
 
     laid: Laid
@@ -79,6 +86,25 @@ class Work:
     inputs: int
     weights: int
     outputs: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a worker did for the work at a place, in seconds from the start of the run."""
+
+    work: int
+    worker: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A whole run: how long it took, and its spans."""
+
+    seconds: float
+    spans: list[Span]
 
 
 class Executable:
@@ -89,6 +115,8 @@ class Executable:
     works : list[Work]
         What runs, in order; views and what is written in place by others do not appear.
     memory : Memory
+    raw_bytes : int
+        Of the constants that its nodes read, as the graph had them; it lets go of them.
     constant_bytes : int
         Of constants, packed weights among them.
     workspace_bytes : int
@@ -104,25 +132,52 @@ class Executable:
         self.memory = memory.plan(laid, target.isa.lanes)
         self._constants = _Constants(laid.graph.constants, packed)
         self._forms: dict[tuple[str, str], Place] = {}
+        self._hosts: dict[int, _Host] = {}
+        self._read_by_hosts: dict[str, np.ndarray] = {}  # constants, of this program's own
         self.workspace_bytes = 0
-        self.works = [work for node in laid.nodes for work in self._work(node)]
+        self.raw_bytes = sum(laid.graph.constants[name].nbytes for name in self._last_reads(laid))
         self._fixed = {
-            name: laid.graph.constants[value] for name, value in laid.outputs.items() if value in laid.graph.constants
+            name: own(laid.graph.constants[value])
+            for name, value in laid.outputs.items()
+            if value in laid.graph.constants
         }
+        self.works = self._works(laid)
         self._segments = self._record()
         self._check_addresses()
         self.constant_bytes = sum(array.nbytes for array in self._constants.arrays.values())
         self._graph = None  # type: ignore[assignment]  # raw weights are not kept beside packed ones
         self._constants.sealed()
         self._forms.clear()
+        self._hosts.clear()
+        self._read_by_hosts.clear()
         self._free: list[_Context] = []
         self._contexts: list[None] = []  # one for each that was made; threads may append at once
         self._bytes = self._sizes()
 
     # --- building -------------------------------------------------------------------------------------------------
 
+    def _last_reads(self, laid: Layout) -> dict[str, int]:
+        """The constants that nodes read, with the place of the last node that does."""
+        constants = laid.graph.constants
+        return {name: at for at, each in enumerate(laid.nodes) for name in each.node.inputs if name in constants}
+
+    def _works(self, laid: Layout) -> list[Work]:
+        """What runs, in order. A constant goes when its last reader has packed it: those of a network fill memory."""
+        ending: dict[int, list[str]] = {}
+        for name, at in self._last_reads(laid).items():
+            ending.setdefault(at, []).append(name)
+        works: list[Work] = []
+        for at, each in enumerate(laid.nodes):
+            works += self._work(each)
+            let_go(laid.graph.constants[name] for name in each.node.inputs if name in laid.graph.constants)
+            for name in ending.get(at, ()):
+                laid.graph.forget(name)
+        return works
+
     def _work(self, laid: Laid) -> list[Work]:
         node = laid.node
+        if laid.offer is None:
+            self._hosts[id(node)] = self._host(node)
         if laid.offer is not None and laid.offer.view:
             return []
         steps = [] if laid.offer is None else self._lowered(laid)
@@ -138,6 +193,7 @@ class Executable:
                 sum(places[name].size for name in read if name not in constants),
                 sum(constants[name].nbytes for name in read if name in constants),
                 sum(places[name].size for name in node.outputs if name),
+                places[next(filter(None, node.outputs))].shape,
             )
         ]
 
@@ -178,7 +234,7 @@ class Executable:
             if steps:
                 segments.append(Recording(steps, self.target.threads))
                 steps = []
-            segments.append(self._host(work.laid.node))
+            segments.append(self._hosts[id(work.laid.node)])
         if steps or not segments:
             segments.append(Recording(steps, self.target.threads))
         return segments
@@ -193,8 +249,11 @@ class Executable:
                 raise RuntimeError(f"addresses without a base: {', '.join(sorted(segment.bases - known))}")
 
     def _host(self, node: Node) -> _Host:
+        for name in node.inputs:
+            if name in self._graph.constants and name not in self._read_by_hosts:
+                self._read_by_hosts[name] = own(self._graph.constants[name])
         operands = [
-            None if not name else self._graph.constants.get(name, self.memory.places.get(name)) for name in node.inputs
+            None if not name else self._read_by_hosts.get(name, self.memory.places.get(name)) for name in node.inputs
         ]
         outputs = [self.memory.places[name] if name else None for name in node.outputs]
         return _Host(node, operands, outputs)
@@ -269,6 +328,25 @@ class Executable:
             totals[turn] = time.perf_counter() - start
         return seconds, totals
 
+    def watch_run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int) -> Watched:
+        """Who did what when in a run of `runs`: that of median length, timed as `Stopwatch` does."""
+        watch = Stopwatch(self.target.threads)
+        context = _Context(self, self._segments, watch)
+        context.point(arrays, outputs)
+        context.run()
+        seen = []
+        for _ in range(runs):
+            watch.spans()
+            begun = now()
+            told = context.watched()
+            seen.append((now() - begun, begun, told, watch.spans()))
+        seconds, begun, told, rows = sorted(seen, key=lambda each: each[0])[runs // 2]
+        spans, later, hosts = [], iter(rows), iter(told)
+        for at, work in enumerate(self.works):
+            done = [next(hosts)] if work.host else [span for _ in work.steps for span in next(later)]
+            spans += [Span(at, worker, start - begun, end - begun) for worker, start, end in done]
+        return Watched(seconds, spans)
+
     @property
     def _host_of(self) -> dict[int, _Host]:
         hosts = iter(segment for segment in self._segments if isinstance(segment, _Host))
@@ -309,12 +387,16 @@ class _Host:
 class _Context:
     """One caller's arena, and the segments bound to it."""
 
-    def __init__(self, executable: Executable, segments: Sequence[Recording | _Host]) -> None:
+    def __init__(
+        self, executable: Executable, segments: Sequence[Recording | _Host], watch: Stopwatch | None = None
+    ) -> None:
         self._arena = aligned(executable.memory.arena + 64, np.uint8)
         self._workspace = aligned(executable.workspace_bytes + 64, np.uint8)
         fixed = {name: address(array) for name, array in executable.constants.items()}
         fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
-        self._bound = [segment.bind(fixed) if isinstance(segment, Recording) else segment for segment in segments]
+        self._bound = [
+            segment.bind(fixed, watch) if isinstance(segment, Recording) else segment for segment in segments
+        ]
         self._late: dict[str, np.ndarray] = {}
         self.segments = [  # what runs one after the other
             part.run if isinstance(part, Bound) else _call(part, self._arena, self._late) for part in self._bound
@@ -334,6 +416,16 @@ class _Context:
         """Run all segments."""
         for segment in self.segments:
             segment()
+
+    def watched(self) -> list[tuple[int, float, float]]:
+        """Run all segments; when those began and ended that references compute, all by worker 0."""
+        told = []
+        for part, segment in zip(self._bound, self.segments, strict=True):
+            start = now()
+            segment()
+            if isinstance(part, _Host):
+                told.append((0, start, now()))
+        return told
 
     def release(self) -> None:
         """Let go of the caller's arrays."""

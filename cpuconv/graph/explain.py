@@ -105,8 +105,7 @@ class Explanation:
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
             rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
-        memory, constants = executable.memory, laid.graph.constants
-        read = {name for node in laid.nodes for name in node.node.inputs if name in constants}
+        memory = executable.memory
         return cls(
             name=name,
             operators=rows,
@@ -116,7 +115,7 @@ class Explanation:
             reorders=sum(row.op == COPY for row in rows),
             arena_bytes=memory.arena,
             unshared_bytes=memory.unshared,
-            raw_bytes=sum(constants[each].nbytes for each in read),
+            raw_bytes=executable.raw_bytes,
             constant_bytes=executable.constant_bytes,
             workspace_bytes=executable.workspace_bytes,
             plan=laid.plan,

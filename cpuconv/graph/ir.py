@@ -1,7 +1,8 @@
 """The graph of a network: nodes in the order in which they can run, constants, and what is known of every value.
 
-Nothing here changes once made: a rewrite makes a new graph, which shares the arrays of the old one. Every value is
-defined once, as an input of the graph, a constant or the output of a node, so its name says which tensor is meant.
+Nothing here changes once made, but that a graph may let go of constants: a rewrite makes a new graph, which shares the
+arrays of the old one. Every value is defined once, as an input of the graph, a constant or the output of a node, so its
+name says which tensor is meant.
 """
 
 from __future__ import annotations
@@ -161,11 +162,13 @@ class Graph:
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     values: Mapping[str, Value] = field(default_factory=dict)
     name: str = "graph"
+    _held: dict[str, np.ndarray] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "outputs", tuple(self.outputs))
-        object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
+        object.__setattr__(self, "_held", dict(self.constants))
+        object.__setattr__(self, "constants", MappingProxyType(self._held))
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
         object.__setattr__(self, "nodes", tuple(self.nodes))
         if not self._is_in_order():
@@ -228,6 +231,10 @@ class Graph:
             for name in dict.fromkeys(filter(None, node.inputs)):
                 users[name] = (*users.get(name, ()), node)
         return users
+
+    def forget(self, name: str) -> None:
+        """Let go of a constant, which is not to be asked for again: a graph of weights takes as much memory as they."""
+        self._held.pop(name, None)
 
     # --- rewrites ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.behind import Tail
 from cpuconv.graph.chosen import Chosen
+from cpuconv.graph.elements import check_unchanged, let_go, own
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
 from cpuconv.graph.handed import Port, arrays_for, fed, sizes
@@ -163,7 +164,7 @@ class Model:
             self._keep(made)
         return outputs
 
-    def profile(self, feed: Mapping[str, Any], runs: int = 20) -> Profile:
+    def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
         """Time each operator alone, and whole runs.
 
         Parameters
@@ -172,13 +173,15 @@ class Model:
             As for `run`.
         runs : int
             How often each is timed; medians are reported.
+        watch : bool
+            Whether to note too who did what when in a run, by kernels that look at the clock before and after.
         """
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
         arrays = fed(self.inputs, feed)
         made, given = self._program(arrays)
         outputs = arrays_for(made.executable.outputs, {}, arrays)
-        head = profile(made.executable, given, list(outputs.values()), int(runs))
+        head = profile(made.executable, given, list(outputs.values()), int(runs), watch=watch)
         if made.tail is None:
             return head
         values = {**dict(zip(self._known, arrays, strict=True)), **outputs}
@@ -224,6 +227,7 @@ class Model:
         with self._making:
             graph = self._graph
             if graph is not None:
+                check_unchanged(graph.constants.values())
                 graph = replace(graph, values={**graph.values, **self._known})
             if self._saved is not None:
                 self._saved.check_graph()
@@ -299,18 +303,21 @@ class Model:
             if not value.fits(named[name]):
                 raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
-        order = self._graph.outputs
+        order, raw = self._graph.outputs, self._graph.constants.values()
         steers = {name: array.copy() for name, array in steers.items()}
-        ready, chosen = self._prepared(key, steers, noted=self._is_fixed)
+        (graph, notes, late), chosen = self._prepared(key, steers, noted=self._is_fixed)
+        let_go(raw)
         with nullcontext() if self._saved is None else self._saved.built():
-            laid = self._laid_out(ready.graph, key, chosen)
+            laid = self._laid_out(graph, key, chosen)
+            del graph  # so that what was computed of weights goes as it is packed
             executable = Executable(laid, self._target, self._packed)
-        tail = None if ready.tail is None else Tail(stages(ready.tail), order, self._behind)
+        tail = None if late is None else Tail(stages(_owned(late)), order, self._behind)
+        let_go(raw)
         made = _Made(key, steers, executable, tail, laid.chosen())
         if not self._is_fixed:
             return made
         self._graph = None  # raw weights are not kept beside packed ones
-        return replace(made, explanation=Explanation.of(self._name, laid, executable, ready.notes))
+        return replace(made, explanation=Explanation.of(self._name, laid, executable, notes))
 
     def _prepared(self, key: _Key, steers: Mapping[str, np.ndarray], *, noted: bool) -> tuple[Prepared, Chosen | None]:
         """The graph for a program; and what a saved model chose for it, if that is to be followed."""
@@ -324,6 +331,7 @@ class Model:
             if self._source is None:
                 raise SourceError(f"{self._name} cannot be saved: it was not made by cpuconv.compile.")
             graph = self._source()
+        check_unchanged(graph.constants.values())
         named = {name: shape for name, shape in zip(self._known, key.shapes, strict=True) if name not in steers}
         return prepared(steered(graph, steers), named, self._options, noted=noted), None
 
@@ -380,6 +388,11 @@ class Model:
         forms = {} if self._saved is None else self._saved.forms(array)
         packed = self._packed.forms(array)
         return forms | {form_digest(array.shape, form): made for form, made in packed if packing_of(form) is not None}
+
+
+def _owned(graph: Graph) -> Graph:
+    """A graph that holds no memory of the model's file."""
+    return replace(graph, constants={name: own(array) for name, array in graph.constants.items()})
 
 
 def _port(name: str, value: Value) -> Port:

@@ -17,6 +17,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.adapters import REPLACED, adapted
+from cpuconv.graph.elements import INSIDE, LONG, Data, contents, skeleton
 from cpuconv.graph.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import OWN, TABLE
@@ -75,7 +76,7 @@ def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto)
         import onnx.inliner
     except ImportError as error:
         raise SourceError("Models need the package onnx: pip install 'cpuconv[onnx]'.") from error
-    model, folder, name = _load(source)
+    model, files, name = _load(source)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
     metadata = _metadata(model)
@@ -86,36 +87,70 @@ def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto)
             raise SourceError(f"{name}: the model's own functions cannot be inlined: {error}") from error
     try:
         opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
-        return _Reader(model.graph, opsets, folder, name).graph(), metadata
+        return _Reader(model.graph, opsets, files, name).graph(), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
     except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
         raise SourceError(f"{name} is damaged: {error}") from error
 
 
-def _load(source: object) -> tuple[onnx.ModelProto, Path | None, str]:
-    """The model, the folder that it may have data in, and what messages call it."""
+def _load(source: object) -> tuple[onnx.ModelProto, _Files, str]:
+    """The model without its long constants, the files that they lie in, and what messages call it."""
     import onnx
     from google.protobuf.message import DecodeError
 
     if isinstance(source, onnx.ModelProto):
-        return source, None, source.graph.name or "model"
+        return source, _Files(), source.graph.name or "model"
     folder, name = None, "model"
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         folder, name = path.parent, path.stem
         try:
-            source = path.read_bytes()
+            data = contents(path)
         except OSError as error:
             raise SourceError(f"Source {str(path)!r} must be an ONNX file that can be read: {error}") from error
-    if not isinstance(source, (bytes, bytearray, memoryview)):
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        data = bytes(source)
+    else:
         raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", type(source).__name__))
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(bytes(source))
+        model.ParseFromString(skeleton(data))
     except DecodeError as error:
         raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}") from error
-    return model, folder, name
+    return model, _Files(data, folder), name
+
+
+class _Files:
+    """Where the elements of a model's constants lie: in the model's own data, and in files of its folder."""
+
+    def __init__(self, data: Data | None = None, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._opened: dict[Path | None, Data] = {} if data is None else {None: data}
+
+    def get(self, location: str, place: str) -> Data:
+        """The data at a location that a constant states; `place` begins messages.
+
+        Raises
+        ------
+        SourceError
+            It is not in the model's folder, or cannot be read.
+        """
+        if location == INSIDE and None in self._opened:
+            return self._opened[None]
+        if self._folder is None:
+            raise SourceError(f"{place}: give the model by its path.")
+        path = (self._folder / location).resolve()
+        if not path.is_relative_to(self._folder.resolve()):
+            raise SourceError(f"{place}, which must be in the model's folder.")
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise SourceError(f"{place}, which must be a plain file.")
+        if path not in self._opened:
+            try:
+                self._opened[path] = contents(path)
+            except OSError as error:
+                raise SourceError(f"{place}, which cannot be read: {error}") from error
+        return self._opened[path]
 
 
 def _metadata(model: onnx.ModelProto) -> Metadata:
@@ -134,8 +169,8 @@ def _metadata(model: onnx.ModelProto) -> Metadata:
 class _Reader:
     """One model, or a branch of one, on its way into a graph."""
 
-    def __init__(self, proto: onnx.GraphProto, opsets: Mapping[str, int], folder: Path | None, name: str) -> None:
-        self.proto, self.opsets, self.folder, self.name = proto, opsets, folder, name
+    def __init__(self, proto: onnx.GraphProto, opsets: Mapping[str, int], files: _Files, name: str) -> None:
+        self.proto, self.opsets, self.files, self.name = proto, opsets, files, name
         self.opset = opsets.get("", 0)
         if self.opset < OLDEST:
             raise SourceError(f"the opset must be {OLDEST} or newer, not {self.opset or 'unstated'}.")
@@ -204,7 +239,7 @@ class _Reader:
         branches = {}
         if proto.op_type == "If":
             for attribute in proto.attribute:
-                reader = _Reader(attribute.g, self.opsets, self.folder, self.name)
+                reader = _Reader(attribute.g, self.opsets, self.files, self.name)
                 branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
         meaning = Foreign(proto.SerializeToString(), self.opsets, inputs)
         return Node(proto.op_type, inputs, tuple(proto.output), branches, origin, meaning)
@@ -217,43 +252,34 @@ class _Reader:
         if tensor.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
             raise SourceError(f"the constant {tensor.name!r} must be a tensor of numbers.")
         try:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                tensor = self.external(tensor)
-            array = numpy_helper.to_array(tensor)
+            external = tensor.data_location == onnx.TensorProto.EXTERNAL
+            array = self.external(tensor) if external else numpy_helper.to_array(tensor)
         except (ValueError, TypeError, KeyError) as error:
             raise SourceError(f"the constant {tensor.name!r} cannot be read: {error}") from error
         array = array.view()
         array.flags.writeable = False
         return array
 
-    def external(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
-        """A tensor with the data that lies in a file of its own, which must be in the model's folder.
+    def external(self, tensor: onnx.TensorProto) -> np.ndarray:
+        """The elements of a constant that lie in a file of their own, which must be in the model's folder, or `INSIDE`.
 
         Raises
         ------
         SourceError
             The file is elsewhere, is missing, or is shorter than the tensor says.
         """
-        import onnx
-
         stated = {entry.key: entry.value for entry in tensor.external_data}
-        place = f"the constant {tensor.name!r} lies in the file {stated.get('location')!r}"
-        if self.folder is None:
-            raise SourceError(f"{place}: give the model by its path.")
-        path = (self.folder / stated.get("location", "")).resolve()
-        if not path.is_relative_to(self.folder.resolve()):
-            raise SourceError(f"{place}, which must be in the model's folder.")
+        location = stated.get("location", "")
+        place = f"the constant {tensor.name!r}"
+        if location != INSIDE:
+            place += f" lies in the file {stated.get('location')!r}"
+        data = self.files.get(location, place)
         offset, needed = int(stated.get("offset", 0)), _bytes(tensor)
         length = int(stated.get("length", needed))
-        try:
-            if length != needed or offset < 0 or offset + length > path.stat().st_size:
-                raise SourceError(f"{place}, which must hold {needed} bytes of it behind byte {offset}.")
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read(length)
-        except OSError as error:
-            raise SourceError(f"{place}, which cannot be read: {error}") from error
-        return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
+        if length != needed or offset < 0 or offset + length > len(data):
+            which = "" if location == INSIDE else ", which"
+            raise SourceError(f"{place}{which} must hold {needed} bytes of it behind byte {offset}.")
+        return _elements(tensor, data, offset, length)
 
     def attribute(self, proto: onnx.AttributeProto) -> object:
         """An attribute as a plain value.
@@ -316,6 +342,18 @@ def _constant(value: object) -> np.ndarray:
     array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     array.flags.writeable = False
     return array
+
+
+def _elements(tensor: onnx.TensorProto, data: Data, offset: int, length: int) -> np.ndarray:
+    """The elements of a tensor where they lie; of short ones and of types that NumPy does not have, a copy."""
+    import onnx
+    from onnx import numpy_helper
+
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    if length < LONG or dtype.kind not in "biufc":
+        raw = data[offset : offset + length]
+        return numpy_helper.to_array(onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw))
+    return np.frombuffer(data, dtype.newbyteorder("<"), math.prod(tensor.dims), offset).reshape(tensor.dims)
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:

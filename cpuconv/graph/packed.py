@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv import session
+from cpuconv.graph.elements import lender, own
 from cpuconv.graph.place import FLOAT32
 
 
@@ -30,6 +31,7 @@ class Packed:
         self._arrays: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = (
             weakref.WeakValueDictionary()
         )
+        self._lent: dict[int, tuple[weakref.ref[np.ndarray], tuple[str, bytes]]] = {}  # contents by identity
 
     def __len__(self) -> int:
         return len(self._arrays)
@@ -48,16 +50,27 @@ class Packed:
         found = None if self._saved is None else self._saved(array, form)
         if found is not None:
             return found
-        key = _content(array), form
+        key = self._content(array), form
         made = self._arrays.get(key)
         if made is None:
-            made = self._arrays[key] = make()
+            made = self._arrays[key] = own(make())
         return made
 
     def forms(self, array: np.ndarray) -> list[tuple[Any, np.ndarray]]:
         """The forms that a constant is packed in, each with what it is packed to."""
-        content = _content(array)
+        content = self._content(array)
         return [(form, made) for (name, form), made in self._arrays.items() if name == content]
+
+    def _content(self, array: np.ndarray) -> tuple[str, bytes]:
+        """What tells the elements of an array from others; of those that lie in a model's file, read once."""
+        if lender(array) is None or array.flags.writeable:
+            return _content(array)
+        known = self._lent.get(id(array))
+        if known is not None and known[0]() is array:
+            return known[1]
+        name, lent = id(array), self._lent
+        lent[name] = weakref.ref(array, lambda _: lent.pop(name, None)), _content(array)
+        return lent[name][1]
 
 
 def _content(array: np.ndarray) -> tuple[str, bytes]:

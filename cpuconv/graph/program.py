@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.graph.kernels.timed import Stopwatch
 from cpuconv.problem.arrays import address
 from cpuconv.runtime import Program
 from cpuconv.runtime.cache import Code
@@ -82,15 +83,15 @@ class Recording:
         """Bytes of its argument blocks."""
         return self._words.nbytes
 
-    def bind(self, addresses: Mapping[str, int]) -> Bound:
-        """The rows with argument blocks of their own, in which these bases have these addresses."""
-        return Bound(self, addresses)
+    def bind(self, addresses: Mapping[str, int], watch: Stopwatch | None = None) -> Bound:
+        """The rows with argument blocks of their own, in which these bases have these addresses; timed by `watch`."""
+        return Bound(self, addresses, watch)
 
 
 class Bound:
     """A recording bound to memory; not to be run twice at once."""
 
-    def __init__(self, recording: Recording, addresses: Mapping[str, int]) -> None:
+    def __init__(self, recording: Recording, addresses: Mapping[str, int], watch: Stopwatch | None = None) -> None:
         self._kept = recording._kept  # the rows refer to it by addresses
         self._words = recording._words.copy()
         for base, start in addresses.items():
@@ -104,6 +105,8 @@ class Bound:
         starts = recording._starts
         blocks = [self._words[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
         rows = [(row.code, block, row.parts) for row, block in zip(recording.rows, blocks, strict=True)]
+        if watch is not None:
+            rows = watch.timed(rows)
         self._program = Program(rows, recording.threads) if rows else None
 
     def point(self, base: str, start: int) -> None:

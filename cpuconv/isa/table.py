@@ -30,6 +30,7 @@ class Isa:
     load_rate: float  # vector loads a cycle
     store_cost: float  # cycles of a vector store
     probe: str  # a register name that only this set's assembly of a 16-lane FMA shows
+    feature: str = ""  # LLVM's name of what CPUs of this set have, and those of the rows before it too
     broadcast_rate: float = 2  # broadcast scalars loaded a cycle
     efficiency: tuple[float, ...] = (0.86, 0.97, 1.0, 1.0)  # of GEMM tiles with 1, 2, … weight vectors, as measured
     frequency: float = 2.5e9  # cycles a second
@@ -43,10 +44,10 @@ class Isa:
 
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm"),
-    Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "ymm"),
+    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm", "avx512f"),
+    Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "ymm", "avx2"),
     Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "xmm"),
-    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), 2, 2, 1, "v0.4s"),
+    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), 2, 2, 1, "v0.4s", "neon"),
 )
 GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 1, 1, 1, "")
 
@@ -81,6 +82,17 @@ def current() -> Isa:
 
 
 def _found() -> Isa:
-    assembly = target_machine().emit_assembly(llvm.parse_assembly(_PROBE))
-    isa = next((isa for isa in TABLE if isa.probe in assembly), GENERIC)
+    isa = stated(target()[2]) or probed()
     return replace(isa, **MICROARCHITECTURES.get(target()[1], {})) if isa.lanes == TABLE[0].lanes else isa
+
+
+def stated(features: str) -> Isa | None:
+    """The widest set among a target's features, as LLVM lists them; None where a CPU's name must tell."""
+    there = features.split(",")
+    return next((isa for isa in TABLE if f"+{isa.feature}" in there), None)
+
+
+def probed() -> Isa:
+    """The set whose registers LLVM uses for the target: to generate code takes 10 MB of LLVM's in memory."""
+    assembly = target_machine().emit_assembly(llvm.parse_assembly(_PROBE))
+    return next((isa for isa in TABLE if isa.probe in assembly), GENERIC)

@@ -29,6 +29,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numba
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
@@ -106,6 +108,8 @@ Compiled = tuple[bytes, str, Code]  # object code, symbol, function
 
 def load_object(code: bytes, symbol: str) -> Code:
     """The function `symbol` of an object file's `code`, which may name symbols of Numba's."""
+    if b"NRT_" in code:  # which are there once its runtime is compiled: 30 ms, and 30 MB of LLVM's in memory
+        rtsys.initialize(cpu_target.target_context)
     with _lock:  # an engine a file: all call their function by the same name
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))

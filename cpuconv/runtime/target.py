@@ -7,7 +7,6 @@ import functools
 import llvmlite.binding as llvm
 import numba
 from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
 
 
 @functools.lru_cache(maxsize=1)
@@ -17,7 +16,6 @@ def target() -> tuple[str, str, str]:
     They are Numba's, with one exception: for a CPU named by NUMBA_CPU_NAME alone, Numba would add the host's features,
     which belong to another machine; they are left out.
     """
-    rtsys.initialize(cpu_target.target_context)  # also LLVM's native target; kernels may name its symbols
     triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
     if numba.config.CPU_NAME is not None and numba.config.CPU_FEATURES is None:
         features = ""
