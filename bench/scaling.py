@@ -1,13 +1,13 @@
 """What more cores than this machine has would bring, computed: `python -m bench.scaling --help`.
 
 For every number of workers, a convolution or network is planned as it would be there and its kernel calls are cut as
-their drivers cut them. `bench.loads` gives the share of the worker that ends last; its work, at the model's speed of one
-core, and the bytes from each level of memory under the roofs of so many cores give the time, with a barrier for each
-call that workers share. Nothing is run and nothing compiled.
+their drivers cut them. `bench.loads` gives the share of the worker that ends last. Its work at the model's speed of one
+core gives the time, or the roofs of so many cores where they take longer, and a barrier for each call that workers
+share. Nothing is run and nothing compiled.
 
 Roofs are those that `autotune doctor --measure` found for one thread, else the model's. Private caches and L3 serve
-each core alike; memory serves all cores as fast as `--memory-cores` of them. A barrier costs `--barrier` for each worker
-beside the caller, who asks them one after another.
+each core alike; memory serves all cores as fast as `--memory-cores` of them. A barrier costs `--barrier` for each
+worker beside the caller, who asks them one after another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tabulate import tabulate
 
 from autotune.files import write_whole
 from autotune.machine.device import fingerprint
-from autotune.machine.roofline import Level, Roofs, Work, bounds
+from autotune.machine.roofline import SHARED, Level, Roofs, Work, bounds
 from bench import shapes
 from bench.loads import Shared, load, shared
 from bench.settings import machine_name, words
@@ -65,7 +65,11 @@ class Machines:
     def roofs(self, workers: int) -> Roofs:
         """Of all of them together."""
         levels = tuple(
-            Level(level.name, level.size * (1 if level.name == "L3" else workers), level.gbs * self._cores(level, workers))
+            Level(
+                level.name,
+                level.size * (1 if level.name in SHARED else workers),
+                level.gbs * self._cores(level, workers),
+            )
             for level in self.one.levels
         )
         return Roofs(self.one.fma_gflops * workers, self.one.store_gbs * workers, levels)
@@ -146,13 +150,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="bench.scaling", description=__doc__)
-    p.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where bench.networks put files (none: lines only)")
+    p.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="where bench.networks put files (none: lines only)"
+    )
     p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
     p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
     p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
     p.add_argument("--workers", type=lambda text: tuple(map(int, text.split(","))), default=WORKERS, help="as 4,8,16")
     p.add_argument("--barrier", type=float, default=BARRIER * 1e6, metavar="US", help="for each worker (%(default)s)")
-    p.add_argument("--memory-cores", type=int, default=MEMORY_CORES, metavar="N", help="that memory keeps busy (%(default)s)")
+    p.add_argument(
+        "--memory-cores", type=int, default=MEMORY_CORES, metavar="N", help="that memory keeps busy (%(default)s)"
+    )
     p.add_argument("--check", action="store_true", help=f"fail where a convolution's balance is under {LEAST}")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything computed")
     return p
@@ -238,12 +246,14 @@ def _predicted(
 
 
 def _from_levels(loads: Sequence[Shared], least: Work, roofs: Roofs) -> dict[str, float]:
-    """Bytes from each level: all that workers read passes their own caches, and what is read first the levels beyond."""
-    read = max(sum(each.bytes for each in loads), least.inputs + least.weights)
-    own = sum(level.size for level in roofs.levels if level.name in ("L1", "L2"))
-    shared_size = sum(level.size for level in roofs.levels if level.name == "L3")
-    far = max(0.0, least.inputs + least.weights - own - shared_size)
-    return {"L2": read, "L3": max(0.0, read - own) if read <= own else read - far, "memory": far}
+    """Bytes from each level: all that workers read, past the caches of all of them, and past the shared one."""
+    once = float(least.inputs + least.weights)
+    left = max(sum(each.bytes for each in loads), once)
+    found: dict[str, float] = {}
+    for level in roofs.levels:
+        found[level.name] = left
+        left = max(0.0, (min(left, once) if level.name in SHARED else left) - level.size)
+    return found
 
 
 # --- networks -------------------------------------------------------------------------------------------------------
@@ -268,7 +278,8 @@ def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predict
     graph = read(path)
     sizes = {name: value.shape for name, value in bound_inputs(graph, {}).items()}
     graph = prepared(graph, sizes, Rewriting())[0]
-    alone, many = (_Planned(lay_out(graph, Target(current(), count)), Target(current(), count), _Unpacked()) for count in (1, workers))
+    targets = [Target(current(), count) for count in (1, workers)]
+    alone, many = (_Planned(lay_out(graph, target), target, _Unpacked()) for target in targets)
     known = {work.laid.node.outputs: work for work in alone.works}
     for work in many.works:
         node = work.laid.node
@@ -278,9 +289,10 @@ def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predict
             continue
         asked = getattr(offer.detail, "problem", None)
         if isinstance(asked, ConvProblem):
-            one = single.detail.problem if isinstance(getattr(single.detail, "problem", None), ConvProblem) else asked
-            one = replace(one, threads=1)
-            yield convolution_on(node.origin or node.outputs[0], asked, modelled_cost(one, _choice(one).candidate).estimate, machines)
+            one = getattr(single.detail, "problem", asked)
+            one = replace(one if isinstance(one, ConvProblem) else asked, threads=1)
+            best = modelled_cost(one, _choice(one).candidate).estimate
+            yield convolution_on(node.origin or node.outputs[0], asked, best, machines)
             continue
         least = Work(0, work.inputs, work.weights, work.outputs)
         yield _predicted(node.origin or node.outputs[0], "", workers, before.steps, work.steps, least, single.seconds,
@@ -298,7 +310,9 @@ def table(rows: Sequence[Predicted], workers: Sequence[int]) -> str:
     for label in labels:
         cells = [found.get((label, count)) for count in workers]
         last = next(each for each in reversed(cells) if each is not None)
-        body.append([label, *(f"{each.balance:.2f} {each.speed_up:.1f}" if each else "" for each in cells), last.bound_by])
+        body.append(
+            [label, *(f"{each.balance:.2f} {each.speed_up:.1f}" if each else "" for each in cells), last.bound_by]
+        )
     heads = ["line", *(f"{count} workers" for count in workers), "bound by"]
     return "balance and predicted speed-up\n" + tabulate(body, heads, disable_numparse=True)
 
@@ -319,7 +333,9 @@ def networks_table(found: dict[str, list[Predicted]], workers: Sequence[int]) ->
         if cells:
             body.append([name, *cells])
     heads = ["network", *(f"{count} workers" for count in workers)]
-    return "predicted speed-up, share of time that workers wait, barriers\n" + tabulate(body, heads, disable_numparse=True)
+    return "predicted speed-up, share of time that workers wait, barriers\n" + tabulate(
+        body, heads, disable_numparse=True
+    )
 
 
 if __name__ == "__main__":

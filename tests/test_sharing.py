@@ -24,9 +24,7 @@ def test_no_cut_is_worse_than_none(grid, threads, data):
     uncut = data.draw(st.integers(1, max(1, grid.tiles // grid.least)))
     blocks, chunks = shortest(threads, uncut, grid)
     assert uncut <= blocks <= max(uncut, grid.tiles // grid.least) and 1 <= chunks <= min(grid.panels, threads)
-    took, before = (
-        grid.work(threads, *cut) + grid.reading(threads, *cut) for cut in ((blocks, chunks), (uncut, 1))
-    )
+    took, before = (grid.work(threads, *cut) + grid.reading(threads, *cut) for cut in ((blocks, chunks), (uncut, 1)))
     assert took <= before
     assert grid.uneven(threads, uncut) >= 1
     if threads == 1:

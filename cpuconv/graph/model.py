@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph.counts import fastest
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
 from cpuconv.graph.interpret import interpret
@@ -58,16 +59,23 @@ class Model:
     inputs, outputs : tuple of Port
         Names, shapes (symbols kept) and dtypes.
     threads : int
-        Most threads of a run.
+        Most threads of a run; where the model decides, of the sizes that ran last.
     """
 
     def __init__(
-        self, graph: Graph, target: Target, shapes: Mapping[str, Sequence[int]], options: Rewriting | None = None
+        self,
+        graph: Graph,
+        target: Target,
+        shapes: Mapping[str, Sequence[int]],
+        options: Rewriting | None = None,
+        *,
+        auto: bool = False,
     ) -> None:
+        """`auto`: each program takes as many threads as are fastest, at most the target's."""
         self._known = bound_inputs(graph, shapes)
         self._name, self._target, self._options = graph.name, target, options or Rewriting()
         self._graph: Graph | None = graph
-        self.threads = target.threads
+        self.threads, self._auto = target.threads, auto
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
         self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
         self._packed = Packed()
@@ -204,6 +212,7 @@ class Model:
                     made = self._make(shapes)
                     self._keep(shapes, made)
         self._last = shapes, made
+        self.threads = made.executable.target.threads
         return made
 
     def _keep(self, shapes: Shapes, made: _Made) -> None:
@@ -221,8 +230,11 @@ class Model:
         bound_inputs(self._graph, named, "feed")  # equal symbols, equal sizes
         order = self._graph.outputs
         graph, notes, tail = prepared(self._graph, named, self._options)
-        laid = lay_out(graph, self._target)
-        executable = Executable(laid, self._target, self._packed)
+        if self._auto:
+            laid, executable = fastest(graph, self._target, self._packed)
+        else:
+            laid = lay_out(graph, self._target)
+            executable = Executable(laid, self._target, self._packed)
         if all(value.concrete for value in self._known.values()):
             self._graph = None  # raw weights are not kept beside packed ones
         return _Made(executable, Explanation.of(self._name, laid, executable, notes, tail), tail, order)

@@ -19,7 +19,7 @@ from cpuconv.graph.onnx_reader import Metadata, read_with_metadata
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
 from cpuconv.integrations.steering import ready
-from cpuconv.runtime.threads import maximum_threads
+from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
 
@@ -30,7 +30,8 @@ class SessionOptions:
     Attributes
     ----------
     intra_op_num_threads : int
-        Most threads of a run; 0: `get_num_threads()`; more than there are cores: as many as there are.
+        Most threads of a run; 0: `get_num_threads()`; more than there are cores: as many as there are; "auto": as
+        many as are fastest for the network.
 
     Notes
     -----
@@ -117,7 +118,8 @@ class InferenceSession:
         graph, self._metadata = read_with_metadata(path_or_bytes)
         graph = _with_sizes(graph, getattr(self._options, "free_dimensions", {}))
         wanted = getattr(self._options, "intra_op_num_threads", 0)
-        self._model = ready(graph, threads=min(wanted, maximum_threads()) if wanted > 0 else None)
+        known = wanted if wanted == AUTO else min(wanted, maximum_threads()) if wanted > 0 else None
+        self._model = ready(graph, threads=known)
         self._dtypes = {port.name: port.dtype for port in self._model.inputs}
         self._names = [port.name for port in self._model.outputs]
 

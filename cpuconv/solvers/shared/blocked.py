@@ -89,8 +89,8 @@ def convolve_step(
     panels = divide(sizes.vectors, params.v)
     height, width = (1, problem.oh * problem.ow) if flat else (problem.oh, problem.ow)
     row_tiles, column_tiles = divide(height, params.rows), divide(width, params.cols)
-    tiles = column_tiles if flat else row_tiles
-    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa, (height, width), flat, band != NO_BAND, planar))
+    before, grid = _grid(problem, params, isa, (height, width), flat, band != NO_BAND, planar)
+    blocks, chunks = shortest(problem.threads, before, grid)
     row_blocks, column_blocks = (1, blocks) if flat else (blocks, 1)
 
     if band == NO_BAND:

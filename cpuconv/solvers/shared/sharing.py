@@ -54,7 +54,7 @@ class Grid:
     least: int = 1
 
     def work(self, threads: int, blocks: int, chunks: int) -> float:
-        """Cycles of the slowest worker, where each plane has so many blocks, and its panels are taken in so many chunks.
+        """Cycles of the slowest worker, of so many blocks of each plane and chunks of its panels.
 
         A worker does units (block, chunk) that follow one another, the chunk fastest.
         """
@@ -90,7 +90,9 @@ def shortest(threads: int, blocks: int, grid: Grid) -> tuple[int, int]:
     if threads == 1:
         return blocks, 1
     most = max(blocks, grid.tiles // grid.least)
-    return min(_cuts(threads, blocks, most, grid), key=lambda cut: grid.work(threads, *cut) + grid.reading(threads, *cut))
+    return min(
+        _cuts(threads, blocks, most, grid), key=lambda cut: grid.work(threads, *cut) + grid.reading(threads, *cut)
+    )
 
 
 def _cuts(threads: int, blocks: int, most: int, grid: Grid) -> list[tuple[int, int]]:
