@@ -1,8 +1,8 @@
 """Images a second with several callers: `python -m bench.throughput --help`.
 
 The same cores, used in two ways: one caller whose model runs on all of them, and a Python thread for each core, which
-runs a model of one thread. Both are asked in turn. Callers share one model: its packed weights are there once, and
-each run has memory of its own. A run holds the interpreter's lock while it checks its arrays, and lets go of it in kernels.
+runs a model of one thread. Both are asked in turn. Callers share one model: its packed weights are there once, and each
+run has memory of its own. A run holds the interpreter's lock while it checks its arrays, and lets go of it in kernels.
 """
 
 from __future__ import annotations
