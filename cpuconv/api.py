@@ -211,7 +211,7 @@ def conv2d(
 def compile(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto | Graph,
     *,
-    threads: int | None = None,
+    threads: int | str | None = None,
     strategy: str = "cached",
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     accuracy: str = "standard",
@@ -224,8 +224,10 @@ def compile(
     ----------
     source : path, bytes, onnx.ModelProto or Graph
         An ONNX model, opset 7 or newer; or what has been read from one.
-    threads : int or None
-        Most threads of a run. None: `get_num_threads()`.
+    threads : int, "auto" or None
+        Most threads of a run. "auto": of 1, 2, 4, … and all cores as many as are fastest for this network and these
+        sizes, by the model of its operators; with strategy "profile" as timed on random data. None:
+        `get_num_threads()`.
     strategy : "heuristic", "cached" or "profile"
         How convolutions are chosen, as for `plan`.
     input_shapes : mapping of str to sequence of int, or None
@@ -258,12 +260,16 @@ def compile(
     unknown = [name for name in skip_passes if name not in passes.NAMES]
     if unknown:
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
-    target = Target(current(), check_threads(threads), strategy, Limits(accuracy), tuner_for(strategy))
+    wanted = wanted_threads(threads)
+    auto = isinstance(wanted, str)
+    most = maximum_threads() if isinstance(wanted, str) else wanted
+    target = Target(current(), most, strategy, Limits(accuracy), tuner_for(strategy))
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
     graph = source if isinstance(source, Graph) else read(source)
-    return Model(graph, target, shapes, Rewriting(strict, tuple(skip_passes)), source=_again(source, graph))
+    options = Rewriting(strict, tuple(skip_passes))
+    return Model(graph, target, shapes, options, source=_again(source, graph), auto=auto)
 
 
 def load(

@@ -28,7 +28,7 @@ from cpuconv.recipe import Candidate, current_sources, workspace_bytes
 from cpuconv.solvers import TABLE
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
-WORKERS = (1, 2, 3, 7)  # of which a small machine runs some in turn
+WORKERS = (1, 2, 3, 7, 16)  # of which a small machine runs some in turn
 DEEP = ConvProblem(1, 640, 5, 6, 48, 3, 3, pads=(1, 1, 1, 1))  # weight panels that pass in parts
 
 

@@ -6,31 +6,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.solvers.shared.sharing import first_even, shortest
+from cpuconv.solvers.shared.sharing import Grid, first_even, shortest
 
 counts = st.integers(1, 40)
+cycles = st.floats(0, 100)
 
 
-def slowest(threads: int, planes: int, blocks: int, chunks: int, tiles: int, panels: int) -> int:
-    """Tiles times panels of the worker that has the most units, each as large as the largest."""
-    units = -(-planes * blocks * chunks // threads)
-    return units * -(-tiles // blocks) * -(-panels // chunks)
+@given(
+    grid=st.builds(
+        Grid, counts, counts, counts, unit=st.floats(0.1, 100), prepare=cycles, weights=cycles, moved=cycles,
+        least=st.integers(1, 9),
+    ),
+    threads=st.sampled_from((1, 2, 3, 4, 7, 8, 16, 64)),
+    data=st.data(),
+)  # fmt: skip
+def test_no_cut_is_worse_than_none(grid, threads, data):
+    uncut = data.draw(st.integers(1, max(1, grid.tiles // grid.least)))
+    blocks, chunks = shortest(threads, uncut, grid)
+    assert uncut <= blocks <= max(uncut, grid.tiles // grid.least) and 1 <= chunks <= min(grid.panels, threads)
+    took, before = (grid.work(threads, *cut) + grid.reading(threads, *cut) for cut in ((blocks, chunks), (uncut, 1)))
+    assert took <= before
+    assert grid.uneven(threads, uncut) >= 1
+    if threads == 1:
+        assert (blocks, chunks) == (uncut, 1)
 
 
-@given(threads=st.integers(1, 8), planes=counts, tiles=counts, panels=counts, data=st.data())
-def test_the_slowest_worker_has_no_more_than_uncut(threads, planes, tiles, panels, data):
-    given_blocks = data.draw(st.integers(1, tiles))
-    blocks, chunks = shortest(threads, planes, given_blocks, tiles, panels)
-    assert given_blocks <= blocks <= tiles and 1 <= chunks <= min(panels, threads)
-    uncut = slowest(threads, planes, given_blocks, 1, tiles, panels)
-    found = slowest(threads, planes, blocks, chunks, tiles, panels)
-    assert found < uncut or (found == uncut and (blocks, chunks) == (given_blocks, 1))
+def test_a_cut_in_two_dimensions_where_neither_has_enough():
+    """Four tiles and four panels for 16 workers; eight, where the tiles of a block are prepared by every worker."""
+    assert shortest(16, 1, Grid(planes=1, tiles=4, panels=4)) == (4, 4)
+    assert shortest(8, 1, Grid(planes=1, tiles=8, panels=8, prepare=1.0)) == (8, 1)
+    assert shortest(8, 1, Grid(planes=1, tiles=8, panels=8, prepare=1.0, least=4)) == (2, 4)
 
 
-def test_finer_blocks_come_before_chunks_that_read_them_again():
-    assert shortest(threads=2, planes=1, blocks=1, tiles=8, panels=4) == (2, 1)
-    assert shortest(threads=2, planes=1, blocks=1, tiles=1, panels=4) == (1, 2)
-    assert shortest(threads=2, planes=2, blocks=1, tiles=8, panels=4) == (1, 1)
+def test_what_is_read_decides_between_even_cuts():
+    assert shortest(2, 1, Grid(planes=1, tiles=8, panels=4)) == (2, 1)  # the fewest chunks
+    assert shortest(2, 1, Grid(planes=1, tiles=1, panels=4)) == (1, 2)
+    assert shortest(2, 1, Grid(planes=2, tiles=8, panels=4)) == (1, 1)
+    assert shortest(2, 1, Grid(planes=1, tiles=8, panels=4, weights=2.0, moved=1.0)) == (1, 2)
+    assert shortest(2, 1, Grid(planes=1, tiles=8, panels=4, weights=1.0, moved=2.0)) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 import cpuconv
-from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say
+from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say, threads
 from autotune.files import write_whole
 from autotune.text import count_of
 from cpuconv.choice.model import ACCURACIES, STRATEGIES
@@ -213,7 +213,10 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(command=run)
         made.add_argument("model", metavar="MODEL", help="an ONNX file, or what compile wrote")
         made.add_argument(
-            "--threads", metavar="N", type=positive(int), help="most threads of a run (default: the cores allowed)"
+            "--threads",
+            metavar="N",
+            type=threads,
+            help="most threads of a run, or auto: as many as are fastest (default: the cores allowed)",
         )
         made.add_argument(
             "--strategy",

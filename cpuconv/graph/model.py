@@ -17,6 +17,7 @@ from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.behind import Tail
 from cpuconv.graph.chosen import Chosen
+from cpuconv.graph.counts import fastest
 from cpuconv.graph.elements import check_unchanged, let_go, own
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.explain import Explanation
@@ -56,7 +57,7 @@ class Model:
     inputs, outputs : tuple of Port
         Names, shapes (symbols kept) and dtypes.
     threads : int
-        Most threads of a run.
+        Most threads of a run; where the model decides, of the sizes that ran last.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Model:
         source: Callable[[], Graph] | None = None,
         saved: Saved | None = None,
         within: Model | None = None,
+        auto: bool = False,
     ) -> None:
         """Make what can be made before sizes are known.
 
@@ -86,6 +88,8 @@ class Model:
             The saved model that it is of.
         within : Model or None
             The model that it is a part of; they share packed weights.
+        auto : bool
+            Whether each program takes as many threads as are fastest, at most the target's.
         """
         self._source, self._saved = source, saved
         self._known = bound_inputs(graph, shapes)
@@ -96,11 +100,11 @@ class Model:
         self._notes: list[Note] = []  # of rewrites for all sizes
         if not self._is_fixed:
             self._graph, self._notes = passes.apply_without_sizes(graph, self._options.skip_passes)
-        self.threads = target.threads
+        self.threads, self._auto = target.threads, auto
         self.inputs = tuple(_port(name, value) for name, value in self._known.items())
         self.outputs = tuple(_port(name, graph.value(name)) for name in graph.outputs)
         self._packed: Packed = Packed(None if saved is None else saved.packed) if within is None else within._packed
-        self._chosen: dict[int, Chosen] = {}  # layouts, by binary digits of the number of input elements
+        self._chosen: dict[tuple[int, int], Chosen] = {}  # by binary digits of the number of input elements, threads
         self._programs = Remembered(min(_MOST_BYTES, default_limit()))
         self._last: tuple[_Key, _Made] | None = None  # stays, however large
         self._making: threading.Lock = threading.Lock() if within is None else within._making
@@ -232,7 +236,8 @@ class Model:
             if self._saved is not None:
                 self._saved.check_graph()
             ends = self._name, self._known, {port.name: Value(port.shape, port.dtype) for port in self.outputs}
-            write(Path(path), ends, graph, self._settings, self._kept(), self._forms)
+            settings = replace(self._settings, threads=self.threads)  # those that are fastest, if they were to be found
+            write(Path(path), ends, graph, settings, self._kept(), self._forms)
 
     def sealed(self) -> Model:
         """The model, which lets go of what only `save` needs; that fails from now on."""
@@ -288,6 +293,7 @@ class Model:
                     made = self._make(key, steers)
                     self._keep(made)
         self._last = key, made
+        self.threads = made.executable.target.threads
         return made
 
     def _keep(self, made: _Made) -> None:
@@ -308,9 +314,14 @@ class Model:
         (graph, notes, late), chosen = self._prepared(key, steers, noted=self._is_fixed)
         let_go(raw)
         with nullcontext() if self._saved is None else self._saved.built():
-            laid = self._laid_out(graph, key, chosen)
-            del graph  # so that what was computed of weights goes as it is packed
-            executable = Executable(laid, self._target, self._packed)
+            if self._auto:
+                laid, executable = fastest(
+                    lambda target: self._laid_out(graph, key, chosen, target), self._target, self._packed
+                )
+            else:
+                laid = self._laid_out(graph, key, chosen, self._target)
+                del graph  # so that what was computed of weights goes as it is packed
+                executable = Executable(laid, self._target, self._packed)
         tail = None if late is None else Tail(stages(_owned(late)), order, self._behind)
         let_go(raw)
         made = _Made(key, steers, executable, tail, laid.chosen())
@@ -343,17 +354,18 @@ class Model:
     def _explained(self, made: _Made) -> Explanation:
         """What became of the network for these sizes: derived once more, as a new size does not wait for it."""
         ready, chosen = self._prepared(made.key, made.steers, noted=True)
-        laid = self._laid_out(ready.graph, made.key, chosen)
+        laid = self._laid_out(ready.graph, made.key, chosen, made.executable.target)
         return Explanation.of(self._name, laid, made.executable, [*self._notes, *ready.notes])
 
-    def _laid_out(self, graph: Graph, key: _Key, chosen: Chosen | None) -> Layout:
+    def _laid_out(self, graph: Graph, key: _Key, chosen: Chosen | None, target: Target) -> Layout:
         """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
         if chosen is not None:
-            return lay_out(graph, self._target, chosen)
-        plan, about = winner(graph, self._target), sum(map(math.prod, key.shapes)).bit_length()
+            return lay_out(graph, target, chosen)
+        plan = winner(graph, target)
         if plan is not None:
-            return lay_out(graph, self._target, plan=plan)
-        laid = lay_out(graph, self._target, self._chosen.get(about))
+            return lay_out(graph, target, plan=plan)
+        about = sum(map(math.prod, key.shapes)).bit_length(), target.threads
+        laid = lay_out(graph, target, self._chosen.get(about))
         if about not in self._chosen:
             self._chosen[about] = laid.chosen()
         return laid
@@ -367,12 +379,13 @@ class Model:
     def _kept(self) -> Iterator[Program]:
         """The programs to save: those of this model, and those of the file that it is of.
 
-        Those for elements that decide sizes are left out: they are many, and of one feed each.
+        Those for elements that decide sizes are left out: they are many, and of one feed each. So are those that may
+        have other numbers of threads than others.
         """
         programs: dict[Any, _Made] = dict(self._programs.items())
         if self._last is not None:
             programs[self._last[0]] = self._last[1]
-        if self._steering:
+        if self._steering or (self._auto and not self._is_fixed):
             return
         for key, made in programs.items():
             ready, _ = self._prepared(key, {}, noted=True)

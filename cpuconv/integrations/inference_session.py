@@ -22,7 +22,7 @@ from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.specialise import with_sizes
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
-from cpuconv.runtime.threads import maximum_threads
+from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
 
@@ -33,7 +33,8 @@ class SessionOptions:
     Attributes
     ----------
     intra_op_num_threads : int
-        Most threads of a run; 0: `get_num_threads()`; more than there are cores: as many as there are.
+        Most threads of a run; 0: `get_num_threads()`; more than there are cores: as many as there are; "auto": as
+        many as are fastest for the network.
 
     Notes
     -----
@@ -119,7 +120,7 @@ class InferenceSession:
         self._options = SessionOptions() if sess_options is None else sess_options
         sizes = getattr(self._options, "free_dimensions", {})
         wanted = getattr(self._options, "intra_op_num_threads", 0)
-        threads = min(wanted, maximum_threads()) if wanted > 0 else None
+        threads = wanted if wanted == AUTO else min(wanted, maximum_threads()) if wanted > 0 else None
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
             self._model, self._metadata = _loaded(path_or_bytes, sizes, threads)
         else:

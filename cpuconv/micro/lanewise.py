@@ -1,6 +1,7 @@
 """Convolution by lane tiles: the driver of depthwise and grouped convolution.
 
-The work is cut into units (image, channel block, block of tile rows); a part is a contiguous range of units.
+The work is cut into units (image, channel block, block of tile rows), or (image, block of tile rows, channel block); a
+part is a contiguous range of units.
 Input in channel blocks is read in place: tiles of the first and last column leave out the taps over padding, and rows
 outside the input are read from a row of zeros. Input in any other layout is packed first, with its padding, into a band
 of the worker's workspace, one channel block and one row block at a time, which stays in L1 or L2.
@@ -75,7 +76,7 @@ def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
 
 @kernel(
     "inner left right has_left has_right tile_height tile_width x y w bias residual zeros weight_bytes kernel_rows "
-    "channels batch blocks row_blocks row_tiles column_tiles "
+    "channels batch blocks block_step row_blocks row_step row_tiles column_tiles "
     "height width low high in_height stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
     "band band_step band_width inside x_block x_cb x_c x_h x_w"
 )
@@ -87,10 +88,9 @@ def lanewise(tile, worker, before, part, parts, args):
     rows = args.tile_height
     units = args.batch * args.blocks * args.row_blocks
     for unit in range(units * part // parts, units * (part + 1) // parts):
-        row_block = unit % args.row_blocks
-        plane = unit // args.row_blocks
-        block = plane % args.blocks
-        image = plane // args.blocks
+        block = unit // args.block_step % args.blocks
+        row_block = unit // args.row_step % args.row_blocks
+        image = unit // (args.blocks * args.row_blocks)
         row_tiles = args.row_tiles * row_block // args.row_blocks
         next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
         y = args.y + image * args.y_image + block * args.y_vector

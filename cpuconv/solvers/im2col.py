@@ -22,8 +22,8 @@ from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Panels
-from cpuconv.solvers.shared.sharing import parts_each, shortest
-from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, streams, tiles
+from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
+from cpuconv.solvers.shared.tiling import Tile, cycles, pixel_cycles, plane_cycles, streams, tiles
 from cpuconv.solvers.shared.views import input_plane, plane, row_tile, view_args
 from layouts import Strides
 
@@ -103,8 +103,9 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     tile = Tile(params.v, 1, params.n)
     compute = problem.n * problem.groups * plane_cycles(isa, tile, vectors, 1, pixels, padded)
     tiles = divide(vectors, params.v) * divide(pixels, params.n)
-    beside = _beside(problem, machine, *_share(problem, params, isa), tiles)
-    return machine.direct_cost(problem, compute + beside)
+    blocks, grid = _grid(problem, params, isa)
+    beside = _beside(problem, machine, blocks, 1, tiles)
+    return machine.direct_cost(problem, (compute + beside) * grid.uneven(problem.threads, blocks))
 
 
 def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
@@ -112,9 +113,7 @@ def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, ti
     isa = machine.isa
     vectors, depth, _ = sizes(problem, isa)
     planes = problem.n * problem.groups
-    wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
-    pixel = _VECTOR_CYCLES * (1 + problem.stride[1]) / isa.lanes if wide else _FLOAT_CYCLES
-    packing = planes * chunks * depth * problem.oh * (_RUN_CYCLES + problem.ow * pixel)
+    packing = planes * chunks * depth * problem.oh * _packing(problem, isa)
     if problem.in_layout == "NCHW" and is_plain(problem):
         packing = planes * tiles * depth * _PAGE_CYCLES  # the input is the matrix, each of its rows a page of its own
     way_out = planes * vectors * problem.oh * problem.ow * (0 if problem.out_layout == f"NCHW{isa.lanes}c" else 4)
@@ -140,7 +139,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     vectors, depth, padded = sizes(problem, isa)
     step = unroll(depth)
     pixels = problem.oh * problem.ow
-    blocks, chunks = _share(problem, params, isa)
+    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
     panels = divide(vectors, params.v)
     block_pixels = min(pixels, divide(divide(pixels, params.n), blocks) * params.n)
 
@@ -223,9 +222,25 @@ def _rows(problem: ConvProblem, isa: Isa, view: Strides) -> RowTile:
     return tile if own_blocks else RowTile(isa.lanes, ANY)
 
 
-def _share(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, int]:
-    """Blocks of pixels and chunks of panels that leave the slowest worker the least; ties go to less packing."""
-    vectors, _, _ = sizes(problem, isa)
-    total, panels = divide(problem.oh * problem.ow, params.n), divide(vectors, params.v)
-    planes, blocks = problem.n * problem.groups, divide(total, params.block)
-    return shortest(problem.threads, planes, blocks, total, panels)
+def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
+    """Blocks of pixels, and the work to be cut."""
+    vectors, depth, padded = sizes(problem, isa)
+    total, planes = divide(problem.oh * problem.ow, params.n), problem.n * problem.groups
+    in_place = problem.in_layout == "NCHW" and is_plain(problem)
+    grid = Grid(
+        planes=max(1, planes),
+        tiles=total,
+        panels=divide(vectors, params.v),
+        unit=cycles(isa, params.v, params.n, padded),
+        prepare=0.0 if in_place else _packing(problem, isa) * depth * problem.oh / total,
+        weights=problem.weight_bytes / isa.l3_rate,
+        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+    )
+    return divide(total, params.block), grid
+
+
+def _packing(problem: ConvProblem, isa: Isa) -> float:
+    """Cycles to pack a row of pixels of one channel and tap."""
+    wide = problem.in_layout != "NCHW" or problem.stride[1] <= 2
+    pixel = _VECTOR_CYCLES * (1 + problem.stride[1]) / isa.lanes if wide else _FLOAT_CYCLES
+    return _RUN_CYCLES + problem.ow * pixel

@@ -23,7 +23,7 @@ from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
 from cpuconv.solvers.shared.machine import Machine, machine
 from cpuconv.solvers.shared.packing import Packing, Scalars
-from cpuconv.solvers.shared.sharing import first_even, parts_each
+from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
 from cpuconv.solvers.shared.views import input_plane, row_tile
 
 NAME = "planar"
@@ -32,7 +32,6 @@ ROUNDING = ()
 
 _SHAPES = 3  # tiles worth trying
 _UNROLL = 8  # scalars of a segment
-_MANY_UNITS = 16  # panels for each worker: sharing one more is not worth packing all for each chunk of weights
 _MOST_STRIDE = 8  # of rows that are packed by vectors
 _LOOSE = 4  # pixels after the last vector take none of their own if they fill no more than a vector over this
 _L1_SHARE = 0.6  # for the part of a panel under all weight tiles
@@ -164,6 +163,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     cycles += waiting + _traffic(problem, machine)
     if machine.rate(problem.weight_bytes) <= isa.dram_rate:  # from caches, weights come beside the FMAs
         cycles += problem.weight_bytes * max(0, panels * problem.n - 1) / isa.dram_rate
+    cycles *= _grid(problem, params, isa).uneven(problem.threads, 1)
     return machine.direct_cost(problem, cycles)
 
 
@@ -226,8 +226,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     columns_step = 0 if pack == IN_PLACE else depth * pitch + vector
     parked_step = tiles * (params.n * params.v + loose) * vector if parts > 1 else 0
     units = problem.n * problem.groups * panels
-    options = [(1, count + 1) for count in range(min(tiles, problem.threads))]
-    _, chunks = first_even(problem.threads, units, options, many=_MANY_UNITS)
+    _, chunks = shortest(problem.threads, 1, _grid(problem, params, isa))
     args: Args = {
         **kernels("gemm", gemm, panels > 1),
         **kernels("gemm_last", last, True),
@@ -256,6 +255,21 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     tile = PlanarTile(lanes, pack, problem.stride[1] if pack == ROWS else 1)
     each = parts_each(problem, units * chunks)
     return [Step(planar, tile, args, each, clears_tail=True)]  # planes have no tails
+
+
+def _grid(problem: ConvProblem, params: Params, isa: Isa) -> Grid:
+    """The work to be cut: panels of pixels, each as a plane of one tile, and tiles of weights."""
+    depth, pixels = reduction(problem), problem.oh * problem.ow
+    panels, _, _ = split(isa, params.v, params.n, pixels)
+    return Grid(
+        planes=max(1, problem.n * problem.groups * panels),
+        tiles=1,
+        panels=divide(problem.kg, params.n),
+        unit=tiling.cycles(isa, params.v, params.n, depth),
+        prepare=_VECTOR_CYCLES * params.v * depth,
+        weights=problem.weight_bytes / isa.l3_rate,
+        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+    )
 
 
 def _most_parts(depth: int) -> int:

@@ -16,6 +16,7 @@ from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
 from cpuconv.choice.model import Limits
 from cpuconv.graph import raced
+from cpuconv.graph.counts import random_array
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.layout import plans
@@ -26,7 +27,7 @@ from cpuconv.graph.prepared import Rewriting, prepared
 from cpuconv.isa import current
 from cpuconv.problem.reference import relative_error
 from cpuconv.solvers.shared.base import aligned
-from cpuconv.tuning.networks import random_array, sized
+from cpuconv.tuning.networks import sized
 from cpuconv.tuning.speed_probe import speed_probe
 
 _ERROR = 1e-3  # most difference between the outputs of two plans, whose algorithms may differ in every layer

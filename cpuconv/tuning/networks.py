@@ -6,10 +6,9 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from cpuconv.choice.model import Limits
 from cpuconv.graph.asked import with_batch
+from cpuconv.graph.counts import random_array
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
@@ -51,10 +50,3 @@ def _median_seconds(model: Model) -> float:
         model.run(feed, out)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
-
-
-def random_array(value: Value, seed: int = 0) -> np.ndarray:
-    """Elements for a tensor of known shape: normal floats, or small integers."""
-    rng = np.random.default_rng(seed)
-    shape, dtype = tuple(int(size or 0) for size in value.shape or ()), np.dtype(value.dtype)
-    return (rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)).astype(dtype)

@@ -16,8 +16,8 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.sharing import parts_each, shortest
-from cpuconv.solvers.shared.tiling import Tile, pixel_cycles, plane_cycles, segment, streams
+from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
+from cpuconv.solvers.shared.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams
 from cpuconv.solvers.shared.views import is_blocked, row_tile, view_args
 from layouts import Strides
 
@@ -89,9 +89,8 @@ def convolve_step(
     panels = divide(sizes.vectors, params.v)
     height, width = (1, problem.oh * problem.ow) if flat else (problem.oh, problem.ow)
     row_tiles, column_tiles = divide(height, params.rows), divide(width, params.cols)
-    tiles = column_tiles if flat else row_tiles
-    all_panels = panels * problem.groups
-    blocks, chunks = shortest(problem.threads, problem.n, max(1, tiles // (params.block or tiles)), tiles, all_panels)
+    before, grid = _grid(problem, params, isa, (height, width), flat, band != NO_BAND, planar)
+    blocks, chunks = shortest(problem.threads, before, grid)
     row_blocks, column_blocks = (1, blocks) if flat else (blocks, 1)
 
     if band == NO_BAND:
@@ -177,6 +176,26 @@ def convolve_step(
     return Step(convolve, ConvolveTile(lanes, pack, band), args, parts_each(problem, units), clears_tail=True)
 
 
+def _grid(
+    problem: ConvProblem, params: Params, isa: Isa, plane: tuple[int, int], flat: bool, band: bool, planar: bool
+) -> tuple[int, Grid]:
+    """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
+    sizes = geometry(problem, isa)
+    rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
+    tiles, beside = (columns, 1) if flat else (rows, columns)
+    floats = problem.h * problem.w * (problem.c if planar else divide(problem.c, isa.lanes) * isa.lanes)
+    grid = Grid(
+        planes=max(1, problem.n),
+        tiles=tiles,
+        panels=divide(sizes.vectors, params.v) * problem.groups,
+        unit=beside * cycles(isa, params.v, params.rows * params.cols, sizes.reduction),
+        prepare=2 * FLOAT * floats / tiles / isa.l2_rate if band else 0.0,
+        weights=problem.weight_bytes / isa.l3_rate,
+        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+    )
+    return max(1, tiles // (params.block or tiles)), grid
+
+
 def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
     pixel = FLOAT * isa.lanes
@@ -223,10 +242,9 @@ def cost(
     sizes = geometry(problem, isa)
     tile = Tile(params.v, params.rows, params.cols)
     compute = problem.n * problem.groups * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
-    tiles = divide(height, params.rows)
-    blocks = max(1, tiles // params.block) if params.block else 1
+    blocks, grid = _grid(problem, params, isa, (height, width), height == 1, band, planar)
     traffic = _traffic(problem, machine, blocks, band, planar)
-    return machine.direct_cost(problem, compute + traffic)
+    return machine.direct_cost(problem, (compute + traffic) * grid.uneven(problem.threads, blocks))
 
 
 def bound(problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> float:

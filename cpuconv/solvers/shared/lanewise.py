@@ -19,7 +19,7 @@ from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, aligned, divide
 from cpuconv.solvers.shared.blocked import layout
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.sharing import parts_each, shortest
+from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
 from cpuconv.solvers.shared.views import row_tile, view_args
 
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
@@ -263,18 +263,24 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: Operands) -> Step:
-    """The lanewise kernel's tile and arguments for this problem."""
+    """The lanewise kernel's tile and arguments for this problem.
+
+    Workers share planes of more pixels than there are channels by rows, others by channels: as the layers around it are
+    cut, which sum channels, so that a worker reads most of what it has written itself.
+    """
     lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
     pixel = FLOAT * lanes
     across = columns(problem, shape.cols, in_place)
     assert across is not None, shape
     row_tiles = divide(problem.oh, shape.rows)
-    planes = problem.n * divide(problem.k, lanes)
+    blocks = divide(problem.k, lanes)
+    planes = problem.n * blocks
+    by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
     row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
     band_step = 0
     if not in_place:
-        row_blocks, _ = shortest(problem.threads, planes, divide(row_tiles, shape.block), row_tiles)
+        row_blocks, _ = shortest(problem.threads, divide(row_tiles, shape.block), Grid(planes, row_tiles))
         band_rows = window(problem, divide(row_tiles, row_blocks) * shape.rows, 1)[0]
         band_step = band_rows * band_width * pixel + 64
 
@@ -311,8 +317,10 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "weight_bytes": shape.mix * problem.r * problem.s * pixel,
         "kernel_rows": problem.r,
         "channels": problem.c,
-        "blocks": divide(problem.k, lanes),
+        "blocks": blocks,
+        "block_step": 1 if by_rows else row_blocks,
         "row_blocks": row_blocks,
+        "row_step": blocks if by_rows else 1,
         "row_tiles": row_tiles,
         "column_tiles": across.count,
         "height": problem.oh,

@@ -16,7 +16,7 @@ from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
 from cpuconv.solvers.shared.machine import Machine
 from cpuconv.solvers.shared.packing import Filters, Packing, Transformed
-from cpuconv.solvers.shared.sharing import first_even, parts_each
+from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
 from cpuconv.solvers.shared.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 
 Size = tuple[int, int]  # rows and columns
@@ -132,13 +132,24 @@ def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: M
     return Transformed(filters, problem.cg, problem.r, problem.s, planes.singles, planes.pairs, transform)
 
 
-def _share(problem: ConvProblem, total: int, params: Any, panels: int) -> tuple[int, int]:
-    """Blocks of tiles and chunks of panels that share the work evenly; every block has at least a GEMM tile's tiles."""
-    threads, most = problem.threads, max(1, total // params.n)
-    blocks = min(most, divide(total, params.block))
-    finer = divide(blocks, threads) * threads
-    options = [(blocks, 1), *([(finer, 1)] if finer <= most else []), (blocks, min(panels, threads))]
-    return first_even(threads, problem.groups, options)
+def _grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa) -> tuple[int, Grid]:
+    """Blocks of tiles, and the work to be cut; every block has at least a GEMM tile's tiles."""
+    vectors, count = divide(problem.kg, isa.lanes), planes.count
+    products = planes.singles * cycles(isa, params.v, params.n, problem.cg)
+    if planes.pairs:
+        products += planes.pairs * complex_cycles(isa, params.v, params.n, problem.cg)
+    weights = count * problem.cg * vectors * isa.lanes * FLOAT
+    grid = Grid(
+        planes=problem.groups,
+        tiles=total,
+        panels=divide(vectors, params.v),
+        unit=products / params.n + params.v * (_moves(isa, count) + count * _MISS),
+        prepare=divide(problem.cg, isa.lanes) * _moves(isa, count),
+        weights=problem.groups * weights / isa.l3_rate,
+        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+        least=params.n,
+    )
+    return min(max(1, total // params.n), divide(total, params.block)), grid
 
 
 def _gemm(isa: Isa, params: Any, channels: int, block: int, complex_: bool) -> GemmTile:
@@ -183,7 +194,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     total = max(1, problem.n) * len(tiles)
     channel_blocks, vectors = divide(problem.cg, lanes), divide(problem.kg, lanes)
     panels = divide(vectors, params.v)
-    blocks, chunks = _share(problem, total, params, panels)
+    blocks, chunks = shortest(problem.threads, *_grid(problem, total, params, planes, isa))
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
     m_plane = min(vectors, params.chunk * params.v) * most * pixel + pixel
@@ -238,10 +249,14 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
 
 def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
     """Cycles of a tile's transforms, forward and back: `operations`, and the loads and stores of `count` planes."""
-    moves = count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS)
-    forward = operations[0] / isa.fma_rate + moves + _CALL
-    backward = operations[1] / isa.fma_rate + moves + count * _MISS + _CALL
+    forward = operations[0] / isa.fma_rate + _moves(isa, count)
+    backward = operations[1] / isa.fma_rate + _moves(isa, count) + count * _MISS
     return divide(problem.cg, isa.lanes) * forward + divide(problem.kg, isa.lanes) * backward
+
+
+def _moves(isa: Isa, count: Any) -> Any:
+    """Cycles of a vector's transform to or from `count` planes without its operations."""
+    return count * (2 / isa.load_rate + 2 * isa.store_cost + _MISS) + _CALL
 
 
 class Forms(NamedTuple):
@@ -310,4 +325,5 @@ def cost(
     products = max(multiply, weights) + _APART * min(multiply, weights)
     activations = machine.moving(problem.in_bytes + problem.out_bytes)
     estimate = problem.groups * (products + transform + traffic) + activations
-    return machine.cost(floor, estimate, problem.threads)
+    blocks, grid = _grid(problem, total, params, planes, isa)
+    return machine.cost(floor, estimate * grid.uneven(problem.threads, blocks), problem.threads)

@@ -1,0 +1,262 @@
+"""Who does what of a kernel call: its units, what each weighs, and how long any number of workers takes.
+
+A unit is a place (pixels or tiles, of an image and group) and a chunk of what is computed there (panels of weights);
+the chunk runs fastest. A worker prepares a place, by packing or transforming its input, before its first chunk there.
+How drivers number their units is written down in `LOADS`, once for each driver, with the names of their arguments.
+Workers are simulated as `cpuconv.runtime.share` has them: each begins with a run of parts of its own and then takes
+parts from others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.isa import current
+from cpuconv.solvers.shared.base import FLOAT, MicroRef, Step, divide
+
+_TRANSFORM = 4.0  # cycles of a vector of a transform's component: a load, a store, arithmetic between them
+
+
+@dataclass(frozen=True)
+class Load:
+    """The units of a kernel call, in cycles of one core and in bytes.
+
+    Attributes
+    ----------
+    places, chunks : numpy.ndarray
+        Amounts; a unit takes their product times `cycles`.
+    cycles : float
+    preparing : numpy.ndarray
+        Cycles of each place, for each worker that comes there.
+    read, weights : float
+        Bytes of all places, and of all chunks; a worker reads those that it comes to.
+    """
+
+    places: np.ndarray
+    chunks: np.ndarray
+    cycles: float = 1.0
+    preparing: np.ndarray | None = None
+    read: float = 0.0
+    weights: float = 0.0
+
+    @property
+    def units(self) -> int:
+        """Their number."""
+        return self.places.size * self.chunks.size
+
+    @property
+    def total(self) -> float:
+        """Cycles of one worker that does all of it."""
+        prepared = 0.0 if self.preparing is None else float(self.preparing.sum())
+        return float(self.places.sum() * self.chunks.sum()) * self.cycles + prepared
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What becomes of a load.
+
+    Attributes
+    ----------
+    slowest : float
+        Cycles of the worker that ends last.
+    total : float
+        Cycles of all workers.
+    bytes : float
+        That they read: inputs of their places and weights of their chunks, once for each worker.
+    """
+
+    slowest: float
+    total: float
+    bytes: float
+
+    @property
+    def share(self) -> float:
+        """Of the worker that ends last."""
+        return self.slowest / self.total if self.total else 1.0
+
+
+def cut(count: int, parts: int) -> np.ndarray:
+    """Sizes of `parts` parts of a count, as all drivers cut."""
+    ends = count * np.arange(parts + 1) // max(1, parts)
+    return np.diff(ends)
+
+
+def shared(load: Load, workers: int, each: int) -> Shared:
+    """A load on so many workers, each with `each` parts to begin with; 0: one worker does all of it."""
+    if not each or workers == 1:
+        return Shared(load.total, load.total, load.read + load.weights)
+    parts = each * workers
+    edges = (load.units * np.arange(parts + 1) // parts).tolist()
+    places, chunks = load.places.tolist(), load.chunks.tolist()
+    preparing = [0.0] * len(places) if load.preparing is None else load.preparing.tolist()
+    runs = [[parts * worker // workers, parts * (worker + 1) // workers] for worker in range(workers)]
+    last = [-1] * workers
+    came: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in range(workers)]
+    clock = [(0.0, worker) for worker in range(workers)]
+    slowest = total = 0.0
+    while clock:
+        start, worker = heapq.heappop(clock)
+        part = _take(runs, worker)
+        if part is None:
+            slowest = max(slowest, start)
+            continue
+        taken = 0.0
+        for unit in range(edges[part], edges[part + 1]):
+            place, chunk = divmod(unit, len(chunks))
+            taken += places[place] * chunks[chunk] * load.cycles
+            if last[worker] != place:
+                taken += preparing[place]
+                last[worker] = place
+            came[worker][0].add(place)
+            came[worker][1].add(chunk)
+        total += taken
+        heapq.heappush(clock, (start + taken, worker))
+    read = load.read / max(1, len(places)) * sum(len(each) for each, _ in came)
+    weights = load.weights / max(1, len(chunks)) * sum(len(each) for _, each in came)
+    return Shared(slowest, total, read + weights)
+
+
+def _take(runs: list[list[int]], worker: int) -> int | None:
+    """The front of the worker's own run, or the back of the next one that has any left."""
+    for turn in range(len(runs)):
+        run = runs[(worker + turn) % len(runs)]
+        if run[0] < run[1]:
+            run[turn > 0] += 1 if turn == 0 else -1
+            return run[0] - 1 if turn == 0 else run[1]
+    return None
+
+
+# --- the drivers' units ---------------------------------------------------------------------------------------------
+
+
+def load(step: Step) -> Load:
+    """The units of a step."""
+    kind = step.kernel.name.rpartition(".")[2]
+    return LOADS.get(kind, _alike)(step)
+
+
+def _moving(size: Any) -> Any:
+    """Cycles to read and write so many bytes in L2."""
+    return 2 * size / current().l2_rate
+
+
+def _gemm(step: Step, *names: str) -> Any:
+    """The tile of the first of these micro-kernels that the step has."""
+    reference = next(step.args[name] for name in names if isinstance(step.args[name], MicroRef))
+    assert isinstance(reference, MicroRef)
+    return reference.tile
+
+
+def _numbers(step: Step, names: str) -> list[int]:
+    return [int(step.args[name]) for name in names.split()]  # type: ignore[arg-type]
+
+
+def _convolve(step: Step) -> Load:
+    names = "batch row_blocks column_blocks row_tiles column_tiles chunks panels groups panel_bytes tile_height"
+    batch, row_blocks, column_blocks, rows, columns, chunks, panels, groups, panel, height = _numbers(step, names)
+    band, in_height, out_height, stride, reach = _numbers(step, "band_step in_height height stride_h reach")
+    edge, inner, inner_end = _numbers(step, "pad_top inner_tiles inner_tiles_end")
+    tile = _gemm(step, "gemm")
+    reduction = panel / (tile.v * tile.lanes * FLOAT)
+    high = cut(rows, row_blocks)
+    places = np.tile(np.outer(high, cut(columns, column_blocks)).ravel(), batch)
+    first = np.minimum(np.cumsum(high) - high, rows) * height * stride - edge
+    last = np.minimum(np.cumsum(high) * height, out_height) * stride + reach - stride - edge
+    outer = 1 - (inner_end - inner) / max(1, columns) * ((first >= 0) & (last <= in_height))
+    packing = _moving(band * high / max(1, high.max()) * outer)  # for the columns that are not read in place
+    preparing = np.tile(np.repeat(packing, column_blocks), batch) if band else None
+    cycles = tile.v * tile.rows * tile.cols * reduction / current().fma_rate
+    read = batch * groups * rows * height * stride * columns * tile.cols * FLOAT * reduction / max(1, reach * reach)
+    return Load(places, cut(panels * groups, chunks), cycles, preparing, read, panels * groups * panel)
+
+
+def _tiled(step: Step) -> Load:
+    names = "groups blocks chunks total panels planes singles panel_bytes tile_vectors tile_columns channel_blocks"
+    groups, blocks, chunks, total, panels, planes, singles, panel, v, n, channels = _numbers(step, names)
+    tile = _gemm(step, "gemm", "pair_gemm")
+    counts = np.tile(cut(total, blocks), groups)
+    products = singles + 2 * (planes - singles)  # real ones: a pair takes four
+    reduction = panel / (v * tile.lanes * FLOAT)
+    cycles = products * v * reduction / current().fma_rate + planes * v * _TRANSFORM
+    preparing = counts * channels * planes * _TRANSFORM
+    wide = divide(counts.max(), n) * n if counts.size else 0
+    places = np.minimum(-(-counts // n) * n, wide)
+    vector = tile.lanes * FLOAT
+    return Load(
+        places, cut(panels, chunks), cycles, preparing, groups * total * channels * planes * vector / 2,
+        groups * planes * panels * panel,
+    )  # fmt: skip
+
+
+def _im2col(step: Step) -> Load:
+    names = "batch groups blocks tiles chunks panels depth_padded tile_vectors tile_columns panel_bytes columns_step"
+    batch, groups, blocks, tiles, chunks, panels, depth, v, n, panel, packed = _numbers(step, names)
+    amounts = np.tile(cut(tiles, blocks), batch * groups)
+    size = depth * n * FLOAT
+    preparing = _moving(amounts * size) if packed else None
+    cycles = v * n * depth / current().fma_rate
+    read = batch * groups * tiles * size / 2
+    return Load(amounts, cut(panels, chunks), cycles, preparing, read, groups * panels * panel)
+
+
+def _planar(step: Step) -> Load:
+    names = "batch groups panels panel_pixels pixels chunks tiles tile_bytes columns_step"
+    batch, groups, panels, wide, pixels, chunks, tiles, weights, packed = _numbers(step, names)
+    tile = _gemm(step, "gemm_last")
+    depth = weights / (tile.cols * FLOAT)
+    widths = np.full(panels, wide)
+    widths[-1] = pixels - wide * (panels - 1)
+    amounts = np.tile(-(-widths // tile.lanes), batch * groups)
+    size = depth * tile.lanes * FLOAT
+    preparing = _moving(amounts * size) if packed else None
+    cycles = tile.cols * depth / current().fma_rate
+    return Load(amounts, cut(tiles, chunks), cycles, preparing, amounts.sum() * size, groups * tiles * weights)
+
+
+def _lanewise(step: Step) -> Load:
+    batch, blocks, row_blocks, rows, columns, band = _numbers(
+        step, "batch blocks row_blocks row_tiles column_tiles band_step"
+    )
+    high = cut(rows, row_blocks)
+    tile = _gemm(step, "inner")
+    cycles = tile.rows * tile.cols * tile.r * tile.s * tile.mix / current().fma_rate
+    preparing = np.tile(_moving(band * high / max(1, high.max())), batch * blocks) if band else None
+    pixels = columns * tile.rows * tile.cols * tile.lanes * FLOAT
+    read = batch * blocks * rows * pixels * tile.stride[0] * tile.stride[1]
+    return Load(np.tile(high * columns, batch * blocks), np.ones(1), cycles, preparing, read)
+
+
+def _matmul(step: Step) -> Load:
+    items, panels, chunks, tiles, depth = _numbers(step, "items panels chunks tiles depth")
+    packed, columns, size = _numbers(step, "panel_step panel_columns a_tile")
+    amounts = np.ones(items * panels)
+    preparing = _moving(amounts * depth * columns * FLOAT) if packed else None
+    cycles = size / FLOAT * columns / current().lanes / current().fma_rate
+    return Load(amounts, cut(tiles, chunks), cycles, preparing, items * depth * columns * panels * FLOAT, tiles * size)
+
+
+def _alike(step: Step) -> Load:
+    """Units that weigh the same."""
+    names = _UNITS.get(step.kernel.name.rpartition(".")[2], ("units",))
+    if not all(name in step.args for name in names):
+        return Load(np.ones(1 << 10), np.ones(1))
+    return Load(np.ones(int(np.prod(_numbers(step, " ".join(names))))), np.ones(1))
+
+
+_UNITS: dict[str, Sequence[str]] = {
+    "neighbours": ("images", "chunks", "planes"),
+    "lines": ("images", "rows", "blocks"),
+}
+LOADS: dict[str, Callable[[Step], Load]] = {
+    "convolve": _convolve,
+    "tiled": _tiled,
+    "im2col": _im2col,
+    "planar": _planar,
+    "lanewise": _lanewise,
+    "matmul": _matmul,
+}

@@ -1,0 +1,342 @@
+"""What more cores than this machine has would bring, computed: `python -m bench.scaling --help`.
+
+For every number of workers, a convolution or network is planned as it would be there and its kernel calls are cut as
+their drivers cut them. `bench.loads` gives the share of the worker that ends last. Its work at the model's speed of one
+core gives the time, or the roofs of so many cores where they take longer, and a barrier for each call that workers
+share. Nothing is run and nothing compiled.
+
+Roofs are those that `autotune doctor --measure` found for one thread, else the model's. Private caches and L3 serve
+each core alike; memory serves all cores as fast as `--memory-cores` of them. A barrier costs `--barrier` for each
+worker beside the caller, who asks them one after another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/scaling.py` works too
+
+import numpy as np
+from tabulate import tabulate
+
+from autotune.files import write_whole
+from autotune.machine.device import fingerprint
+from autotune.machine.roofline import SHARED, Level, Roofs, Work, bounds
+from bench import shapes
+from bench.loads import Shared, load, shared
+from bench.settings import machine_name, words
+from cpuconv import work as algorithms
+from cpuconv.choice.model import Choice, Limits, modelled_cost
+from cpuconv.choice.select import choose, favourite_layouts
+from cpuconv.choice.tuned import roofs as measured_roofs
+from cpuconv.graph.executable import Executable
+from cpuconv.graph.layout import lay_out
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.packed import Packed
+from cpuconv.graph.prepared import Rewriting, prepared
+from cpuconv.graph.specialise import bound_inputs
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import assemble
+from cpuconv.solvers.shared.base import Step
+from cpuconv.solvers.shared.machine import machine
+
+WORKERS = (4, 8, 16, 32, 64)
+BARRIER = 0.6e-6  # seconds of an empty call on two threads, as in docs/performance.md
+MEMORY_CORES = 4
+LEAST = {8: 0.75, 16: 0.55}  # of the work that cores could do meanwhile, for each convolution
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What a machine of any number of cores would have: the roofs of one core, and what does not grow with cores."""
+
+    one: Roofs
+    memory_cores: int
+    barrier: float
+
+    def roofs(self, workers: int) -> Roofs:
+        """Of all of them together."""
+        levels = tuple(
+            Level(
+                level.name,
+                level.size * (1 if level.name in SHARED else workers),
+                level.gbs * self._cores(level, workers),
+            )
+            for level in self.one.levels
+        )
+        return Roofs(self.one.fma_gflops * workers, self.one.store_gbs * workers, levels)
+
+    def _cores(self, level: Level, workers: int) -> int:
+        return workers if np.isfinite(level.size) else min(workers, self.memory_cores)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One operator on some number of workers.
+
+    Attributes
+    ----------
+    label, algorithm : str
+    workers : int
+    share : float
+        Of the worker that ends last, in the cycles of all.
+    balance : float
+        Cycles of one worker alone over those that all workers could do until the last ends: 1 where nothing waits and
+        nothing is done twice.
+    bytes : dict
+        From each level of memory, by name.
+    barriers : int
+    single, seconds : float
+        Seconds on one worker, and on all.
+    speed_up, efficiency : float
+    bound_by : str
+        "work", a roof, or "barriers".
+    """
+
+    label: str
+    algorithm: str
+    workers: int
+    share: float
+    balance: float
+    bytes: dict[str, float]
+    barriers: int
+    single: float
+    seconds: float
+    bound_by: str
+
+    @property
+    def speed_up(self) -> float:
+        """Over one worker."""
+        return self.single / self.seconds
+
+    @property
+    def efficiency(self) -> float:
+        """Of that, each worker's."""
+        return self.speed_up / self.workers
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"speed_up": self.speed_up, "efficiency": self.efficiency}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables; 1 if a convolution is less balanced than `--check` asks for."""
+    args = parser().parse_args(argv)
+    machines = Machines(one_core(), args.memory_cores, args.barrier * 1e-6)
+    lines = [each for line in shapes.load(args.shapes, args.lines) for each in line_on(line, args.workers, machines)]
+    found: dict[str, list[Predicted]] = {"lines": lines}
+    paths = {path.stem: path for path in sorted(args.folder.glob("*.onnx"))} if args.folder else {}
+    for name in words(args.networks, paths, "--networks") or tuple(paths):
+        found[name] = [each for count in args.workers for each in network_on(paths[name], count, machines)]
+    if args.json:
+        data = {"cpu": machine_name(), "barrier": machines.barrier, "memory_cores": machines.memory_cores}
+        plain = {name: [each.to_dict() for each in rows] for name, rows in found.items()}
+        write_whole({args.json: json.dumps(data | {"predicted": plain}, indent=1) + "\n"})
+    print(table(lines, args.workers), networks_table(found, args.workers), sep="\n\n")
+    short = [each for rows in found.values() for each in rows if each.algorithm and too_short(each)]
+    if args.check and short:
+        print("\nless balanced than asked for:", table(short, args.workers), sep="\n")
+    return int(bool(args.check and short))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.scaling", description=__doc__)
+    p.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="where bench.networks put files (none: lines only)"
+    )
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
+    p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
+    p.add_argument("--workers", type=lambda text: tuple(map(int, text.split(","))), default=WORKERS, help="as 4,8,16")
+    p.add_argument("--barrier", type=float, default=BARRIER * 1e6, metavar="US", help="for each worker (%(default)s)")
+    p.add_argument(
+        "--memory-cores", type=int, default=MEMORY_CORES, metavar="N", help="that memory keeps busy (%(default)s)"
+    )
+    p.add_argument("--check", action="store_true", help=f"fail where a convolution's balance is under {LEAST}")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write everything computed")
+    return p
+
+
+def too_short(each: Predicted) -> bool:
+    """Whether a convolution that is worth several workers is less balanced than asked for."""
+    return each.barriers > 0 and each.balance < LEAST.get(each.workers, 0.0)
+
+
+def one_core() -> Roofs:
+    """The roofs of one core: as measured, else of the model."""
+    known = measured_roofs(1)
+    if known is not None:
+        return known
+    here, caches = machine(), dict(fingerprint().caches)
+    rates = {"L1d": 2 * here.isa.l2_rate, "L2": here.isa.l2_rate, "L3": here.isa.l3_rate}
+    gbs = here.isa.frequency * 1e-9
+    figures = {f"{name[:2].lower()}_gbs": rate * gbs for name, rate in rates.items() if name in caches}
+    peak = 2 * here.isa.lanes * here.isa.fma_rate * gbs
+    figures |= {"float32_gflops": peak, "store_gbs": here.isa.lanes * 4 * gbs, "dram_gbs": here.isa.dram_rate * gbs}
+    return Roofs.of(figures, caches, 1)
+
+
+# --- one convolution ------------------------------------------------------------------------------------------------
+
+
+def line_on(line: shapes.Line, workers: Sequence[int], machines: Machines) -> Iterator[Predicted]:
+    """A line of the benchmark in the instruction set's blocks, on each number of workers."""
+    problem = line.problem
+    forms = favourite_layouts(problem.c)[0], favourite_layouts(problem.k)[0]
+    problem = replace(problem, in_layout=forms[0], out_layout=forms[1])
+    one = _choice(replace(problem, threads=1))
+    single = modelled_cost(replace(problem, threads=1), one.candidate).estimate
+    for count in workers:
+        yield convolution_on(line.label, replace(problem, threads=count), single, machines)
+
+
+def _choice(problem: ConvProblem) -> Choice:
+    return choose(problem, "cached", Limits())
+
+
+def convolution_on(label: str, problem: ConvProblem, single: float, machines: Machines) -> Predicted:
+    """A convolution on the problem's threads; it takes `single` seconds on one."""
+    candidate = _choice(problem).candidate
+    alone = replace(problem, threads=1)
+    steps = assemble(problem, candidate).steps
+    least = algorithms.work(problem, candidate)
+    seconds = modelled_cost(alone, candidate).estimate
+    return _predicted(label, str(candidate), problem.threads, assemble(alone, candidate).steps, steps, least,
+                      seconds, single, machines)  # fmt: skip
+
+
+def _predicted(
+    label: str, algorithm: str, workers: int, alone: Sequence[Step], steps: Sequence[Step], least: Work,
+    seconds: float, single: float, machines: Machines,
+) -> Predicted:  # fmt: skip
+    """An operator whose steps take `seconds` on one worker, where the best ones for one worker take `single`."""
+    totals = [load(step).total for step in alone]
+    loads = [shared(load(step), workers, step.parts) for step in steps]
+    barriers = sum(step.parts > 0 for step in steps) if workers > 1 else 0
+    slowest, total = (sum(getattr(each, name) for each in loads) for name in ("slowest", "total"))
+    cycles = sum(totals) or 1.0
+    read = _from_levels(loads, least, machines.roofs(workers))
+    times = {
+        "work": seconds * slowest / cycles,
+        "barriers": barriers * machines.barrier * (workers - 1),
+        **bounds(least, machines.roofs(workers)),
+    }
+    roof = max((name for name in times if name != "barriers"), key=lambda name: times[name])
+    return Predicted(
+        label=label,
+        algorithm=algorithm,
+        workers=workers,
+        share=slowest / total if total else 1.0,
+        balance=cycles / (workers * slowest) if slowest else 1.0,
+        bytes=read,
+        barriers=barriers,
+        single=single,
+        seconds=times[roof] + times["barriers"],
+        bound_by="barriers" if times["barriers"] > times[roof] else roof,
+    )
+
+
+def _from_levels(loads: Sequence[Shared], least: Work, roofs: Roofs) -> dict[str, float]:
+    """Bytes from each level: all that workers read, past the caches of all of them, and past the shared one."""
+    once = float(least.inputs + least.weights)
+    left = max(sum(each.bytes for each in loads), once)
+    found: dict[str, float] = {}
+    for level in roofs.levels:
+        found[level.name] = left
+        left = max(0.0, (min(left, once) if level.name in SHARED else left) - level.size)
+    return found
+
+
+# --- networks -------------------------------------------------------------------------------------------------------
+
+
+class _Unpacked(Packed):
+    """Constants that nobody reads: nothing is packed."""
+
+    def get(self, array: np.ndarray, form: Any, make: Any) -> np.ndarray:
+        return np.zeros(1, np.float32)
+
+
+class _Planned(Executable):
+    """A network whose kernel calls are known and not compiled."""
+
+    def _record(self) -> list[Any]:
+        return []
+
+
+def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predicted]:
+    """Every operator of a network on so many workers."""
+    graph = read(path)
+    sizes = {name: value.shape for name, value in bound_inputs(graph, {}).items()}
+    graph = prepared(graph, sizes, Rewriting())[0]
+    targets = [Target(current(), count) for count in (1, workers)]
+    alone, many = (_Planned(lay_out(graph, target), target, _Unpacked()) for target in targets)
+    known = {work.laid.node.outputs: work for work in alone.works}
+    for work in many.works:
+        node = work.laid.node
+        before = known.get(node.outputs, work)
+        offer, single = work.laid.offer, before.laid.offer
+        if offer is None or single is None:
+            continue
+        asked = getattr(offer.detail, "problem", None)
+        if isinstance(asked, ConvProblem):
+            one = getattr(single.detail, "problem", asked)
+            one = replace(one if isinstance(one, ConvProblem) else asked, threads=1)
+            best = modelled_cost(one, _choice(one).candidate).estimate
+            yield convolution_on(node.origin or node.outputs[0], asked, best, machines)
+            continue
+        least = Work(0, work.inputs, work.weights, work.outputs)
+        yield _predicted(node.origin or node.outputs[0], "", workers, before.steps, work.steps, least, single.seconds,
+                         single.seconds, machines)  # fmt: skip
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Predicted], workers: Sequence[int]) -> str:
+    """A row an operator: for each number of workers balance and predicted speed-up."""
+    labels = list(dict.fromkeys(each.label for each in rows))
+    found = {(each.label, each.workers): each for each in rows}
+    body = []
+    for label in labels:
+        cells = [found.get((label, count)) for count in workers]
+        last = next(each for each in reversed(cells) if each is not None)
+        body.append(
+            [label, *(f"{each.balance:.2f} {each.speed_up:.1f}" if each else "" for each in cells), last.bound_by]
+        )
+    heads = ["line", *(f"{count} workers" for count in workers), "bound by"]
+    return "balance and predicted speed-up\n" + tabulate(body, heads, disable_numparse=True)
+
+
+def networks_table(found: dict[str, list[Predicted]], workers: Sequence[int]) -> str:
+    """A row a network: predicted speed-up, and the shares of its time that barriers take and that workers wait."""
+    body = []
+    for name, rows in found.items():
+        cells = []
+        for count in workers:
+            here = [each for each in rows if each.workers == count]
+            if not here or name == "lines":
+                continue
+            total, single = sum(each.seconds for each in here), sum(each.single for each in here)
+            waited = sum(each.seconds * (1 - min(1.0, each.balance)) for each in here) / total
+            calls = sum(each.barriers for each in here)
+            cells.append(f"{single / total:.1f} {waited:.0%} {calls}")
+        if cells:
+            body.append([name, *cells])
+    heads = ["network", *(f"{count} workers" for count in workers)]
+    return "predicted speed-up, share of time that workers wait, barriers\n" + tabulate(
+        body, heads, disable_numparse=True
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

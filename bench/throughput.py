@@ -1,0 +1,105 @@
+"""Images a second with several callers: `python -m bench.throughput --help`.
+
+The same cores, used in two ways: one caller whose model runs on all of them, and a Python thread for each core, which
+runs a model of one thread. Both are asked in turn. Callers share one model: its packed weights are there once, and each
+run has memory of its own. A run holds the interpreter's lock while it checks its arrays, and lets go of it in kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/throughput.py` works too
+
+import numpy as np
+from tabulate import tabulate
+
+import cpuconv
+from autotune.files import write_whole
+from bench.compare import positive
+from bench.networks import networks
+from bench.networks.problem import NetworkProblem, problems
+from bench.settings import machine_name, words
+from cpuconv.runtime.threads import maximum_threads
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a row a network."""
+    args = parser().parse_args(argv)
+    there = {name: each for name, each in networks().items() if (args.folder / f"{name}.onnx").is_file()}
+    asked = words(args.networks, there, "--networks") or tuple(there)
+    rows = []
+    with problems(args.folder, {name: there[name] for name in asked}, 1) as found:
+        for name, problem in found.items():
+            rows.append(measured(name, problem, args.callers, args.rounds, args.seconds))
+            print(f"{name}: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
+    if args.json:
+        write_whole({args.json: json.dumps({"cpu": machine_name(), "networks": rows}, indent=1) + "\n"})
+    heads = ("network", f"1 caller of {args.callers} threads", f"{args.callers} callers of 1 thread", "ratio")
+    cells = [(row["network"], f"{row['together']:.1f}", f"{row['apart']:.1f}", f"{row['ratio']:.2f}") for row in rows]
+    print("images a second, medians of rounds", tabulate(cells, heads, disable_numparse=True), sep="\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.throughput", description=__doc__)
+    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("--callers", type=positive, default=maximum_threads(), help="and threads (%(default)s)")
+    p.add_argument("--rounds", type=positive, default=7, help="times that each way is asked per network (7)")
+    p.add_argument("--seconds", type=float, default=0.3, help="time spent at each asking (0.3)")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    return p
+
+
+def measured(name: str, problem: NetworkProblem, callers: int, rounds: int, seconds: float) -> dict[str, float | str]:
+    """Images a second of one network both ways, and how many times as many separate callers make."""
+    feed = problem.feed()
+    models = {count: cpuconv.compile(problem.path, threads=count) for count in (1, callers)}
+    ways = {"together": (models[callers], 1), "apart": (models[1], callers)}
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(-1, rounds):  # the first settles kernels, pages and caches
+        for way, (model, count) in ways.items():
+            rate = images_a_second(model, feed, count, seconds)
+            if turn >= 0:
+                found[way].append(rate)
+    ratio = statistics.median(b / a for a, b in zip(found["together"], found["apart"], strict=True))
+    return {"network": name, **{way: statistics.median(rates) for way, rates in found.items()}, "ratio": ratio}
+
+
+def images_a_second(model: cpuconv.Model, feed: dict[str, np.ndarray], callers: int, seconds: float) -> float:
+    """Of so many Python threads that run one model for so long."""
+    counts = [0] * callers
+    ready = threading.Barrier(callers + 1)
+    end = 0.0
+
+    def call(caller: int) -> None:
+        outputs = model.run(feed)
+        ready.wait()
+        while time.perf_counter() < end:
+            model.run(feed, outputs)
+            counts[caller] += 1
+
+    threads = [threading.Thread(target=call, args=(caller,)) for caller in range(callers)]
+    for thread in threads:
+        thread.start()
+    begun = time.perf_counter()
+    end = begun + 3600.0  # nobody stops before all have begun
+    ready.wait()
+    begun = time.perf_counter()
+    end = begun + seconds
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - begun)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
