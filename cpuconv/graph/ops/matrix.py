@@ -6,20 +6,16 @@ products with constant weights, which it runs as a convolution of an image whose
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, steps, way
+from cpuconv.graph.kernels.convolution import offer, rows_operand, rows_problem, steps, way
 from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.place import DENSE, FLOAT32, STRIDED, Place
+from cpuconv.graph.place import DENSE, FLOAT32, STRIDED
 from cpuconv.problem import activation as activations
-from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import FLOAT, Operand, Operands, Step
-from layouts import Strides
+from cpuconv.solvers.shared.base import Operands, Step
 
 
 def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,17 +119,12 @@ def linear(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Rows of channels in and out: "NHWC", an axis of the rows as height, the others as width. One row is one pixel."""
+    """Rows of channels in and out."""
     x, w, bias = *inputs[:2], given(inputs, 2)
     if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
         return []
-    k, n = w.shape
-    high, wide = (x.shape[0], math.prod(x.shape[1:-1])) if len(x.shape) > 2 else (1, math.prod(x.shape[:-1]))
-    layout = "NHWC" if high * wide > 1 else "NCHW"
     added = given(inputs, 3) is not None
-    problem = ConvProblem(
-        1, k, high, wide, n, 1, 1, in_layout=layout, out_layout=layout, activation=node["activation"], residual=added
-    )
+    problem = rows_problem(x.shape, w.shape[1], activation=node["activation"], residual=added)
     return [offer(way(problem, target), inputs)]
 
 
@@ -141,17 +132,8 @@ def lower_linear(call: Call) -> list[Step]:
     """The solver's own steps."""
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
-    operands = Operands(_rows(x), _rows(call.outputs[0]), _rows(residual) if residual else None)
+    operands = Operands(rows_operand(x), rows_operand(call.outputs[0]), rows_operand(residual) if residual else None)
     return steps(call, operands, w.array.T[:, :, None, None], bias.array if bias else None, "transposed")
-
-
-def _rows(place: Place) -> Operand:
-    """Rows as the pixels of an image."""
-    if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
-        h = w = FLOAT
-    else:
-        h, w = place.strides[0], place.strides[-2]
-    return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
 
 
 OPS = (
