@@ -5,7 +5,8 @@ weights of its gates, and computes its outputs from the sums while they are in r
 order in which they are read: a panel for each vector of hidden units, in it a vector for each gate and element.
 
 Sequences do not depend on one another, nor do directions: workers share them, and no step waits for another worker.
-The state before a step is read where the step before has written it, in the output.
+The state before a step is read where the step before has written it, in the output. Every other step goes through the
+weights from their end: of those that are too many for a cache, it finds the ones that were read last.
 """
 
 from __future__ import annotations
@@ -88,15 +89,22 @@ def cell(
     kept: Any,
     kept_step: Any,
     panels: Any,
+    turned: Any,
 ) -> None:
     """One step of a stage: its outputs at y and `kept` from the vectors x, of `depth` hidden units.
 
-    Names with `_step` are bytes from a sequence to the next.
+    Names with `_step` are bytes from a sequence to the next. Panels are gone through from the last one on if `turned`.
     """
     vec = Math(builder, tile.lanes)
     starts = [vec.pointer(address) for address in (fed, x, weights, bias, h, second, peepholes, y, kept)]
     steps = _Steps(fed_step, x_step, h_step, second_step, (y_step, kept_step))
-    loop(builder, 0, panels, lambda panel: _Panel(tile, vec, panel, depth, steps, *starts).emit())
+    backward = builder.icmp_signed("!=", turned, I64(0))
+
+    def body(index: Any) -> None:
+        panel = builder.select(backward, builder.sub(builder.sub(panels, I64(1)), index), index)
+        _Panel(tile, vec, panel, depth, steps, *starts).emit()
+
+    loop(builder, 0, panels, body)
 
 
 class _Steps(NamedTuple):
@@ -269,19 +277,19 @@ def layer(tile, worker, before, part, parts, args):
             if tile.stages == 1:
                 _call_cell(
                     micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
-                    y_t, args.y_b, y_c, args.y_c_b, args.panels,
+                    y_t, args.y_b, y_c, args.y_c_b, args.panels, s % 2,
                 )  # fmt: skip
                 c, c_b = y_c, args.y_c_b
             else:
                 kept = scratch + args.row * cols
                 _call_cell(
                     micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, h, h_b, peepholes,
-                    scratch, args.row, kept, args.row, args.panels,
+                    scratch, args.row, kept, args.row, args.panels, s % 2,
                 )  # fmt: skip
                 _call_cell(
                     second, fed_t, args.fed_b, scratch, args.row, args.hidden,
                     args.second_weights + d * args.second_weights_d, args.second_bias + d * args.second_bias_d,
-                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, args.panels,
+                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, args.panels, s % 2,
                 )  # fmt: skip
             h, h_b = y_t, args.y_b
         for t in range(steps, args.steps):
