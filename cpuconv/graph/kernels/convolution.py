@@ -170,7 +170,7 @@ def steps(
         "w": call.constants.packed(
             name, form, lambda: packing.pack(_joined(weight, joined, problem.groups), call.target.threads)
         ),
-        "bias": call.constants.keep(_padded(problem.k, bias)),
+        "bias": call.constants.keep(padded_bias(problem.k, bias)),
         "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     alone = recipe.threads < call.target.threads
@@ -188,7 +188,7 @@ def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
     return made.reshape(k, joined * c, *taps)
 
 
-def _padded(k: int, bias: np.ndarray | None) -> np.ndarray:
+def padded_bias(k: int, bias: np.ndarray | None) -> np.ndarray:
     """The bias with zeros up to whole blocks; all zeros for None."""
     padded = aligned(divide(k, _WIDEST_BLOCK) * _WIDEST_BLOCK)
     padded[:] = 0

@@ -6,16 +6,19 @@ products with constant weights, which it runs as a convolution of an image whose
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, rows_operand, rows_problem, steps, way
+from cpuconv.graph.kernels.convolution import offer, padded_bias, rows_operand, rows_problem, steps, way
 from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
+from cpuconv.graph.kernels.matvec import linear_step, packing
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.place import DENSE, FLOAT32, STRIDED
 from cpuconv.problem import activation as activations
-from cpuconv.solvers.shared.base import Operands, Step
+from cpuconv.solvers.shared.base import FLOAT, Operands, Step
 
 
 def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -119,19 +122,30 @@ def linear(node: Node, arrays: Arrays) -> np.ndarray:
 
 
 def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Rows of channels in and out."""
+    """Rows of channels in and out; a single row is a stream of the weights."""
     x, w, bias = *inputs[:2], given(inputs, 2)
     if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
         return []
     added = given(inputs, 3) is not None
+    if math.prod(x.shape[:-1]) == 1:
+        seconds = target.moving(math.prod(w.shape) * FLOAT)
+        return [Offer((DENSE, "", "", DENSE if added else "")[: len(inputs)], (DENSE,), seconds)]
     problem = rows_problem(x.shape, w.shape[1], activation=node["activation"], residual=added)
     return [offer(way(problem, target), inputs)]
 
 
 def lower_linear(call: Call) -> list[Step]:
-    """The solver's own steps."""
+    """The solver's own steps, or that of a single row."""
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
+    if call.offer.detail is None:
+        form, weight = packing(call.target.isa, *w.shape), w.array.T[:, :, None, None]
+        matrix = call.constants.packed(
+            call.node.inputs[1], ("transposed", 1, form), lambda: form.pack(weight, call.target.threads)
+        )
+        kept = call.constants.keep(padded_bias(w.shape[1], bias.array if bias else None))
+        activation = activations.normalize(call.node["activation"])
+        return [linear_step(call.target, x, matrix, call.outputs[0], kept, residual, activation)]
     operands = Operands(rows_operand(x), rows_operand(call.outputs[0]), rows_operand(residual) if residual else None)
     return steps(call, operands, w.array.T[:, :, None, None], bias.array if bias else None, "transposed")
 

@@ -1,0 +1,360 @@
+"""A vector times a matrix: a stream of the matrix at the speed of memory.
+
+Each element of the matrix is used once, so what counts is how it is read. Where columns lie side by side, lanes are
+columns: a constant matrix is packed so that each vector of columns is one stream from end to end; any other is read in
+place, a few vectors of columns at a time, rows prefetched. Where rows lie side by side, lanes are elements of columns,
+several of which are streams side by side; their sums are combined at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from cpuconv.graph.kernels.fold import repeat
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.place import Place
+from cpuconv.isa import Isa
+from cpuconv.isa.vector import F32, I32, I64, Vector
+from cpuconv.micro.epilogue import finish
+from cpuconv.micro.intrinsics import word
+from cpuconv.micro.transpose import first_lanes
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Ref, Step, divide
+from cpuconv.solvers.shared.packing import Packing, Panels
+
+_CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
+_UNROLL = 4  # rows of the matrix in one turn of the loop
+_STREAMS = 8  # columns that are read side by side, where rows lie side by side
+_ROWS_AHEAD = 8  # between the row that is read in place and the one that is prefetched
+_SERIAL_FLOPS = 250_000  # below, one thread is done before others have started
+_PARTS = 4  # for each thread: one that starts late leaves some
+
+
+# --- micro-kernels --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ColumnsTile:
+    """Columns in `streams` vectors; `epilogue`: a bias, and perhaps what is added and an activation.
+
+    `ahead`: rows between the one that is read and the one that is prefetched; 0: none is. With an epilogue the matrix
+    is packed, in whole vectors.
+    """
+
+    lanes: int
+    streams: int
+    ahead: int = 0
+    epilogue: bool = False
+    residual: bool = False
+    activation: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class DotsTile:
+    """`streams` columns."""
+
+    lanes: int
+    streams: int
+
+
+@MicroKernel
+def columns(
+    tile: ColumnsTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_step: Any,
+    matrix: Any,
+    row_step: Any,
+    column_step: Any,
+    depth: Any,
+    y: Any,
+    y_step: Any,
+    bias: Any,
+    residual: Any,
+    valid: Any,
+) -> None:
+    """y[column] = epilogue(sum over rows of x[row] · matrix[row][column]) for the columns of a few vectors.
+
+    Parameters
+    ----------
+    x_step, row_step
+        Bytes to the next element and row.
+    column_step
+        Bytes to the next vector of columns.
+    depth
+        Rows.
+    y_step
+        Not used: results lie side by side.
+    residual
+        Distance from y to what is added.
+    valid
+        Columns in the last vector.
+    """
+    vec, streams = Vector(builder, tile.lanes), range(tile.streams)
+    chains = min(_UNROLL, divide(_CHAINS, tile.streams))
+    start, address, bias = vec.pointer(x), vec.pointer(matrix), vec.pointer(bias)
+    firsts = [vec.offset(address, builder.mul(column_step, I64(s))) for s in streams]
+    masks = [first_lanes(vec, valid) if s == tile.streams - 1 else vec.first(vec.lanes) for s in streams]
+
+    def several(count: int) -> Any:
+        def body(index: Any, sums: list[Any]) -> list[Any]:
+            row = builder.mul(index, I64(count))
+            for k in range(count):
+                at = builder.add(row, I64(k))
+                element = vec.broadcast(vec.offset(start, builder.mul(at, x_step)))
+                distance, later = (builder.mul(builder.add(at, I64(rows)), row_step) for rows in (0, tile.ahead))
+                for s in streams:
+                    if tile.ahead:
+                        vec.prefetch(vec.offset(firsts[s], later))
+                    chain = k % chains * tile.streams + s
+                    place = vec.offset(firsts[s], distance)
+                    value = vec.load(place) if tile.epilogue else vec.load_first(place, masks[s])
+                    sums[chain] = vec.fma(element, value, sums[chain])
+            return sums
+
+        return body
+
+    turns = builder.udiv(depth, I64(_UNROLL))
+    sums = [vec.constant(0.0)] * (chains * tile.streams)
+    sums = repeat(vec, I64(0), turns, sums, several(_UNROLL))
+    sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), depth, sums, several(1))
+    for s in streams:
+        value = _total(vec, sums[s :: tile.streams])
+        target = vec.offset(vec.pointer(y), s * vec.size)
+        if tile.epilogue:
+            extra = vec.load_first(vec.offset(target, residual), masks[s]) if tile.residual else None
+            value = finish(vec, value, vec.load(vec.offset(bias, s * vec.size)), extra, tile.activation)
+        vec.store_first(value, target, masks[s])
+
+
+@MicroKernel
+def dots(
+    tile: DotsTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_step: Any,
+    matrix: Any,
+    row_step: Any,
+    column_step: Any,
+    depth: Any,
+    y: Any,
+    y_step: Any,
+    bias: Any,
+    residual: Any,
+    valid: Any,
+) -> None:
+    """y[column] = sum over rows of x[row] · matrix[row][column], elements of x and rows of the matrix side by side.
+
+    The parameters are those of `columns`; `column_step` goes from column to column.
+    """
+    vec, streams = Vector(builder, tile.lanes), range(tile.streams)
+    chains = divide(_CHAINS, tile.streams)
+    start, address = vec.pointer(x), vec.pointer(matrix)
+    firsts = [vec.offset(address, builder.mul(column_step, I64(s))) for s in streams]
+    zero = vec.constant(0.0)
+
+    def some(count: int, mask: Any = None) -> Any:
+        def body(index: Any, sums: list[Any]) -> list[Any]:
+            for k in range(count):
+                at = builder.mul(builder.add(builder.mul(index, I64(count)), I64(k)), I64(vec.size))
+                places = [vec.offset(first, at) for first in (start, *firsts)]
+                element, *values = (vec.load(p) if mask is None else vec.load_first(p, mask) for p in places)
+                for s in streams:
+                    chain = k * tile.streams + s
+                    sums[chain] = vec.fma(element, values[s], sums[chain])
+            return sums
+
+        return body
+
+    vectors = builder.udiv(depth, I64(vec.lanes))
+    turns = builder.udiv(vectors, I64(chains))
+    sums = repeat(vec, I64(0), turns, [zero] * (chains * tile.streams), some(chains))
+    sums = repeat(vec, builder.mul(turns, I64(chains)), vectors, sums, some(1))
+    left = builder.urem(depth, I64(vec.lanes))
+    sums = repeat(vec, vectors, builder.udiv(builder.add(depth, I64(vec.lanes - 1)), I64(vec.lanes)), sums,
+                  some(1, first_lanes(vec, left)))  # fmt: skip
+    for s in streams:
+        value = _total(vec, sums[s :: tile.streams])
+        distance = vec.lanes // 2
+        while distance:
+            turned = vec.shuffle(value, value, [lane ^ distance for lane in range(vec.lanes)])
+            value, distance = vec.add(value, turned), distance // 2
+        target = vec.offset(vec.pointer(y), builder.mul(y_step, I64(s)))
+        builder.store(builder.extract_element(value, I32(0)), builder.bitcast(target, F32.as_pointer()))
+
+
+def _total(vec: Vector, values: list[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = vec.add(total, value)
+    return total
+
+
+_call = columns.caller()
+
+
+# --- the driver -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MatvecTile:
+    """The driver is the same for all micro-kernels."""
+
+    lanes: int
+
+
+@kernel(
+    "full last x x_step matrix row_step column_step group_step depth y y_step y_group bias residual offsets items "
+    "groups valid"
+)
+def matvec(tile, worker, before, part, parts, args):
+    """y = x · matrix for each item: its three words of `offsets` are bytes to its operands.
+
+    Units are (item, group of columns); the micro-kernel `last` does the last group, with `valid` columns in its last
+    vector.
+    """
+    units = args.items * args.groups
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        item = unit // args.groups
+        group = unit - item * args.groups
+        end = group == args.groups - 1
+        offsets = args.offsets + 24 * item
+        _call(
+            args.last if end else args.full,
+            args.x + word(tile, offsets, 0),
+            args.x_step,
+            args.matrix + word(tile, offsets, 1) + group * args.group_step,
+            args.row_step,
+            args.column_step,
+            args.depth,
+            args.y + word(tile, offsets, 2) + group * args.y_group,
+            args.y_step,
+            args.bias + group * args.y_group,
+            args.residual - args.y,
+            args.valid if end else tile.lanes,
+        )
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors times matrices in memory: addresses, and bytes from one element to the next.
+
+    Attributes
+    ----------
+    depth, columns : int
+    x, matrix, y : Ref
+    x_step, row_step, column_step, y_step : int
+    offsets : numpy.ndarray, (items, 3)
+        Bytes to the vector, the matrix and the result of each item, int64.
+    """
+
+    depth: int
+    columns: int
+    x: Ref
+    matrix: Ref
+    y: Ref
+    x_step: int
+    row_step: int
+    column_step: int
+    y_step: int
+    offsets: np.ndarray
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether lanes can be columns."""
+        return self.column_step == FLOAT and self.y_step == FLOAT
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether lanes can be elements of columns."""
+        return self.row_step == FLOAT and self.x_step == FLOAT
+
+
+def vectors_step(target: Target, work: Vectors) -> Step | None:
+    """One call for matrices that are read in place; None where neither rows nor columns lie side by side."""
+    isa = target.isa
+    if work.reads_columns:
+        vectors = divide(work.columns, isa.lanes)
+        streams = min(isa.registers // 2, vectors)
+        groups = divide(vectors, streams)
+        rest = vectors - (groups - 1) * streams
+        tiles = [ColumnsTile(isa.lanes, count, _ROWS_AHEAD) for count in (streams, rest)]
+        wide, valid = streams * isa.lanes, work.columns - (vectors - 1) * isa.lanes
+        column_step = isa.lanes * FLOAT
+        micros = [MicroRef(columns, tile) for tile in tiles]
+    elif work.reads_rows:
+        wide = min(_STREAMS, work.columns)
+        groups = divide(work.columns, wide)
+        rest = work.columns - (groups - 1) * wide
+        column_step, valid = work.column_step, 0
+        micros = [MicroRef(dots, DotsTile(isa.lanes, count)) for count in (wide, rest)]
+    else:
+        return None
+    args: Args = {
+        "full": micros[0],
+        "last": micros[1],
+        "x": work.x,
+        "x_step": work.x_step,
+        "matrix": work.matrix,
+        "row_step": work.row_step,
+        "column_step": column_step,
+        "group_step": wide * work.column_step,
+        "depth": work.depth,
+        "y": work.y,
+        "y_step": work.y_step,
+        "y_group": wide * work.y_step,
+        "bias": 0,
+        "residual": 0,
+        "offsets": np.ascontiguousarray(work.offsets),
+        "items": len(work.offsets),
+        "groups": groups,
+        "valid": valid,
+    }
+    return Step(matvec, MatvecTile(isa.lanes), args, _parts(target, len(work.offsets) * work.depth * work.columns))
+
+
+def packing(isa: Isa, depth: int, columns: int) -> Packing:
+    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes]."""
+    return Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
+
+
+def linear_step(
+    target: Target, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any
+) -> Step:
+    """y = activation(x · matrix + bias + residual), the matrix as `packing` says, the bias in whole vectors."""
+    lanes, (depth,), (columns_,) = target.isa.lanes, x.shape[-1:], y.shape[-1:]
+    tile = ColumnsTile(lanes, 1, 0, True, residual is not None, activation)
+    args: Args = {
+        "full": MicroRef(columns, tile),
+        "last": MicroRef(columns, tile),
+        "x": x.ref,
+        "x_step": FLOAT,
+        "matrix": matrix,
+        "row_step": lanes * FLOAT,
+        "column_step": 0,
+        "group_step": depth * lanes * FLOAT,
+        "depth": depth,
+        "y": y.ref,
+        "y_step": FLOAT,
+        "y_group": lanes * FLOAT,
+        "bias": bias,
+        "residual": residual.ref if residual else 0,
+        "offsets": np.zeros(3, np.int64),
+        "items": 1,
+        "groups": divide(columns_, lanes),
+        "valid": columns_ - (divide(columns_, lanes) - 1) * lanes,
+    }
+    return Step(matvec, MatvecTile(lanes), args, _parts(target, depth * columns_))
+
+
+def _parts(target: Target, products: int) -> int:
+    return _PARTS if target.threads > 1 and 2 * products > _SERIAL_FLOPS else 0
