@@ -1,9 +1,10 @@
 """A vector times a matrix: a stream of the matrix at the speed of memory.
 
 Each element of the matrix is used once, so what counts is how it is read. Where columns lie side by side, lanes are
-columns: a constant matrix is packed so that each vector of columns is one stream from end to end; any other is read in
-place, a few vectors of columns at a time, rows prefetched. Where rows lie side by side, lanes are elements of columns,
-several of which are streams side by side; their sums are combined at the end.
+columns: a constant matrix is packed so that each vector of columns is one stream from end to end (`columns`). Any other
+is read in place: narrow ones likewise, of others several rows side by side, their sums held in the output (`rows`).
+Where rows lie side by side, lanes are elements of columns, several of which are streams side by side; their sums are
+combined at the end (`dots`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from cpuconv.solvers.shared.packing import Packing, Panels
 
 _CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
 _UNROLL = 4  # rows of the matrix in one turn of the loop
-_STREAMS = 8  # columns that are read side by side, where rows lie side by side
-_ROWS_AHEAD = 8  # between the row that is read in place and the one that is prefetched
+_STREAMS = 8  # rows or columns that are read side by side
+_WIDEST, _NARROWEST = 4096, 256  # columns of a group whose sums are held in the output: they stay in L1
 _SERIAL_FLOPS = 250_000  # below, one thread is done before others have started
 _PARTS = 4  # for each thread: one that starts late leaves some
 
@@ -43,21 +44,19 @@ _PARTS = 4  # for each thread: one that starts late leaves some
 class ColumnsTile:
     """Columns in `streams` vectors; `epilogue`: a bias, and perhaps what is added and an activation.
 
-    `ahead`: rows between the one that is read and the one that is prefetched; 0: none is. With an epilogue the matrix
-    is packed, in whole vectors.
+    With an epilogue the matrix is packed, in whole vectors.
     """
 
     lanes: int
     streams: int
-    ahead: int = 0
     epilogue: bool = False
     residual: bool = False
     activation: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
-class DotsTile:
-    """`streams` columns."""
+class StreamsTile:
+    """`streams` rows or columns side by side."""
 
     lanes: int
     streams: int
@@ -94,9 +93,10 @@ def columns(
     residual
         Distance from y to what is added.
     valid
-        Columns in the last vector.
+        Columns.
     """
     vec, streams = Vector(builder, tile.lanes), range(tile.streams)
+    valid = builder.sub(valid, I64((tile.streams - 1) * tile.lanes))
     chains = min(_UNROLL, divide(_CHAINS, tile.streams))
     start, address, bias = vec.pointer(x), vec.pointer(matrix), vec.pointer(bias)
     firsts = [vec.offset(address, builder.mul(column_step, I64(s))) for s in streams]
@@ -108,10 +108,8 @@ def columns(
             for k in range(count):
                 at = builder.add(row, I64(k))
                 element = vec.broadcast(vec.offset(start, builder.mul(at, x_step)))
-                distance, later = (builder.mul(builder.add(at, I64(rows)), row_step) for rows in (0, tile.ahead))
+                distance = builder.mul(at, row_step)
                 for s in streams:
-                    if tile.ahead:
-                        vec.prefetch(vec.offset(firsts[s], later))
                     chain = k % chains * tile.streams + s
                     place = vec.offset(firsts[s], distance)
                     value = vec.load(place) if tile.epilogue else vec.load_first(place, masks[s])
@@ -134,8 +132,61 @@ def columns(
 
 
 @MicroKernel
+def rows(
+    tile: StreamsTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_step: Any,
+    matrix: Any,
+    row_step: Any,
+    column_step: Any,
+    depth: Any,
+    y: Any,
+    y_step: Any,
+    bias: Any,
+    residual: Any,
+    valid: Any,
+) -> None:
+    """y[column] = sum over rows of x[row] · matrix[row][column], the sums in the output meanwhile.
+
+    The parameters are those of `columns`.
+    """
+    vec = Vector(builder, tile.lanes)
+    start, address, target = vec.pointer(x), vec.pointer(matrix), vec.pointer(y)
+    whole, left = builder.udiv(valid, I64(vec.lanes)), builder.urem(valid, I64(vec.lanes))
+    mask, vectors = first_lanes(vec, left), builder.udiv(builder.add(valid, I64(vec.lanes - 1)), I64(vec.lanes))
+
+    def add(first: Any, count: int) -> None:
+        """Add `count` rows."""
+        numbers = [builder.add(first, I64(k)) for k in range(count)]
+        elements = [vec.broadcast(vec.offset(start, builder.mul(k, x_step))) for k in numbers]
+        lines = [vec.offset(address, builder.mul(k, row_step)) for k in numbers]
+
+        def vector(index: Any, mask: Any = None) -> None:
+            at = builder.mul(index, I64(vec.size))
+            place = vec.offset(target, at)
+            load = vec.load if mask is None else lambda place: vec.load_first(place, mask)
+            total = load(place) if count else vec.constant(0.0)
+            for element, line in zip(elements, lines, strict=True):
+                total = vec.fma(element, load(vec.offset(line, at)), total)
+            if mask is None:
+                vec.store(total, place)
+            else:
+                vec.store_first(total, place, mask)
+
+        repeat(vec, I64(0), whole, [], lambda index, _: vector(index) or [])
+        repeat(vec, whole, vectors, [], lambda index, _: vector(index, mask) or [])
+
+    add(I64(0), 0)
+    turns = builder.udiv(depth, I64(tile.streams))
+    done = builder.mul(turns, I64(tile.streams))
+    repeat(vec, I64(0), turns, [], lambda turn, _: add(builder.mul(turn, I64(tile.streams)), tile.streams) or [])
+    repeat(vec, done, depth, [], lambda row, _: add(row, 1) or [])
+
+
+@MicroKernel
 def dots(
-    tile: DotsTile,
+    tile: StreamsTile,
     builder: ir.IRBuilder,
     x: Any,
     x_step: Any,
@@ -211,13 +262,13 @@ class MatvecTile:
 
 @kernel(
     "full last x x_step matrix row_step column_step group_step depth y y_step y_group bias residual offsets items "
-    "groups valid"
+    "groups width valid"
 )
 def matvec(tile, worker, before, part, parts, args):
     """y = x · matrix for each item: its three words of `offsets` are bytes to its operands.
 
-    Units are (item, group of columns); the micro-kernel `last` does the last group, with `valid` columns in its last
-    vector.
+    Units are (item, group of columns); of `width` columns; the micro-kernel `last` does the last group, of `valid`
+    columns.
     """
     units = args.items * args.groups
     for unit in range(units * part // parts, units * (part + 1) // parts):
@@ -237,7 +288,7 @@ def matvec(tile, worker, before, part, parts, args):
             args.y_step,
             args.bias + group * args.y_group,
             args.residual - args.y,
-            args.valid if end else tile.lanes,
+            args.valid if end else args.width,
         )
 
 
@@ -281,24 +332,22 @@ class Vectors:
 
 def vectors_step(target: Target, work: Vectors) -> Step | None:
     """One call for matrices that are read in place; None where neither rows nor columns lie side by side."""
-    isa = target.isa
+    lanes, column_step = target.isa.lanes, work.column_step
     if work.reads_columns:
-        vectors = divide(work.columns, isa.lanes)
-        streams = min(isa.registers // 2, vectors)
-        groups = divide(vectors, streams)
-        rest = vectors - (groups - 1) * streams
-        tiles = [ColumnsTile(isa.lanes, count, _ROWS_AHEAD) for count in (streams, rest)]
-        wide, valid = streams * isa.lanes, work.columns - (vectors - 1) * isa.lanes
-        column_step = isa.lanes * FLOAT
-        micros = [MicroRef(columns, tile) for tile in tiles]
+        vectors, column_step = divide(work.columns, lanes), lanes * FLOAT
+        if vectors <= target.isa.registers // 2:
+            width = vectors * lanes
+            micros = [MicroRef(columns, ColumnsTile(lanes, vectors))] * 2
+        else:
+            width = min(_WIDEST, max(_NARROWEST, divide(vectors, target.threads) * lanes))
+            micros = [MicroRef(rows, StreamsTile(lanes, _STREAMS))] * 2
     elif work.reads_rows:
-        wide = min(_STREAMS, work.columns)
-        groups = divide(work.columns, wide)
-        rest = work.columns - (groups - 1) * wide
-        column_step, valid = work.column_step, 0
-        micros = [MicroRef(dots, DotsTile(isa.lanes, count)) for count in (wide, rest)]
+        width = min(_STREAMS, work.columns)
+        rest = (work.columns - 1) % width + 1
+        micros = [MicroRef(dots, StreamsTile(lanes, count)) for count in (width, rest)]
     else:
         return None
+    groups = divide(work.columns, width)
     args: Args = {
         "full": micros[0],
         "last": micros[1],
@@ -307,19 +356,20 @@ def vectors_step(target: Target, work: Vectors) -> Step | None:
         "matrix": work.matrix,
         "row_step": work.row_step,
         "column_step": column_step,
-        "group_step": wide * work.column_step,
+        "group_step": width * work.column_step,
         "depth": work.depth,
         "y": work.y,
         "y_step": work.y_step,
-        "y_group": wide * work.y_step,
+        "y_group": width * work.y_step,
         "bias": 0,
         "residual": 0,
         "offsets": np.ascontiguousarray(work.offsets),
         "items": len(work.offsets),
         "groups": groups,
-        "valid": valid,
+        "width": width,
+        "valid": work.columns - (groups - 1) * width,
     }
-    return Step(matvec, MatvecTile(isa.lanes), args, _parts(target, len(work.offsets) * work.depth * work.columns))
+    return Step(matvec, MatvecTile(lanes), args, _parts(target, len(work.offsets) * work.depth * work.columns))
 
 
 def packing(isa: Isa, depth: int, columns: int) -> Packing:
@@ -332,7 +382,7 @@ def linear_step(
 ) -> Step:
     """y = activation(x · matrix + bias + residual), the matrix as `packing` says, the bias in whole vectors."""
     lanes, (depth,), (columns_,) = target.isa.lanes, x.shape[-1:], y.shape[-1:]
-    tile = ColumnsTile(lanes, 1, 0, True, residual is not None, activation)
+    tile = ColumnsTile(lanes, 1, True, residual is not None, activation)
     args: Args = {
         "full": MicroRef(columns, tile),
         "last": MicroRef(columns, tile),
@@ -351,6 +401,7 @@ def linear_step(
         "offsets": np.zeros(3, np.int64),
         "items": 1,
         "groups": divide(columns_, lanes),
+        "width": lanes,
         "valid": columns_ - (divide(columns_, lanes) - 1) * lanes,
     }
     return Step(matvec, MatvecTile(lanes), args, _parts(target, depth * columns_))

@@ -127,7 +127,7 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
         return []
     added = given(inputs, 3) is not None
-    if math.prod(x.shape[:-1]) == 1:
+    if len(x.shape) > 1 and math.prod(x.shape[:-1]) == 1:
         seconds = target.moving(math.prod(w.shape) * FLOAT)
         return [Offer((DENSE, "", "", DENSE if added else "")[: len(inputs)], (DENSE,), seconds)]
     problem = rows_problem(x.shape, w.shape[1], activation=node["activation"], residual=added)
