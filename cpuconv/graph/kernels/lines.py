@@ -2,7 +2,8 @@
 
 A tensor is seen as (outer, axis, inner), where `axis` may be several neighbouring axes as one. With inner = 1 a line
 lies side by side, and the lanes of a vector are elements of one line; else lanes are neighbouring lines. Either way a
-line is gone through a few times by one micro-kernel, which stays in L1 or L2 with it.
+line is gone through a few times by one micro-kernel, which stays in L1 or L2 with it. A short line that lies side by
+side is held in registers meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from llvmlite import ir
@@ -41,6 +43,8 @@ class LineTile:
         One of `WORKS`.
     across : bool
         Whether lanes are neighbouring lines.
+    held : int
+        Vectors of a line, where all are held in registers; 0: they are read again.
     masked : bool
         Across: only the first `valid` lanes are lines.
     epsilon : float
@@ -53,6 +57,7 @@ class LineTile:
     vectors: int
     work: str
     across: bool
+    held: int = 0
     masked: bool = False
     epsilon: float = 0.0
     shift: bool = False
@@ -68,12 +73,25 @@ class _At:
     offset: Any  # from the start of the line, where it lies side by side
     column: int
     mask: Any  # None: all lanes
+    held: dict[Any, Any] | None = None  # what is known by address, and what is not written yet
 
     def load(self, address: Any) -> Any:
-        return self.vec.load(address) if self.mask is None else self.vec.load_first(address, self.mask)
+        if self.held is not None and address in self.held:
+            return self.held[address]
+        value = self.vec.load(address) if self.mask is None else self.vec.load_first(address, self.mask)
+        if self.held is not None:
+            self.held[address] = value
+        return value
 
     def store(self, value: Any) -> None:
-        """Write to the output."""
+        """Write to the output; what is held is written at the end."""
+        if self.held is not None:
+            self.held[self.y] = value
+        else:
+            self.write(value)
+
+    def write(self, value: Any) -> None:
+        """Write to memory."""
         if self.mask is None:
             self.vec.store(value, self.y)
         else:
@@ -102,7 +120,32 @@ class _Line:
 
     def sweep(self, values: Sequence[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
         """For every vector: ``values[column] = body(where, values[column])``; gives the values at the end."""
+        if self.tile.held:
+            return self._held(list(values), body)
         return (self._across if self.tile.across else self._along)(list(values), body)
+
+    @cached_property
+    def places(self) -> list[_At]:
+        """The vectors of a line that is held."""
+        vec, last = self.vec, self.tile.held - 1
+        left = first_lanes(vec, vec.builder.sub(self.size, I64(last * vec.lanes)))
+        offsets = [I64(index * vec.size) for index in range(last + 1)]
+        return [
+            _At(vec, vec.offset(self.x, offset), vec.offset(self.y, offset), offset, index % self.tile.vectors,
+                left if index == last else None, {})
+            for index, offset in enumerate(offsets)
+        ]  # fmt: skip
+
+    def _held(self, values: list[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
+        for at in self.places:
+            values[at.column] = body(at, values[at.column])
+        return values
+
+    def finish(self) -> None:
+        """Write what is held."""
+        for at in self.places if self.tile.held else ():
+            if at.held is not None and at.y in at.held:
+                at.write(at.held[at.y])
 
     def _across(self, values: list[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
         builder, vec = self.vec.builder, self.vec
@@ -341,7 +384,9 @@ def line(
     """
     vec = Math(builder, tile.lanes)
     x, y, scale, bias = (vec.pointer(address) for address in (x, y, scale, bias))
-    WORKS[tile.work](_Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias))
+    whole = _Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias)
+    WORKS[tile.work](whole)
+    whole.finish()
 
 
 _call_line = line.caller()

@@ -127,7 +127,9 @@ def line_steps(
     across = inner > 1 or walk.step not in (0, FLOAT) or y_walk.step not in (0, FLOAT)
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
-    many = LineTile(isa.lanes, _VECTORS, call.node.op, across, **tile)
+    vectors = divide(size, isa.lanes)
+    held = vectors if not across and vectors <= isa.registers // 2 else 0
+    many = LineTile(isa.lanes, _VECTORS, call.node.op, across, held, **tile)
     one = LineTile(isa.lanes, 1, call.node.op, across, masked=True, **tile)
     args = {
         "micro": MicroRef(line, many) if wide else 0,
