@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cpuconv.graph.kernels.lines import LinesTile, LineTile, line, lines
+from cpuconv.graph.kernels.line import LineTile
+from cpuconv.graph.kernels.lines import LinesTile, line, lines
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.place import DENSE, FLOAT32, Place
 from cpuconv.isa import Isa
