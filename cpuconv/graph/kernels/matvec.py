@@ -1,16 +1,16 @@
 """A vector times a matrix: a stream of the matrix at the speed of memory.
 
 Each element of the matrix is used once, so what counts is how it is read. Where columns lie side by side, lanes are
-columns: a constant matrix is packed so that each vector of columns is one stream from end to end (`columns`). Any other
-is read in place: narrow ones likewise, of others several rows side by side, their sums held in the output (`rows`).
+columns: a constant matrix is packed so that each vector of columns is one stream from end to end ("columns"). Any other
+is read in place: narrow ones likewise, of others several rows side by side, their sums held in the output ("rows").
 Where rows lie side by side, lanes are elements of columns, several of which are streams side by side; their sums are
-combined at the end (`dots`).
+combined at the end ("dots").
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -41,65 +41,43 @@ _PARTS = 4  # for each thread: one that starts late leaves some
 
 
 @dataclass(frozen=True)
-class ColumnsTile:
-    """Columns in `streams` vectors; `epilogue`: a bias, and perhaps what is added and an activation.
+class ProductTile:
+    """Which loop of `_LOOPS`, and the rows, columns or vectors of columns that it reads side by side.
 
-    With an epilogue the matrix is packed, in whole vectors.
+    `epilogue`: a bias, and perhaps what is added and an activation; the matrix is packed then, in whole vectors.
     """
 
     lanes: int
+    loop: str
     streams: int
     epilogue: bool = False
     residual: bool = False
     activation: tuple[Any, ...] | None = None
 
 
-@dataclass(frozen=True)
-class StreamsTile:
-    """`streams` rows or columns side by side."""
+class _Memory(NamedTuple):
+    """Operands, as `product` says."""
 
-    lanes: int
-    streams: int
+    x: Any
+    x_step: Any
+    matrix: Any
+    row_step: Any
+    column_step: Any
+    depth: Any
+    y: Any
+    y_step: Any
+    bias: Any
+    residual: Any
+    valid: Any
 
 
-@MicroKernel
-def columns(
-    tile: ColumnsTile,
-    builder: ir.IRBuilder,
-    x: Any,
-    x_step: Any,
-    matrix: Any,
-    row_step: Any,
-    column_step: Any,
-    depth: Any,
-    y: Any,
-    y_step: Any,
-    bias: Any,
-    residual: Any,
-    valid: Any,
-) -> None:
-    """y[column] = epilogue(sum over rows of x[row] · matrix[row][column]) for the columns of a few vectors.
-
-    Parameters
-    ----------
-    x_step, row_step
-        Bytes to the next element and row.
-    column_step
-        Bytes to the next vector of columns.
-    depth
-        Rows.
-    y_step
-        Not used: results lie side by side.
-    residual
-        Distance from y to what is added.
-    valid
-        Columns.
-    """
-    vec, streams = Vector(builder, tile.lanes), range(tile.streams)
-    valid = builder.sub(valid, I64((tile.streams - 1) * tile.lanes))
+def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+    """A few vectors of columns, all rows."""
+    builder, streams = vec.builder, range(tile.streams)
+    valid = builder.sub(m.valid, I64((tile.streams - 1) * tile.lanes))
     chains = min(_UNROLL, divide(_CHAINS, tile.streams))
-    start, address, bias = vec.pointer(x), vec.pointer(matrix), vec.pointer(bias)
-    firsts = [vec.offset(address, builder.mul(column_step, I64(s))) for s in streams]
+    start, address, bias = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.bias)
+    firsts = [vec.offset(address, builder.mul(m.column_step, I64(s))) for s in streams]
     masks = [first_lanes(vec, valid) if s == tile.streams - 1 else vec.first(vec.lanes) for s in streams]
 
     def several(count: int) -> Any:
@@ -107,8 +85,8 @@ def columns(
             row = builder.mul(index, I64(count))
             for k in range(count):
                 at = builder.add(row, I64(k))
-                element = vec.broadcast(vec.offset(start, builder.mul(at, x_step)))
-                distance = builder.mul(at, row_step)
+                element = vec.broadcast(vec.offset(start, builder.mul(at, m.x_step)))
+                distance = builder.mul(at, m.row_step)
                 for s in streams:
                     chain = k % chains * tile.streams + s
                     place = vec.offset(firsts[s], distance)
@@ -118,51 +96,33 @@ def columns(
 
         return body
 
-    turns = builder.udiv(depth, I64(_UNROLL))
+    turns = builder.udiv(m.depth, I64(_UNROLL))
     sums = [vec.constant(0.0)] * (chains * tile.streams)
     sums = repeat(vec, I64(0), turns, sums, several(_UNROLL))
-    sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), depth, sums, several(1))
+    sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), m.depth, sums, several(1))
     for s in streams:
         value = _total(vec, sums[s :: tile.streams])
-        target = vec.offset(vec.pointer(y), s * vec.size)
+        target = vec.offset(vec.pointer(m.y), s * vec.size)
         if tile.epilogue:
-            extra = vec.load_first(vec.offset(target, residual), masks[s]) if tile.residual else None
+            extra = vec.load_first(vec.offset(target, m.residual), masks[s]) if tile.residual else None
             value = finish(vec, value, vec.load(vec.offset(bias, s * vec.size)), extra, tile.activation)
         vec.store_first(value, target, masks[s])
 
 
-@MicroKernel
-def rows(
-    tile: StreamsTile,
-    builder: ir.IRBuilder,
-    x: Any,
-    x_step: Any,
-    matrix: Any,
-    row_step: Any,
-    column_step: Any,
-    depth: Any,
-    y: Any,
-    y_step: Any,
-    bias: Any,
-    residual: Any,
-    valid: Any,
-) -> None:
-    """y[column] = sum over rows of x[row] · matrix[row][column], the sums in the output meanwhile.
+def _rows(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+    """A few rows at a time, all columns; the sums are in the output meanwhile."""
+    builder = vec.builder
+    start, address, target = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.y)
+    whole, left = builder.udiv(m.valid, I64(vec.lanes)), builder.urem(m.valid, I64(vec.lanes))
+    mask, vectors = first_lanes(vec, left), builder.udiv(builder.add(m.valid, I64(vec.lanes - 1)), I64(vec.lanes))
 
-    The parameters are those of `columns`.
-    """
-    vec = Vector(builder, tile.lanes)
-    start, address, target = vec.pointer(x), vec.pointer(matrix), vec.pointer(y)
-    whole, left = builder.udiv(valid, I64(vec.lanes)), builder.urem(valid, I64(vec.lanes))
-    mask, vectors = first_lanes(vec, left), builder.udiv(builder.add(valid, I64(vec.lanes - 1)), I64(vec.lanes))
-
-    def add(first: Any, count: int) -> None:
-        """Add `count` rows."""
+    def add(first: Any, count: int) -> list[Any]:
+        """Add `count` rows; none: begin with zeros."""
         numbers = [builder.add(first, I64(k)) for k in range(count)]
-        elements = [vec.broadcast(vec.offset(start, builder.mul(k, x_step))) for k in numbers]
-        lines = [vec.offset(address, builder.mul(k, row_step)) for k in numbers]
+        elements = [vec.broadcast(vec.offset(start, builder.mul(k, m.x_step))) for k in numbers]
+        lines = [vec.offset(address, builder.mul(k, m.row_step)) for k in numbers]
 
-        def vector(index: Any, mask: Any = None) -> None:
+        def vector(index: Any, mask: Any = None) -> list[Any]:
             at = builder.mul(index, I64(vec.size))
             place = vec.offset(target, at)
             load = vec.load if mask is None else lambda place: vec.load_first(place, mask)
@@ -173,41 +133,25 @@ def rows(
                 vec.store(total, place)
             else:
                 vec.store_first(total, place, mask)
+            return []
 
-        repeat(vec, I64(0), whole, [], lambda index, _: vector(index) or [])
-        repeat(vec, whole, vectors, [], lambda index, _: vector(index, mask) or [])
+        repeat(vec, I64(0), whole, [], lambda index, _: vector(index))
+        repeat(vec, whole, vectors, [], lambda index, _: vector(index, mask))
+        return []
 
     add(I64(0), 0)
-    turns = builder.udiv(depth, I64(tile.streams))
+    turns = builder.udiv(m.depth, I64(tile.streams))
     done = builder.mul(turns, I64(tile.streams))
-    repeat(vec, I64(0), turns, [], lambda turn, _: add(builder.mul(turn, I64(tile.streams)), tile.streams) or [])
-    repeat(vec, done, depth, [], lambda row, _: add(row, 1) or [])
+    repeat(vec, I64(0), turns, [], lambda turn, _: add(builder.mul(turn, I64(tile.streams)), tile.streams))
+    repeat(vec, done, m.depth, [], lambda row, _: add(row, 1))
 
 
-@MicroKernel
-def dots(
-    tile: StreamsTile,
-    builder: ir.IRBuilder,
-    x: Any,
-    x_step: Any,
-    matrix: Any,
-    row_step: Any,
-    column_step: Any,
-    depth: Any,
-    y: Any,
-    y_step: Any,
-    bias: Any,
-    residual: Any,
-    valid: Any,
-) -> None:
-    """y[column] = sum over rows of x[row] · matrix[row][column], elements of x and rows of the matrix side by side.
-
-    The parameters are those of `columns`; `column_step` goes from column to column.
-    """
-    vec, streams = Vector(builder, tile.lanes), range(tile.streams)
+def _dots(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+    """A few columns; rows of the matrix, and elements of x, lie side by side."""
+    builder, streams = vec.builder, range(tile.streams)
     chains = divide(_CHAINS, tile.streams)
-    start, address = vec.pointer(x), vec.pointer(matrix)
-    firsts = [vec.offset(address, builder.mul(column_step, I64(s))) for s in streams]
+    start, address = vec.pointer(m.x), vec.pointer(m.matrix)
+    firsts = [vec.offset(address, builder.mul(m.column_step, I64(s))) for s in streams]
     zero = vec.constant(0.0)
 
     def some(count: int, mask: Any = None) -> Any:
@@ -223,12 +167,12 @@ def dots(
 
         return body
 
-    vectors = builder.udiv(depth, I64(vec.lanes))
+    vectors = builder.udiv(m.depth, I64(vec.lanes))
     turns = builder.udiv(vectors, I64(chains))
     sums = repeat(vec, I64(0), turns, [zero] * (chains * tile.streams), some(chains))
     sums = repeat(vec, builder.mul(turns, I64(chains)), vectors, sums, some(1))
-    left = builder.urem(depth, I64(vec.lanes))
-    sums = repeat(vec, vectors, builder.udiv(builder.add(depth, I64(vec.lanes - 1)), I64(vec.lanes)), sums,
+    left = builder.urem(m.depth, I64(vec.lanes))
+    sums = repeat(vec, vectors, builder.udiv(builder.add(m.depth, I64(vec.lanes - 1)), I64(vec.lanes)), sums,
                   some(1, first_lanes(vec, left)))  # fmt: skip
     for s in streams:
         value = _total(vec, sums[s :: tile.streams])
@@ -236,7 +180,7 @@ def dots(
         while distance:
             turned = vec.shuffle(value, value, [lane ^ distance for lane in range(vec.lanes)])
             value, distance = vec.add(value, turned), distance // 2
-        target = vec.offset(vec.pointer(y), builder.mul(y_step, I64(s)))
+        target = vec.offset(vec.pointer(m.y), builder.mul(m.y_step, I64(s)))
         builder.store(builder.extract_element(value, I32(0)), builder.bitcast(target, F32.as_pointer()))
 
 
@@ -247,7 +191,45 @@ def _total(vec: Vector, values: list[Any]) -> Any:
     return total
 
 
-_call = columns.caller()
+_LOOPS = {"columns": _columns, "rows": _rows, "dots": _dots}
+
+
+@MicroKernel
+def product(
+    tile: ProductTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_step: Any,
+    matrix: Any,
+    row_step: Any,
+    column_step: Any,
+    depth: Any,
+    y: Any,
+    y_step: Any,
+    bias: Any,
+    residual: Any,
+    valid: Any,
+) -> None:
+    """y[column] = epilogue(sum over rows of x[row] · matrix[row][column]) for some columns.
+
+    Parameters
+    ----------
+    x_step, row_step, y_step
+        Bytes to the next element, row and result; results of "columns" and "rows" lie side by side.
+    column_step
+        Bytes to the next vector of columns, of "dots" to the next column.
+    depth
+        Rows.
+    residual
+        Distance from y to what is added.
+    valid
+        Columns; those of "dots" are `tile.streams`.
+    """
+    memory = _Memory(x, x_step, matrix, row_step, column_step, depth, y, y_step, bias, residual, valid)
+    _LOOPS[tile.loop](tile, Vector(builder, tile.lanes), memory)
+
+
+_call = product.caller()
 
 
 # --- the driver -----------------------------------------------------------------------------------------------------
@@ -337,14 +319,14 @@ def vectors_step(target: Target, work: Vectors) -> Step | None:
         vectors, column_step = divide(work.columns, lanes), lanes * FLOAT
         if vectors <= target.isa.registers // 2:
             width = vectors * lanes
-            micros = [MicroRef(columns, ColumnsTile(lanes, vectors))] * 2
+            micros = [MicroRef(product, ProductTile(lanes, "columns", vectors))] * 2
         else:
             width = min(_WIDEST, max(_NARROWEST, divide(vectors, target.threads) * lanes))
-            micros = [MicroRef(rows, StreamsTile(lanes, _STREAMS))] * 2
+            micros = [MicroRef(product, ProductTile(lanes, "rows", _STREAMS))] * 2
     elif work.reads_rows:
         width = min(_STREAMS, work.columns)
         rest = (work.columns - 1) % width + 1
-        micros = [MicroRef(dots, StreamsTile(lanes, count)) for count in (width, rest)]
+        micros = [MicroRef(product, ProductTile(lanes, "dots", count)) for count in (width, rest)]
     else:
         return None
     groups = divide(work.columns, width)
@@ -381,11 +363,11 @@ def linear_step(
     target: Target, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any
 ) -> Step:
     """y = activation(x · matrix + bias + residual), the matrix as `packing` says, the bias in whole vectors."""
-    lanes, (depth,), (columns_,) = target.isa.lanes, x.shape[-1:], y.shape[-1:]
-    tile = ColumnsTile(lanes, 1, True, residual is not None, activation)
+    lanes, (depth,), (count,) = target.isa.lanes, x.shape[-1:], y.shape[-1:]
+    tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation)
     args: Args = {
-        "full": MicroRef(columns, tile),
-        "last": MicroRef(columns, tile),
+        "full": MicroRef(product, tile),
+        "last": MicroRef(product, tile),
         "x": x.ref,
         "x_step": FLOAT,
         "matrix": matrix,
@@ -400,11 +382,11 @@ def linear_step(
         "residual": residual.ref if residual else 0,
         "offsets": np.zeros(3, np.int64),
         "items": 1,
-        "groups": divide(columns_, lanes),
+        "groups": divide(count, lanes),
         "width": lanes,
-        "valid": columns_ - (divide(columns_, lanes) - 1) * lanes,
+        "valid": count - (divide(count, lanes) - 1) * lanes,
     }
-    return Step(matvec, MatvecTile(lanes), args, _parts(target, depth * columns_))
+    return Step(matvec, MatvecTile(lanes), args, _parts(target, depth * count))
 
 
 def _parts(target: Target, products: int) -> int:

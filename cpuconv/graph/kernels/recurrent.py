@@ -102,7 +102,7 @@ def cell(
 
     def body(index: Any) -> None:
         panel = builder.select(backward, builder.sub(builder.sub(panels, I64(1)), index), index)
-        _Panel(tile, vec, panel, depth, steps, *starts).emit()
+        _Panel(tile, vec, panel, depth, steps, starts).emit()
 
     loop(builder, 0, panels, body)
 
@@ -118,25 +118,10 @@ class _Steps(NamedTuple):
 class _Panel:
     """Emits what a stage does for one vector of hidden units."""
 
-    def __init__(
-        self,
-        tile: CellTile,
-        vec: Math,
-        panel: Any,
-        depth: Any,
-        steps: _Steps,
-        fed: Any,
-        x: Any,
-        weights: Any,
-        bias: Any,
-        h: Any,
-        second: Any,
-        peepholes: Any,
-        y: Any,
-        kept: Any,
-    ) -> None:
+    def __init__(self, tile: CellTile, vec: Math, panel: Any, depth: Any, steps: _Steps, starts: Sequence[Any]) -> None:
         builder, gates = vec.builder, tile.stage.gates
-        self.tile, self.vec, self.depth, self.steps, self.x = tile, vec, depth, steps, x
+        fed, self.x, weights, bias, h, second, peepholes, y, kept = starts
+        self.tile, self.vec, self.depth, self.steps = tile, vec, depth, steps
 
         def of_panel(address: Any, vectors: Any) -> Any:
             return vec.offset(address, builder.mul(panel, builder.mul(vectors, I64(vec.size))))
@@ -191,18 +176,22 @@ class _Panel:
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
     def _results(self, col: int, sums: Sequence[Any]) -> list[Any]:
-        vec, gates, stage = self.vec, self.tile.stage.gates, self.tile.stage
-        fed = self._sequence(self.fed, self.steps.fed, col)
-        places = {g: lambda g=g: vec.load(vec.offset(fed, g * vec.size)) for g in range(gates)}
-        places |= {gates + g: lambda g=g: sums[g] for g in range(gates)}
-        for at, (address, step) in enumerate(((self.h, self.steps.h), (self.second, self.steps.second)), 2 * gates):
-            places[at] = lambda address=address, step=step: vec.load_first(
-                self._sequence(address, step, col), self.mask
-            )
-        for j in range(PEEPHOLES):
-            places[2 * gates + 2 + j] = lambda j=j: vec.load(vec.offset(self.peepholes, j * vec.size))
-        known: dict[Expression, Any] = {Operand(position): places[position]() for position in sorted(stage.read)}
-        return [output.emit(vec, known) for output in stage.outputs]
+        stage = self.tile.stage
+        known: dict[Expression, Any] = {Operand(at): self._operand(at, col, sums) for at in sorted(stage.read)}
+        return [output.emit(self.vec, known) for output in stage.outputs]
+
+    def _operand(self, position: int, col: int, sums: Sequence[Any]) -> Any:
+        """An operand of a stage's outputs, as `Stage` counts them."""
+        vec, gates = self.vec, self.tile.stage.gates
+        if position < gates:
+            return vec.load(vec.offset(self._sequence(self.fed, self.steps.fed, col), position * vec.size))
+        if position < 2 * gates:
+            return sums[position - gates]
+        states = (self.h, self.steps.h), (self.second, self.steps.second)
+        at = position - 2 * gates
+        if at < len(states):
+            return vec.load_first(self._sequence(*states[at], col), self.mask)
+        return vec.load(vec.offset(self.peepholes, (at - len(states)) * vec.size))
 
     def _store(self, results: Sequence[Sequence[Any]], store: Any) -> None:
         for col, values in enumerate(results):

@@ -320,7 +320,9 @@ def _lower(call: Call) -> list[Step]:
             for stage in stages
         ],
         [call.constants.keep(pack(stage, state_bias)) for stage in stages],
-        call.constants.keep(packed(peepholes.array, PEEPHOLES, lanes)) if peepholes is not None else None,
+        None
+        if peepholes is None or peepholes.array is None
+        else call.constants.keep(packed(peepholes.array, PEEPHOLES, lanes)),
         Rows(lengths.ref, 0, 0, *lengths.strides) if lengths is not None and call.offer.inputs[4] else None,
         Rows(fed.ref, fed.strides[batch_first], columns // directions * FLOAT, fed.strides[not batch_first]),
         tuple(state(5 + at) for at in range(cell.states)),
