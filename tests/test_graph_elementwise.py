@@ -18,7 +18,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from cpuconv.graph import lowering, ops  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
-from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, elementwise_steps, joined_axes  # noqa: E402
+from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, crossed, elementwise_steps, joined_axes  # noqa: E402
 from cpuconv.graph.kernels.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
 from cpuconv.graph.kernels.functions import FUNCTIONS  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
@@ -303,6 +303,21 @@ def test_broadcasts(channels, second, known, threads):
         assert lowered.check(node, [x, z], known, threads, apart, 2e-6) == 2
     swapped = ops.TABLE["Sub"].node(["z", "x"], ["y"])
     assert lowered.check(swapped, [z, x], {1 - at for at in known} - {1}, threads, True, 2e-6) == 2
+
+
+@pytest.mark.parametrize("size", (LANES - 1, LANES, 3 * LANES + 1))
+@pytest.mark.parametrize("threads", (1, 2))
+def test_operands_that_lie_across_are_transposed(size, threads):
+    """The kernels read what is strided with its last two axes changed, also a broadcast one."""
+    rng = np.random.default_rng(size)
+    shapes = (2, LANES + 3, size), (LANES + 3, size)
+    tree, node = apply("sub", X, apply("mul", Z, Z)), ops.TABLE["Elementwise"].node
+    for first, second in (shapes, shapes[::-1]):
+        arrays = [draws.numbers(rng, first), draws.numbers(rng, second)]
+        assert lowered.check(node(["x", "z"], ["y"], expression=tree), arrays, threads=threads) >= 1
+    places = [Place(Ref("x"), (2, LANES + 3, size), strides) for strides in ((4000, 4, 400), (4000, 400, 4))]
+    output = Place.plain(Ref("y"), (2, LANES + 3, size))
+    assert [crossed(place, output, LANES) for place in places] == [size >= LANES, False]
 
 
 def test_channels_of_lower_rank_are_blocked_only_where_they_are_known():

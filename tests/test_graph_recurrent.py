@@ -1,4 +1,4 @@
-"""What is special to recurrent layers: batch-first operands, other types, and what is refused."""
+"""What is special to recurrent layers: batch-first operands, other types, what is refused, and their kernels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import pytest
 
 pytest.importorskip("onnx")
 
+import lowered  # noqa: E402
 from graphs import close  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.interpret import run  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
+from cpuconv.isa import current  # noqa: E402
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -68,3 +72,87 @@ def test_refused(attributes, message):
     values = [None if array is None else Value(array.shape, array.dtype) for array in arrays]
     with pytest.raises(SourceError, match=message):
         TABLE["LSTM"].infer(node, values)
+
+
+LANES = current().lanes
+CONSTANT = (1, 2, 3)
+FORMS = {
+    "LSTM": {},
+    "LSTM of one gate for two": {"input_forget": 1},
+    "GRU": {},
+    "GRU as PyTorch has it": {"linear_before_reset": 1},
+    "RNN": {},
+}
+
+
+def sized(form: str, hidden: int, batch: int, direction: str, optional: bool, layout: int):
+    """A layer of 5 steps and 7 inputs; with states, lengths and peepholes if `optional`."""
+    rng, op = np.random.default_rng(hidden + batch), form.split()[0]
+    directions, rows = 1 + (direction == "bidirectional"), GATES[op] * hidden
+    states = [(batch, directions, hidden) if layout else (directions, batch, hidden)] * (2 if op == "LSTM" else 1)
+    shapes = [(batch, 5, 7) if layout else (5, batch, 7), (directions, rows, 7), (directions, rows, hidden)]
+    arrays = [rng.normal(size=shape).astype(np.float32) / np.sqrt(shape[-1], dtype=np.float32) for shape in shapes]
+    arrays.append(rng.normal(size=(directions, 2 * rows)).astype(np.float32))
+    if optional:
+        arrays.append(rng.integers(0, 6, batch).astype(np.int32))
+        arrays += [rng.normal(size=shape).astype(np.float32) for shape in states]
+        arrays += [rng.normal(size=(directions, 3 * hidden)).astype(np.float32)] * (op == "LSTM")
+    names = [f"x{at}" for at in range(len(arrays))]
+    results = ["y", "h", "c"][: 1 + len(states)]
+    return TABLE[op].node(names, results, direction=direction, layout=layout, **FORMS[form]), arrays
+
+
+@pytest.mark.parametrize("threads", (1, 2))
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("hidden", "batch", "direction", "optional", "layout"),
+    [
+        (1, 1, "forward", False, 0),
+        (LANES - 1, 1, "bidirectional", False, 0),
+        (LANES, 3, "reverse", True, 0),
+        (LANES + 1, 8, "bidirectional", False, 1),
+        (3 * LANES + 5, 2, "bidirectional", True, 1),
+        (2 * LANES, 11, "forward", False, 0),
+    ],
+)
+def test_kernels(form, hidden, batch, direction, optional, layout, threads):
+    node, arrays = sized(form, hidden, batch, direction, optional, layout)
+    constant = (*CONSTANT, 7) if len(arrays) > 7 else CONSTANT
+    assert lowered.check(node, arrays, constant, threads, apart=optional) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_results_do_not_depend_on_the_number_of_threads(form):
+    node, arrays = sized(form, LANES + 3, 7, "bidirectional", False, 0)
+    (offer,) = lowered.offers(node, arrays, CONSTANT)
+    one, two = (lowered.run_offer(node, arrays, offer, CONSTANT, threads) for threads in (1, 2))
+    assert all(map(np.array_equal, one, two))
+
+
+def test_lengths_of_whole_sequences_are_none():
+    """Lengths that are known to be those of all steps do not keep sequences apart."""
+    node, arrays = sized("LSTM", LANES, 4, "bidirectional", True, 0)
+    arrays[4] = np.full(4, 5, np.int32)
+    (offer,) = lowered.offers(node, arrays, (*CONSTANT, 4, 7))
+    assert offer.inputs[4] == ""
+    assert lowered.check(node, arrays, (*CONSTANT, 4, 7), made=[offer]) == 1
+
+
+def test_weights_of_the_run_are_left_to_the_reference():
+    node, arrays = sized("GRU", LANES, 1, "forward", False, 0)
+    assert not lowered.offers(node, arrays)
+
+
+@pytest.mark.parametrize("wanted", [("y",), ("", "h"), ("", "", "c"), ("y", "", "c")])
+def test_outputs_that_nobody_reads(wanted):
+    case_node, arrays = sized("LSTM", LANES + 1, 2, "bidirectional", False, 0)
+    names = ("x", "w", "r", "b")
+    node = helper.make_node("LSTM", names, wanted, direction="bidirectional", hidden_size=LANES + 1)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, arrays[0].shape)]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted if name]
+    known = [numpy_helper.from_array(array, name) for array, name in zip(arrays[1:], names[1:], strict=True)]
+    graph = helper.make_graph([node], "layer", inputs, outputs, known)
+    model = cpuconv.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    given = dict(zip(("y", "h", "c"), run(case_node, arrays, [np.dtype(np.float32)] * 3), strict=True))
+    for name, array in model.run({"x": arrays[0]}).items():
+        close(array, given[name])

@@ -22,12 +22,13 @@ from cpuconv.choice.tuned import named
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
+from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import assemble, effective_threads
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.base import Operands, Ref, Step, aligned, divide
+from cpuconv.solvers.shared.base import FLOAT, Operand, Operands, Ref, Step, aligned, divide
+from layouts import Strides
 
 _WIDEST_BLOCK = 16
 _LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
@@ -172,6 +173,26 @@ def _shared(problem: ConvProblem, target: Target, **changes: Any) -> ConvProblem
     return problem if threads == problem.threads else replace(problem, threads=threads)
 
 
+def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProblem:
+    """A product of rows, an operand of `shape`, with a matrix of so many columns: the rows are pixels of an image.
+
+    The first axis of several is the height, the others are the width. One row is one pixel.
+    """
+    *rows, depth = shape
+    high, wide = (rows[0], math.prod(rows[1:])) if len(rows) > 1 else (1, math.prod(rows))
+    layout = "NHWC" if high * wide > 1 else "NCHW"
+    return ConvProblem(1, depth, high, wide, columns, 1, 1, in_layout=layout, out_layout=layout, **fields)
+
+
+def rows_operand(place: Place) -> Operand:
+    """Rows as the pixels of an image."""
+    if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
+        h = w = FLOAT
+    else:
+        h, w = place.strides[0], place.strides[-2]
+    return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
+
+
 def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
     """One way for operands in the order of Conv: input, weights, bias, what is added (which lies as the output)."""
     first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
@@ -198,15 +219,17 @@ def steps(
     """
     asked: Convolution = call.offer.detail
     problem, candidate = asked.problem, asked.choice.candidate
-    recipe = assemble(problem, candidate, operands)
+    given = {name: operand for name, operand in vars(operands).items() if operand is not None}
+    named = {name: replace(operand, ref=Ref(name)) for name, operand in given.items()}  # they may be in workspace
+    recipe = assemble(problem, candidate, Operands(**named))
     packing = candidate.packing(problem)
     name, joined = call.node.inputs[1], asked.joined
     form = view, joined, packing
-    known = {
+    known = {name: operand.ref for name, operand in given.items()} | {
         "w": call.constants.packed(
             name, form, lambda: packing.pack(_joined(weight, joined, problem.groups), call.target.threads)
         ),
-        "bias": call.constants.keep(_padded(problem.k, bias)),
+        "bias": call.constants.keep(padded_bias(problem.k, bias)),
         "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     alone = recipe.threads < call.target.threads
@@ -224,7 +247,7 @@ def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
     return made.reshape(k, joined * c, *taps)
 
 
-def _padded(k: int, bias: np.ndarray | None) -> np.ndarray:
+def padded_bias(k: int, bias: np.ndarray | None) -> np.ndarray:
     """The bias with zeros up to whole blocks; all zeros for None."""
     padded = aligned(divide(k, _WIDEST_BLOCK) * _WIDEST_BLOCK)
     padded[:] = 0

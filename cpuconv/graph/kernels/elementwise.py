@@ -278,6 +278,18 @@ def joined_axes(output: Place, operands: Sequence[Place]) -> list[Axis]:
     return axes or [Axis(1, (FLOAT, *[0] * len(operands)))]
 
 
+def crossed(operand: Place, output: Place, lanes: int) -> bool:
+    """Whether an operand of a plain output lies side by side along another long axis than the output does.
+
+    Read in place, each of its cache lines is fetched for every element: it is faster to transpose it first.
+    """
+    if operand.block > 1 or output.block > 1:
+        return False
+    *outer, inner = joined_axes(output, [operand])
+    beside = any(axis.steps[1] == FLOAT and axis.size >= lanes for axis in outer)
+    return inner.steps[0] == FLOAT and inner.size >= lanes and inner.steps[1] not in (0, FLOAT) and beside
+
+
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 

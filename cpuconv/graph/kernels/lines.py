@@ -2,22 +2,21 @@
 
 A tensor is seen as (outer, axis, inner), where `axis` may be several neighbouring axes as one. With inner = 1 a line
 lies side by side, and the lanes of a vector are elements of one line; else lanes are neighbouring lines. Either way a
-line is gone through a few times by one micro-kernel, which stays in L1 or L2 with it.
+line is gone through a few times by one micro-kernel, which stays in L1 or L2 with it. A short line that lies side by
+side is held in registers meanwhile.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.graph.kernels.fold import FOLDS, repeat
 from cpuconv.graph.kernels.functions import FUNCTIONS, Math
-from cpuconv.isa.vector import F32, I32, I64, Vector
-from cpuconv.micro.transpose import first_lanes
+from cpuconv.graph.kernels.line import At, Line, LineTile
+from cpuconv.isa.vector import Vector
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -28,184 +27,14 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n·high is exact
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
 
 
-@dataclass(frozen=True)
-class LineTile:
-    """What is done along lines, and how lanes lie.
-
-    Attributes
-    ----------
-    lanes : int
-    vectors : int
-        Vectors under way at once: along a line, or of neighbouring lines.
-    work : str
-        One of `WORKS`.
-    across : bool
-        Whether lanes are neighbouring lines.
-    masked : bool
-        Across: only the first `valid` lanes are lines.
-    epsilon : float
-        Of normalisations.
-    shift : bool
-        Whether normalisations add a bias.
-    """
-
-    lanes: int
-    vectors: int
-    work: str
-    across: bool
-    masked: bool = False
-    epsilon: float = 0.0
-    shift: bool = False
-
-
-@dataclass(frozen=True)
-class _At:
-    """One vector of a line under way: where it is read and written, which of `vectors` it is, and its lanes."""
-
-    vec: Math
-    x: Any
-    y: Any
-    offset: Any  # from the start of the line, where it lies side by side
-    column: int
-    mask: Any  # None: all lanes
-
-    def load(self, address: Any) -> Any:
-        return self.vec.load(address) if self.mask is None else self.vec.load_first(address, self.mask)
-
-    def store(self, value: Any) -> None:
-        """Write to the output."""
-        if self.mask is None:
-            self.vec.store(value, self.y)
-        else:
-            self.vec.store_first(value, self.y, self.mask)
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line, or `vectors` vectors of neighbouring lines, and its operands."""
-
-    tile: LineTile
-    vec: Math
-    x: Any
-    x_step: Any
-    y: Any
-    y_step: Any
-    size: Any
-    valid: Any
-    scale: Any
-    bias: Any
-
-    @property
-    def count(self) -> Any:
-        """Elements of a line in every lane, as a float."""
-        return self.vec.splat(self.vec.builder.sitofp(self.size, F32))
-
-    def sweep(self, values: Sequence[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
-        """For every vector: ``values[column] = body(where, values[column])``; gives the values at the end."""
-        return (self._across if self.tile.across else self._along)(list(values), body)
-
-    def _across(self, values: list[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
-        builder, vec = self.vec.builder, self.vec
-        mask = first_lanes(vec, self.valid) if self.tile.masked else None
-
-        def step(index: Any, values: list[Any]) -> list[Any]:
-            x = vec.offset(self.x, builder.mul(index, self.x_step))
-            y = vec.offset(self.y, builder.mul(index, self.y_step))
-            for j in range(self.tile.vectors):
-                at = _At(vec, vec.offset(x, j * vec.size), vec.offset(y, j * vec.size), None, j, mask)
-                values[j] = body(at, values[j])
-            return values
-
-        return repeat(vec, I64(0), self.size, values, step)
-
-    def _along(self, values: list[Any], body: Callable[[_At, Any], Any]) -> list[Any]:
-        builder, vec, unroll = self.vec.builder, self.vec, self.tile.vectors
-        whole = builder.udiv(builder.sub(self.size, I64(1)), I64(vec.lanes))  # the last vector has 1 … lanes elements
-        groups = builder.udiv(whole, I64(unroll))
-
-        def at(index: Any, j: int, mask: Any = None) -> _At:
-            offset = builder.mul(index, I64(vec.size))
-            return _At(vec, vec.offset(self.x, offset), vec.offset(self.y, offset), offset, j, mask)
-
-        def several(index: Any, values: list[Any]) -> list[Any]:
-            first = builder.mul(index, I64(unroll))
-            return [body(at(builder.add(first, I64(j)), j), values[j]) for j in range(unroll)]
-
-        def one(index: Any, values: list[Any]) -> list[Any]:
-            return [body(at(index, 0), values[0])]
-
-        values = repeat(vec, I64(0), groups, values, several)
-        values[:1] = repeat(vec, builder.mul(groups, I64(unroll)), whole, values[:1], one)
-        left = builder.sub(self.size, builder.mul(whole, I64(vec.lanes)))
-        values[0] = body(at(whole, 0, first_lanes(vec, left)), values[0])
-        return values
-
-    def each(self, body: Callable[[_At], None]) -> None:
-        """`body` for every vector."""
-
-        def step(at: _At, value: Any) -> Any:
-            body(at)
-            return value
-
-        self.sweep([I32(0)] * self.tile.vectors, step)
-
-    def reduce(self, kind: str, body: Callable[[_At], Any]) -> list[Any]:
-        """What `body` gives for the elements of a line, combined: a vector for each column of lines.
-
-        Along a line every lane of every column is the result.
-        """
-        vec, (neutral, combine) = self.vec, COMBINE[kind]
-        start = vec.constant(neutral)
-
-        def step(at: _At, value: Any) -> Any:
-            new = body(at)
-            if at.mask is not None:
-                new = vec.builder.select(at.mask, new, start)
-            return combine(vec, value, new)
-
-        values = self.sweep([start] * self.tile.vectors, step)
-        if self.tile.across:
-            return values
-        while len(values) > 1:
-            half = len(values) // 2
-            values = [combine(vec, a, b) for a, b in zip(values[:half], values[half:], strict=True)]
-        (total,) = values
-        distance = vec.lanes // 2
-        while distance:
-            turned = vec.shuffle(total, total, [lane ^ distance for lane in range(vec.lanes)])
-            total, distance = combine(vec, total, turned), distance // 2
-        return [total] * self.tile.vectors
-
-    def result(self, values: list[Any]) -> None:
-        """Write one element a line."""
-        vec = self.vec
-        if not self.tile.across:
-            scalar = vec.builder.extract_element(values[0], I32(0))
-            vec.builder.store(scalar, vec.builder.bitcast(self.y, F32.as_pointer()))
-            return
-        mask = first_lanes(vec, self.valid) if self.tile.masked else None
-        for j, value in enumerate(values):
-            _At(vec, None, vec.offset(self.y, j * vec.size), None, j, mask).store(value)
-
-
 # --- what is done along a line --------------------------------------------------------------------------------------
 
 
-COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
-    "sum": (0.0, FOLDS["sum"]),
-    "prod": (1.0, Vector.mul),
-    "max": (-math.inf, FOLDS["max"]),
-    "top": (-math.inf, Vector.maximum),  # of numbers: what it gives with NaN depends on where that is
-    "min": (math.inf, FOLDS["min"]),
-}
-"""How elements are combined, and what changes nothing."""
-
-
-def _softmax(line: _Line) -> None:
+def _softmax(line: Line) -> None:
     """exp(x - max) / sum of exp(x - max)."""
     vec = line.vec
 
-    def power(at: _At) -> Any:
+    def power(at: At) -> Any:
         value = _exp_below(vec, vec.sub(at.load(at.x), top[at.column]))
         at.store(value)
         return value
@@ -216,7 +45,7 @@ def _softmax(line: _Line) -> None:
     line.each(lambda at: at.store(vec.mul(at.load(at.y), inverse[at.column])))
 
 
-def _log_softmax(line: _Line) -> None:
+def _log_softmax(line: Line) -> None:
     """x - max - log(sum of exp(x - max))."""
     vec = line.vec
     top = line.reduce("top", lambda at: at.load(at.x))
@@ -241,12 +70,12 @@ def _exp_below(vec: Math, x: Any) -> Any:
     return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), value)
 
 
-def _standard(line: _Line, affine: Callable[[_At, Any], Any]) -> None:
+def _standard(line: Line, affine: Callable[[At, Any], Any]) -> None:
     """affine((x - mean) / sqrt(variance + epsilon))."""
     vec = line.vec
     mean = [vec.div(value, line.count) for value in line.reduce("sum", lambda at: at.load(at.x))]
 
-    def square(at: _At) -> Any:
+    def square(at: At) -> Any:
         away = vec.sub(at.load(at.x), mean[at.column])
         return vec.mul(away, away)
 
@@ -256,11 +85,11 @@ def _standard(line: _Line, affine: Callable[[_At, Any], Any]) -> None:
     line.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.load(at.x), mean[at.column]), inverse[at.column]))))
 
 
-def _layer_normalization(line: _Line) -> None:
+def _layer_normalization(line: Line) -> None:
     """Along a line: scale and bias are of its elements."""
     vec = line.vec
 
-    def affine(at: _At, value: Any) -> Any:
+    def affine(at: At, value: Any) -> Any:
         scale = at.load(vec.offset(line.scale, at.offset))
         if not line.tile.shift:
             return vec.mul(value, scale)
@@ -269,7 +98,7 @@ def _layer_normalization(line: _Line) -> None:
     _standard(line, affine)
 
 
-def _instance_normalization(line: _Line) -> None:
+def _instance_normalization(line: Line) -> None:
     """Along a line: one scale and one bias."""
     vec = line.vec
     scale, bias = vec.broadcast(line.scale), vec.broadcast(line.bias)
@@ -278,10 +107,10 @@ def _instance_normalization(line: _Line) -> None:
 
 def _reduction(
     kind: str, of: Callable[[Math, Any], Any], end: Callable[[Math, Any, Any], Any]
-) -> Callable[[_Line], None]:
+) -> Callable[[Line], None]:
     """end(combined of(x), number of elements)."""
 
-    def emit(line: _Line) -> None:
+    def emit(line: Line) -> None:
         values = line.reduce(kind, lambda at: of(line.vec, at.load(at.x)))
         line.result([end(line.vec, value, line.count) for value in values])
 
@@ -296,7 +125,7 @@ def _square(vec: Math, x: Any) -> Any:
     return vec.mul(x, x)
 
 
-WORKS: dict[str, Callable[[_Line], None]] = {
+WORKS: dict[str, Callable[[Line], None]] = {
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
     "LayerNormalization": _layer_normalization,
@@ -341,7 +170,9 @@ def line(
     """
     vec = Math(builder, tile.lanes)
     x, y, scale, bias = (vec.pointer(address) for address in (x, y, scale, bias))
-    WORKS[tile.work](_Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias))
+    whole = Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias)
+    WORKS[tile.work](whole)
+    whole.finish()
 
 
 _call_line = line.caller()

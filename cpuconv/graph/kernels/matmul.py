@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpuconv.graph.kernels.matvec import Vectors, vectors_step
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.place import Place
 from cpuconv.isa import Isa
@@ -232,6 +233,12 @@ def product_step(target: Target, space: Space, product: Product) -> Step:
     product = product.normal
     isa, threads, depth = target.isa, target.threads, product.depth
     a, b, y = product.a, product.b, product.y
+    offsets = np.stack([_distances(product.stack, each.stack) for each in (a, b, y)], -1)
+    if product.rows == 1:
+        steps = a.column, b.row, b.column, y.column
+        streamed = vectors_step(target, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
+        if streamed is not None:
+            return streamed
     _, v, n = _best(isa, product.rows, depth, product.columns)
     pack = IN_PLACE if b.column == FLOAT or product.columns == 1 else ANY
     if pack == ANY and b.row == FLOAT and depth >= isa.lanes:
@@ -265,7 +272,7 @@ def product_step(target: Target, space: Space, product: Product) -> Step:
         "a": a.ref,
         "b": b.ref,
         "y": y.ref,
-        "offsets": np.stack([_distances(product.stack, each.stack) for each in (a, b, y)], -1).ravel(),
+        "offsets": offsets.ravel(),
         "items": items,
         "panels": panels,
         "panel_columns": v * isa.lanes,

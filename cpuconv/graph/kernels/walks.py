@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cpuconv.graph.kernels.lines import LinesTile, LineTile, line, lines
+from cpuconv.graph.kernels.line import LineTile
+from cpuconv.graph.kernels.lines import LinesTile, line, lines
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.place import DENSE, FLOAT32, Place
 from cpuconv.isa import Isa
@@ -127,7 +128,9 @@ def line_steps(
     across = inner > 1 or walk.step not in (0, FLOAT) or y_walk.step not in (0, FLOAT)
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
-    many = LineTile(isa.lanes, _VECTORS, call.node.op, across, **tile)
+    vectors = divide(size, isa.lanes)
+    held = vectors if not across and vectors <= isa.registers // 2 else 0
+    many = LineTile(isa.lanes, _VECTORS, call.node.op, across, held, **tile)
     one = LineTile(isa.lanes, 1, call.node.op, across, masked=True, **tile)
     args = {
         "micro": MicroRef(line, many) if wide else 0,

@@ -15,7 +15,8 @@ import numpy as np
 
 import layouts
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, elementwise_steps
+from cpuconv.graph.kernels.copying import copy_steps
+from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, crossed, elementwise_steps
 from cpuconv.graph.kernels.expression import Constant, Expression, Operand, apply
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast
@@ -225,8 +226,15 @@ def _lower(call: Call) -> list[Step]:
     tree = expression_of(call.node, values)
     assert tree is not None
     packed = {position: Operand(at) for at, position in enumerate(tree.operands)}
-    operands = [_place(call, position, output) for position in packed]
-    return elementwise_steps(call.target, tree.substituted(packed), output, operands)
+    operands, turned = [], []
+    for position in packed:
+        place = _place(call, position, output)
+        if crossed(place, output, call.target.isa.lanes):
+            there = Place.plain(call.space.reserve(place.size), place.shape)
+            turned += copy_steps(call.target, call.space, place, there)
+            place = there
+        operands.append(place)
+    return [*turned, *elementwise_steps(call.target, tree.substituted(packed), output, operands)]
 
 
 def _place(call: Call, position: int, output: Place) -> Place:

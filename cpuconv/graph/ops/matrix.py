@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, restored, steps, way
+from cpuconv.graph.kernels.convolution import offer, padded_bias, restored, rows_operand, rows_problem, steps, way
 from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
+from cpuconv.graph.kernels.matvec import linear_step, packing
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.place import DENSE, FLOAT32, STRIDED, Place
+from cpuconv.graph.place import DENSE, FLOAT32, STRIDED
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import FLOAT, Operand, Operands, Step
-from layouts import Strides
+from cpuconv.solvers.shared.base import FLOAT, Operands, Step
 
 
 def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,48 +124,55 @@ def linear(node: Node, arrays: Arrays) -> np.ndarray:
     return activations.apply(y if residual is None else y + residual, node["activation"])
 
 
-def _linear_problem(node: Node, inputs: Inputs) -> ConvProblem | None:
-    """Rows of channels in and out: "NHWC", an axis of the rows as height, the others as width. One row is one pixel."""
+def _has_kernel(inputs: Inputs) -> bool:
     x, w, bias = *inputs[:2], given(inputs, 2)
-    if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
-        return None
-    k, n = w.shape
-    high, wide = (x.shape[0], math.prod(x.shape[1:-1])) if len(x.shape) > 2 else (1, math.prod(x.shape[:-1]))
-    layout = "NHWC" if high * wide > 1 else "NCHW"
+    known = w.array is not None and (bias is None or bias.array is not None)
+    return x.dtype == FLOAT32 and known and 0 not in x.shape + w.shape
+
+
+def _is_stream(inputs: Inputs) -> bool:
+    """Whether there is a single row, for which the weights are read once."""
+    shape = inputs[0].shape
+    return len(shape) > 1 and math.prod(shape[:-1]) == 1
+
+
+def _rows(node: Node, inputs: Inputs) -> ConvProblem:
     added = given(inputs, 3) is not None
-    return ConvProblem(
-        1, k, high, wide, n, 1, 1, in_layout=layout, out_layout=layout, activation=node["activation"], residual=added
-    )
+    return rows_problem(inputs[0].shape, inputs[1].shape[1], activation=node["activation"], residual=added)
 
 
 def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    """Rows in and out, as a convolution."""
-    problem = _linear_problem(node, inputs)
-    return [] if problem is None else [offer(way(problem, target), inputs)]
+    """Rows of channels in and out; a single row is a stream of the weights."""
+    if not _has_kernel(inputs):
+        return []
+    if _is_stream(inputs):
+        lies = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
+        return [Offer(lies[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * FLOAT))]
+    return [offer(way(_rows(node, inputs), target), inputs)]
 
 
 def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
     """The offer of a record."""
-    problem = _linear_problem(node, inputs)
-    found = None if problem is None else restored(problem, target, record, same)
+    if not _has_kernel(inputs) or _is_stream(inputs):
+        return None
+    found = restored(_rows(node, inputs), target, record, same)
     return None if found is None else offer(found, inputs)
 
 
 def lower_linear(call: Call) -> list[Step]:
-    """The solver's own steps."""
+    """The solver's own steps, or that of a single row."""
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
-    operands = Operands(_rows(x), _rows(call.outputs[0]), _rows(residual) if residual else None)
+    if call.offer.detail is None:
+        form, weight = packing(call.target.isa, *w.shape), w.array.T[:, :, None, None]
+        matrix = call.constants.packed(
+            call.node.inputs[1], ("transposed", 1, form), lambda: form.pack(weight, call.target.threads)
+        )
+        kept = call.constants.keep(padded_bias(w.shape[1], bias.array if bias else None))
+        activation = activations.normalize(call.node["activation"])
+        return [linear_step(call.target, x, matrix, call.outputs[0], kept, residual, activation)]
+    operands = Operands(rows_operand(x), rows_operand(call.outputs[0]), rows_operand(residual) if residual else None)
     return steps(call, operands, w.array.T[:, :, None, None], bias.array if bias else None, "transposed")
-
-
-def _rows(place: Place) -> Operand:
-    """Rows as the pixels of an image."""
-    if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
-        h = w = FLOAT
-    else:
-        h, w = place.strides[0], place.strides[-2]
-    return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
 
 
 OPS = (

@@ -1,46 +1,62 @@
 """Recurrent layers: LSTM, GRU and RNN, forward, backward or both ways.
 
 Source: ONNX operators of these names. What all inputs give to the gates is one product; then the steps follow one by
-one, both directions at once, the backward one on a sequence that is turned around. They compute in the type of their
-operands, as they run between kernels.
+one, both directions at once, the backward one on a sequence that is turned around. A cell is stated once, as
+expressions of its sums, which the reference evaluates and the kernel emits. References compute in the type of their
+operands, as they may run between kernels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.kernels.convolution import rows_operand, rows_problem, steps, way
+from cpuconv.graph.kernels.expression import Expression, Operand, apply
+from cpuconv.graph.kernels.recurrent import PEEPHOLES, Layer, Rows, Stage, layer_step, packed, tiles
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
+from cpuconv.graph.ops.elementwise import FORMS
+from cpuconv.graph.place import DENSE, FLOAT32, Place
+from cpuconv.solvers.shared.base import FLOAT, Operands, Step, divide
 
-Function = Callable[[np.ndarray], np.ndarray]
+Function = Callable[[Expression], Expression]
 
 # --- activations ----------------------------------------------------------------------------------------------------
 
-
-class _Form(NamedTuple):
-    """A function of x, alpha and beta, and the defaults of those that it has."""
-
-    function: Callable[..., np.ndarray]
-    alpha: float | None = None
-    beta: float | None = None
-
-
-ACTIVATIONS = {
-    "Sigmoid": _Form(lambda x, a, b: 0.5 * np.tanh(0.5 * x) + 0.5),
-    "Tanh": _Form(lambda x, a, b: np.tanh(x)),
-    "Relu": _Form(lambda x, a, b: np.maximum(x, 0)),
-    "Softsign": _Form(lambda x, a, b: x / (1 + np.abs(x))),
-    "Softplus": _Form(lambda x, a, b: np.logaddexp(x, x.dtype.type(0))),
-    "Affine": _Form(lambda x, a, b: a * x + b, 1.0, 0.0),
-    "LeakyRelu": _Form(lambda x, a, b: np.where(x < 0, a * x, x), 0.01),
-    "ThresholdedRelu": _Form(lambda x, a, b: np.where(x > a, x, 0), 1.0),
-    "ScaledTanh": _Form(lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
-    "HardSigmoid": _Form(lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5),
-    "Elu": _Form(lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 1.0),
+_SCALARS: dict[str, dict[str, float]] = {
+    "Affine": {"alpha": 1.0, "beta": 0.0},
+    "LeakyRelu": {"alpha": 0.01},
+    "ThresholdedRelu": {"alpha": 1.0},
+    "ScaledTanh": {"alpha": 1.0, "beta": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "Elu": {"alpha": 1.0},
 }
+"""The scalars that activations have, with their defaults."""
+
+_ACTIVATIONS: dict[str, Callable[..., Expression]] = {
+    name: FORMS[name]
+    for name in (
+        "Sigmoid",
+        "Tanh",
+        "Relu",
+        "Softsign",
+        "Softplus",
+        "LeakyRelu",
+        "ThresholdedRelu",
+        "HardSigmoid",
+        "Elu",
+    )
+} | {
+    "Affine": lambda scalars, x: apply("add", apply("mul", x, scalars["alpha"]), scalars["beta"]),
+    "ScaledTanh": lambda scalars, x: apply("mul", apply("tanh", apply("mul", x, scalars["beta"])), scalars["alpha"]),
+}
+"""Of their scalars by name and of x."""
 
 
 def _activations(node: Node, defaults: tuple[str, ...]) -> list[Function]:
@@ -50,103 +66,96 @@ def _activations(node: Node, defaults: tuple[str, ...]) -> list[Function]:
     """
     count = len(defaults) * _directions(node)
     names = tuple(node["activations"] or defaults * 2)[:count]  # an RNN has two by default, whatever its directions
-    if len(names) != count or not set(names) <= ACTIVATIONS.keys():
-        raise ValueError(f"the activations must be {len(defaults)} a direction, of {', '.join(ACTIVATIONS)}")
-    alphas, betas = iter(node["activation_alpha"] or ()), iter(node["activation_beta"] or ())
-    stated = [(name, *_scalars(ACTIVATIONS[name], alphas, betas)) for name in names]
+    if len(names) != count or not set(names) <= _ACTIVATIONS.keys():
+        raise ValueError(f"the activations must be {len(defaults)} a direction, of {', '.join(_ACTIVATIONS)}")
+    lists = {name: iter(node[f"activation_{name}"] or ()) for name in ("alpha", "beta")}
+    stated = [(name, _scalars(name, lists)) for name in names]
     if stated[: len(defaults)] * _directions(node) != stated:
         raise ValueError("both directions must have the same activations")
     clips = (node["clip"], node["clip"], None)
-    functions = [ACTIVATIONS[name].function for name in names]
-    return [_applied(f, a, b, clip) for f, (_, a, b), clip in zip(functions, stated, clips, strict=False)][
-        : len(defaults)
-    ]
+    return [_applied(*each, clip) for each, clip in zip(stated[: len(defaults)], clips, strict=False)]
 
 
-def _scalars(form: _Form, alphas: Iterator[float], betas: Iterator[float]) -> tuple[float | None, float | None]:
+def _scalars(name: str, lists: dict[str, Iterator[float]]) -> dict[str, float]:
     """Those stated in turn for the functions that have them, else the defaults."""
-    alpha = None if form.alpha is None else next(alphas, form.alpha)
-    return alpha, None if form.beta is None else next(betas, form.beta)
+    return {scalar: next(lists[scalar], default) for scalar, default in _SCALARS.get(name, {}).items()}
 
 
-def _applied(
-    function: Callable[..., np.ndarray], alpha: float | None, beta: float | None, clip: float | None
-) -> Function:
+def _applied(name: str, scalars: dict[str, float], clip: float | None) -> Function:
     if not clip:
-        return lambda x: function(x, alpha, beta)
-    return lambda x: function(np.clip(x, -clip, clip), alpha, beta)
+        return lambda x: _ACTIVATIONS[name](scalars, x)
+    return lambda x: _ACTIVATIONS[name](scalars, apply("min", apply("max", x, -clip), clip))
 
 
 # --- cells ----------------------------------------------------------------------------------------------------------
 
-
-class Weights(NamedTuple):
-    """What steps multiply with: of the state (directions, hidden, gates x hidden), its bias, and the peepholes."""
-
-    state: np.ndarray
-    bias: np.ndarray
-    peepholes: np.ndarray | None
-
-
-States = tuple[np.ndarray, ...]  # (directions, batch, hidden) each
-Step = Callable[[np.ndarray, States, Weights], States]  # of what the inputs give to the gates
+Cells = Callable[..., tuple[Stage, ...]]  # of the node, whether it has peepholes, and its activations
 
 
 class Cell(NamedTuple):
-    """A kind of layer: its gates, its states, its activations, and what makes its step of a node and of these."""
+    """A kind of layer: its gates, its states, its activations, and what makes the stages of its step."""
 
     gates: int
     states: int
     activations: tuple[str, ...]
-    step: Callable[..., Step]
+    stages: Cells
 
 
-def _rnn_step(node: Node, f: Function) -> Step:
-    def step(fed: np.ndarray, states: States, weights: Weights) -> States:
-        return (f(fed + states[0] @ weights.state + weights.bias),)
-
-    return step
+def _sum(*terms: Expression) -> Expression:
+    return reduce(lambda a, b: apply("add", a, b), terms)
 
 
-def _gru_step(node: Node, f: Function, g: Function) -> Step:
+def _gates(count: int) -> tuple[list[Expression], Expression, Expression]:
+    """Sums of so many gates, the state, and the second state or what the stage before has kept."""
+    sums = [_sum(Operand(gate), Operand(count + gate)) for gate in range(count)]
+    return sums, Operand(2 * count), Operand(2 * count + 1)
+
+
+def _rnn(node: Node, peepholes: bool, f: Function) -> tuple[Stage, ...]:
+    (gate,), *_ = _gates(1)
+    return (Stage(0, 1, (f(gate),)),)
+
+
+def _gru(node: Node, peepholes: bool, f: Function, g: Function) -> tuple[Stage, ...]:
     """Gates: update, reset, hidden. The reset comes before the product with the state, or behind it."""
 
-    def step(fed: np.ndarray, states: States, weights: Weights) -> States:
-        (h,), kept = states, 2 * states[0].shape[-1]
-        if node["linear_before_reset"]:
-            product = h @ weights.state + weights.bias
-            z, r = np.split(f(fed[..., :kept] + product[..., :kept]), 2, -1)
-            hidden = r * product[..., kept:]
-        else:
-            product = h @ weights.state[..., :kept] + weights.bias[..., :kept]
-            z, r = np.split(f(fed[..., :kept] + product), 2, -1)
-            hidden = (r * h) @ weights.state[..., kept:] + weights.bias[..., kept:]
-        return ((1 - z) * g(fed[..., kept:] + hidden) + z * h,)
+    def mixed(z: Expression, hidden: Expression, h: Expression) -> Expression:
+        return _sum(apply("mul", apply("sub", 1, z), g(hidden)), apply("mul", z, h))
 
-    return step
+    if node["linear_before_reset"]:
+        (z, r, _), h, _ = _gates(3)
+        hidden = _sum(Operand(2), apply("mul", f(r), Operand(5)))
+        return (Stage(0, 3, (mixed(f(z), hidden, h),)),)
+    (z, r), h, _ = _gates(2)
+    before = Stage(0, 2, (apply("mul", f(r), h), f(z)))
+    (hidden,), h, kept = _gates(1)
+    return before, Stage(2, 1, (mixed(kept, hidden, h),))
 
 
-def _lstm_step(node: Node, f: Function, g: Function, h: Function) -> Step:
+def _lstm(node: Node, peepholes: bool, f: Function, g: Function, h: Function) -> tuple[Stage, ...]:
     """Gates: input, output, forget, cell. Peepholes let the gates see the cell, the output gate the new one."""
+    (i, o, forget, new), _, cell = _gates(4)
 
-    def step(fed: np.ndarray, states: States, weights: Weights) -> States:
-        i, o, forget, new = np.split(fed + states[0] @ weights.state + weights.bias, 4, -1)
-        see_i = see_o = see_forget = np.zeros((), fed.dtype)
-        if weights.peepholes is not None:
-            see_i, see_o, see_forget = np.split(weights.peepholes, 3, -1)
-        i = f(i + see_i * states[1])
-        forget = 1 - i if node["input_forget"] else f(forget + see_forget * states[1])
-        cell = forget * states[1] + i * g(new)
-        return f(o + see_o * cell) * h(cell), cell
+    def seen(gate: Expression, peephole: int, cell: Expression) -> Expression:
+        return _sum(gate, apply("mul", Operand(10 + peephole), cell)) if peepholes else gate
 
-    return step
+    i = f(seen(i, 0, cell))
+    forget = apply("sub", 1, i) if node["input_forget"] else f(seen(forget, 2, cell))
+    cell = _sum(apply("mul", forget, cell), apply("mul", i, g(new)))
+    return (Stage(0, 4, (apply("mul", f(seen(o, 1, cell)), h(cell)), cell)),)
 
 
 CELLS = {
-    "RNN": Cell(1, 1, ("Tanh",), _rnn_step),
-    "GRU": Cell(3, 1, ("Sigmoid", "Tanh"), _gru_step),
-    "LSTM": Cell(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step),
+    "RNN": Cell(1, 1, ("Tanh",), _rnn),
+    "GRU": Cell(3, 1, ("Sigmoid", "Tanh"), _gru),
+    "LSTM": Cell(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
 }
+
+
+def _stages(node: Node, peepholes: bool) -> tuple[Stage, ...]:
+    cell = CELLS[node.op]
+    return cell.stages(node, peepholes, *_activations(node, cell.activations))
+
 
 # --- layers ---------------------------------------------------------------------------------------------------------
 
@@ -184,7 +193,7 @@ def _order(node: Node, steps: int, lengths: np.ndarray) -> np.ndarray:
 
 def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     """The states after every step, zeros behind the end of a sequence; and the last states."""
-    cell, count = CELLS[node.op], 5 + CELLS[node.op].states
+    count = 5 + CELLS[node.op].states
     single = [
         array.astype(np.result_type(array, np.float32), copy=False)
         if array is not None and is_float(array.dtype)
@@ -196,7 +205,8 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     (steps, batch, size), (directions, rows, hidden) = x.shape, r.shape
     bias = np.zeros((directions, 2 * rows), x.dtype) if bias is None else bias
     given_bias, state_bias = np.split(bias[:, None], 2, -1)
-    weights = Weights(r.swapaxes(1, 2), state_bias, _peepholes(given(single, count)))
+    state_weights, stages = r.swapaxes(1, 2), _stages(node, given(single, count) is not None)
+    peepholes = [] if given(single, count) is None else np.split(single[count][:, None], PEEPHOLES, -1)
     states = tuple(
         np.zeros((directions, batch, hidden), x.dtype)
         if state is None
@@ -210,9 +220,16 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     read = x[order, np.arange(batch)].reshape(directions, steps * batch, size)
     fed = (read @ w.swapaxes(1, 2) + given_bias).reshape(directions, steps, batch, rows)
 
-    step, y = cell.step(node, *_activations(node, cell.activations)), np.zeros((*fed.shape[:3], hidden), x.dtype)
+    y = np.zeros((*fed.shape[:3], hidden), x.dtype)
     for at in range(steps):
-        new = step(fed[:, at], states, weights)
+        new, vector = states, states[0]
+        for stage in stages:
+            part = slice(stage.first * hidden, (stage.first + stage.gates) * hidden)
+            product = vector @ state_weights[..., part] + state_bias[..., part]
+            sums = [piece for whole in (fed[:, at, ..., part], product) for piece in np.split(whole, stage.gates, -1)]
+            operands = [*sums, states[0], new[-1], *peepholes]
+            new = tuple(output.evaluate(operands) for output in stage.outputs)
+            vector = new[0]
         if lengths is None:
             states, y[:, at] = new, new[0]
         else:
@@ -225,8 +242,104 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     return y.transpose(1, 0, 2, 3), *states
 
 
-def _peepholes(stated: np.ndarray | None) -> np.ndarray | None:
-    return None if stated is None else stated[:, None]
+# --- kernels --------------------------------------------------------------------------------------------------------
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Float32, with weights that are known beforehand."""
+    (x, _, r), lengths, lanes = inputs[:3], given(inputs, 4), target.isa.lanes
+    cell = CELLS[node.op]
+    known = [
+        value for at, value in enumerate(inputs) if value is not None and (at in (1, 2, 3) or at > 4 + cell.states)
+    ]
+    floats = [value for at, value in enumerate(inputs) if value is not None and at != 4]
+    if any(value.array is None for value in known) or any(value.dtype != FLOAT32 for value in floats):
+        return []
+    if 0 in x.shape + r.shape:
+        return []
+    (directions, _, hidden), (length, batch) = r.shape, x.shape[1::-1] if node["layout"] else x.shape[:2]
+    whole = lengths is None or (lengths.array is not None and bool((lengths.array == length).all()))
+    products = way(rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes), target)
+    count, _ = tiles(target.isa, _stages(node, len(inputs) > 5 + cell.states), batch, not whole)
+    recurrence = target.moving(math.prod(r.shape) * FLOAT) * length * count
+    states = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
+    lies = (DENSE, "", "", "", "" if whole else DENSE, *states, "")[: len(inputs)]
+    return [Offer(lies, (DENSE,) * (1 + cell.states), products.seconds + recurrence, products)]
+
+
+def _lower(call: Call) -> list[Step]:
+    """The product of all inputs, in workspace; and one call for all steps."""
+    node, lanes, cell = call.node, call.target.isa.lanes, CELLS[call.node.op]
+    x, w, r, bias, lengths = (call.given(at) for at in range(5))
+    assert x is not None and w is not None and w.array is not None and r is not None and r.array is not None
+    peepholes, (directions, rows, hidden) = call.given(5 + cell.states), r.shape
+    stages, batch_first = _stages(node, peepholes is not None), bool(node["layout"])
+    both = np.zeros((directions, 2 * rows), np.float32) if bias is None or bias.array is None else bias.array
+    given_bias, state_bias = np.split(both, 2, -1)
+
+    columns = directions * cell.gates * divide(hidden, lanes) * lanes
+    fed = _workspace(call, (*x.shape[:2], columns))
+    weight = packed(w.array, cell.gates, lanes).transpose(0, 1, 3, 4, 2).reshape(columns, -1, 1, 1)
+    product = steps(
+        call, Operands(rows_operand(x), rows_operand(fed)), weight, packed(given_bias, cell.gates, lanes), node.op
+    )
+
+    def state(position: int) -> Rows:
+        place = call.given(position)
+        if place is None:
+            return Rows(call.constants.keep(np.zeros(hidden, np.float32)), 0, 0, 0)
+        return _states(place, batch_first)
+
+    def pack(stage: Stage, array: np.ndarray) -> np.ndarray:
+        return packed(array, cell.gates, lanes, stage.first, stage.gates)
+
+    length, batch = x.shape[1::-1] if batch_first else x.shape[:2]
+    wanted = iter(call.outputs)
+    y, *last = (
+        next(wanted) if name else None for name in (*node.outputs, *[""] * (1 + cell.states))[: 1 + cell.states]
+    )
+    y = y or _workspace(
+        call, (batch, length, directions, hidden) if batch_first else (length, directions, batch, hidden)
+    )
+    if cell.states > 1:
+        last[1] = last[1] or _workspace(
+            call, (batch, directions, hidden) if batch_first else (directions, batch, hidden)
+        )
+    steps_, apart, between = (y.strides[1], y.strides[2], y.strides[0]) if batch_first else y.strides[:3]
+    step = Layer(
+        stages,
+        length,
+        directions,
+        batch,
+        hidden,
+        node["direction"] == "reverse",
+        [
+            call.constants.packed(
+                node.inputs[2], ("state", node.op, lanes, stage.first, stage.gates), partial(pack, stage, r.array)
+            )
+            for stage in stages
+        ],
+        [call.constants.keep(pack(stage, state_bias)) for stage in stages],
+        None
+        if peepholes is None or peepholes.array is None
+        else call.constants.keep(packed(peepholes.array, PEEPHOLES, lanes)),
+        Rows(lengths.ref, 0, 0, *lengths.strides) if lengths is not None and call.offer.inputs[4] else None,
+        Rows(fed.ref, fed.strides[batch_first], columns // directions * FLOAT, fed.strides[not batch_first]),
+        tuple(state(5 + at) for at in range(cell.states)),
+        Rows(y.ref, steps_, apart, between),
+        tuple(Rows(0, 0, 0, 0) if place is None else _states(place, batch_first) for place in last),
+    )
+    return [*product, layer_step(call.target, call.space, step)]
+
+
+def _workspace(call: Call, shape: tuple[int, ...]) -> Place:
+    """A tensor that nobody else reads."""
+    return Place.plain(call.space.reserve(math.prod(shape) * FLOAT), shape)
+
+
+def _states(place: Place, batch_first: bool) -> Rows:
+    d, b, _ = place.strides
+    return Rows(place.ref, 0, b, d) if batch_first else Rows(place.ref, 0, d, b)
 
 
 _COMMON = {
@@ -241,7 +354,7 @@ _COMMON = {
 
 
 def _op(name: str, **attributes: object) -> Op:
-    return Op(name, _infer, layer, {**_COMMON, **attributes}, mixed=True, widened=False)
+    return Op(name, _infer, layer, {**_COMMON, **attributes}, mixed=True, widened=False, offers=_offers, lower=_lower)
 
 
 OPS = (

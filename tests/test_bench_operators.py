@@ -1,0 +1,49 @@
+"""The benchmark of single operators: its models are what their names say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from bench import operators  # noqa: E402
+from cpuconv.graph.onnx_reader import read  # noqa: E402
+from cpuconv.graph.specialise import specialise  # noqa: E402
+
+LARGE = 1 << 22  # elements of weights that are not made here
+NETWORKS = {network.name: network for network in operators.operators()}
+LAYERS = ("LST", "GRU", "RNN")  # the first letters
+
+
+def is_small(network) -> bool:
+    """Whether the weights of a product are not many."""
+    name, x = network.name, network.inputs.get("x", (0,))
+    return not name.startswith("Gemm") or math.prod((x[-1], int(name.split()[-1]))) <= LARGE
+
+
+def test_names_tell_operators_apart():
+    assert len(NETWORKS) == sum(1 for _ in operators.operators())
+
+
+@pytest.mark.parametrize("name", ["LSTM 80x1x288 to 2x48", "GRU 80x1x256 to 2x192", "RNN 80x1x256 to 2x256"])
+def test_layers(name):
+    network = NETWORKS[name]
+    graph = specialise(read(network.make(network.inputs)), network.inputs)
+    steps, batch, hidden = (*network.inputs["x"][:2], int(name.rpartition("x")[2]))
+    assert [node.op for node in graph.nodes] == [name.split()[0]]
+    assert graph.value("y").shape == (steps, 2, batch, hidden)
+
+
+@pytest.mark.parametrize("name", [name for name, each in NETWORKS.items() if name[:3] not in LAYERS and is_small(each)])
+def test_others(name):
+    network = NETWORKS[name]
+    graph = specialise(read(network.make(network.inputs)), network.inputs)
+    kinds = {"LayerNorm": "LayerNormalization", "Gelu": "Mul"}
+    assert graph.nodes[-1].op == kinds.get(name.split()[0], name.split()[0])
+
+
+def test_patterns_that_fit_nothing():
+    with pytest.raises(SystemExit, match="No operator has such a name"):
+        operators.main(["Conv*"])
