@@ -13,6 +13,7 @@ import layouts
 from cpuconv.graph import memory, ops
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
+from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
@@ -102,6 +103,8 @@ class Executable:
         self._outputs = laid.outputs
         self._output_values = {name: laid.graph.value(value) for name, value in laid.outputs.items()}
         self.memory = memory.plan(laid, target.isa.lanes)
+        outputs = sum(nbytes(value) for value in self._output_values.values())
+        check_bytes(self.memory.arena + outputs, f"{laid.graph.name}: a run")
         self._constants = _Constants(laid.graph.constants, packed)
         self._forms: dict[tuple[str, str], Place] = {}
         self.workspace_bytes = 0

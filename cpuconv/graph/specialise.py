@@ -16,6 +16,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, Sou
 from cpuconv.graph import ops
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.limits import Folding, check_values
 
 Sizes = Mapping[str, Sequence[int]]
 
@@ -38,7 +39,8 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     ArgumentError
         A shape for an input that there is not, or one that does not fit what the graph states.
     SourceError
-        The shape of an input stays open, nodes do not fit together, or an operator is refused.
+        The shape of an input stays open, nodes do not fit together, what they make does not fit into memory, or an
+        operator is refused.
 
     Warns
     -----
@@ -54,6 +56,7 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
             )
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
+    folding = Folding()
     left = deque(graph.nodes)
     while left:
         node = left.popleft()
@@ -64,7 +67,7 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
             left.extendleft(reversed(body))
             continue
         inputs = [known[name] if name else None for name in node.inputs]
-        outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs)
+        outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs, folding)
         if is_open([value for value, name in zip(outputs, node.outputs, strict=False) if name]):
             outputs = _open(graph, node)
         known.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
@@ -119,12 +122,14 @@ def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]
     return Value(tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape), value.dtype)
 
 
-def _outputs(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding) -> list[Value]:
     """What the outputs of a node are; their elements too, where those of the inputs are known or not needed."""
     values = ops.meaning(node).infer(node, inputs)
+    check_values(node, values)
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
+    folding.take(node, wanted)
     arrays = [None if value is None else value.array for value in inputs]
     return [_constant(array) for array in run(node, arrays, [value.dtype for value in values])]
 

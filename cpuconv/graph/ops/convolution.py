@@ -6,6 +6,8 @@ through it, a transposed convolution writes its output through it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cpuconv.errors import ArgumentError
@@ -13,7 +15,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.convolution import offer, steps, ways
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
-from cpuconv.graph.ops.window import Window
+from cpuconv.graph.ops.window import Window, stated_pads
 from cpuconv.graph.place import FLOAT32, image_shape
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
@@ -25,10 +27,20 @@ def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
     if x.shape[1] != w.shape[1] * node["group"] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
     window = Window.of(node, x.shape[2:], w.shape[2:])
+    _check(node, inputs, w.shape[0])
     shape, residual = (x.shape[0], w.shape[0], *window.outputs), given(inputs, 3)
     if residual is not None and residual.shape != shape:
         raise ValueError(f"what is added is not of shape {shape}")
     return [Value(shape, x.dtype)]
+
+
+def _check(node: Node, inputs: Inputs, channels: int) -> None:
+    """See that weights and bias are as the attributes and the other inputs say."""
+    x, w, bias = *inputs[:2], given(inputs, 2)
+    if len(x.shape) != len(w.shape) or tuple(node["kernel_shape"] or w.shape[2:]) != w.shape[2:]:
+        raise ValueError(f"a kernel of {node['kernel_shape']} and weights {w.shape}")
+    if bias is not None and bias.shape != (channels,):
+        raise ValueError(f"a bias of shape {bias.shape} for {channels} channels")
 
 
 def conv(node: Node, arrays: Arrays) -> np.ndarray:
@@ -40,7 +52,7 @@ def conv(node: Node, arrays: Arrays) -> np.ndarray:
     x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
     window = Window.of(node, x.shape[2:], w.shape[2:])
     n, groups, k = len(x), node["group"], len(w)
-    image = x.reshape(n, groups, -1, *x.shape[2:])
+    image = x.reshape(n, groups, w.shape[1], *x.shape[2:])
     taps = w.reshape(groups, k // groups, w.shape[1], *w.shape[2:])
     y = np.zeros((n, groups, k // groups, *window.outputs), x.dtype)
     for tap, out, read in window.taps():
@@ -107,8 +119,7 @@ def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> W
         less, more = [pad // 2 for pad in total], [pad - pad // 2 for pad in total]
         near, far = (less, more) if node["auto_pad"] == "SAME_UPPER" else (more, less)
     else:
-        pads = node["pads"] if node["pads"] and node["auto_pad"] == "NOTSET" else [0] * 2 * rank
-        near, far = pads[:rank], pads[rank:]
+        near, far = stated_pads(node, rank)
         sizes = [all_ - a - b for all_, a, b in zip(full, near, far, strict=True)]
     if min(sizes, default=1) < 0:
         raise ValueError(f"padding {(*near, *far)} is wider than the output")
@@ -120,6 +131,7 @@ def _infer_transpose(node: Node, inputs: Inputs) -> list[Value]:
     if x.shape[1] != w.shape[0] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
     window = window_of_transpose(node, x.shape, w.shape)
+    _check(node, inputs, w.shape[1] * node["group"])
     return [Value((x.shape[0], w.shape[1] * node["group"], *window.sizes), x.dtype)]
 
 
@@ -128,8 +140,8 @@ def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
     x, w, bias = *arrays[:2], given(arrays, 2)
     window = window_of_transpose(node, x.shape, w.shape)
     n, groups, k = len(x), node["group"], w.shape[1] * node["group"]
-    image = x.reshape(n, groups, -1, *x.shape[2:])
-    taps = np.swapaxes(w.reshape(groups, -1, *w.shape[1:]), 1, 2)
+    image = x.reshape(n, groups, len(w) // groups, *x.shape[2:])
+    taps = np.swapaxes(w.reshape(groups, len(w) // groups, *w.shape[1:]), 1, 2)
     y = np.zeros((n, groups, w.shape[1], *window.sizes), x.dtype)
     for tap, read, out in window.taps():
         y[out] += _mixed(taps[tap], image[read])
@@ -139,7 +151,7 @@ def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
 def _mixed(weight: np.ndarray, patch: np.ndarray) -> np.ndarray:
     """One tap's share: (groups, K', C') times (N, groups, C', spatial...), summed over C'."""
     n, groups, channels, *spatial = patch.shape
-    product = np.ascontiguousarray(weight) @ patch.reshape(n, groups, channels, -1)
+    product = np.ascontiguousarray(weight) @ patch.reshape(n, groups, channels, math.prod(spatial))
     return product.reshape(n, groups, weight.shape[1], *spatial)
 
 
