@@ -19,6 +19,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph import schemas
 from cpuconv.graph.adapters import REPLACED, adapted
+from cpuconv.graph.contrib import CONTRIB, DOMAIN, contributed
 from cpuconv.graph.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import check_bytes, check_nodes
@@ -183,18 +184,24 @@ class _Reader:
         if proto.domain in _DOMAIN and proto.op_type == "Constant":
             self.constants[proto.output[0]] = self.constant_node(proto)
             return
-        self.check(proto, origin)
-        if proto.domain in _DOMAIN and proto.op_type in _KNOWN:
+        contrib = proto.domain == DOMAIN and proto.op_type in CONTRIB
+        if not contrib:
+            self.check(proto, origin)
+        if contrib or (proto.domain in _DOMAIN and proto.op_type in _KNOWN):
             try:
                 attributes = {attribute.name: self.attribute(attribute) for attribute in proto.attribute}
-                nodes = adapted(self, Node(proto.op_type, proto.input, proto.output, attributes, origin))
+                node = Node(proto.op_type, proto.input, proto.output, attributes, origin)
+                nodes = contributed(self, node) if contrib else adapted(self, node)
                 yield from [
                     TABLE[node.op].node(_trimmed(node.inputs), _trimmed(node.outputs), origin, **node.attributes)
                     for node in nodes
                 ]
                 return
-            except ArgumentError:
-                pass  # a form of the operator that the table does not know
+            except ArgumentError as error:  # a form of the operator that the table does not know
+                if contrib:
+                    raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
+            except (TypeError, ValueError) as error:
+                raise SourceError(f"{proto.op_type} node {origin!r} is not written as its operator: {error}") from error
         yield self.foreign(proto, origin)
 
     def check(self, proto: onnx.NodeProto, origin: str) -> None:

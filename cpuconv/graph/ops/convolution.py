@@ -22,34 +22,39 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.base import Operands, Step
 
 
+def output_of(
+    node: Node, x: tuple[int, ...], w: tuple[int, ...], bias: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """The shape of the convolution of an image with weights.
+
+    Raises
+    ------
+    ValueError
+        Shapes or attributes do not fit.
+    """
+    if len(x) != len(w) or tuple(node["kernel_shape"] or w[2:]) != w[2:]:
+        raise ValueError(f"a kernel of {node['kernel_shape']} and weights {w}")
+    if x[1] != w[1] * node["group"] or w[0] % node["group"]:
+        raise ValueError(f"{x[1]} channels and weights {w} in {node['group']} groups")
+    _check_bias(bias, w[0])
+    return (x[0], w[0], *Window.of(node, x[2:], w[2:]).outputs)
+
+
+def _check_bias(bias: tuple[int, ...] | None, channels: int) -> None:
+    if bias is not None and bias != (channels,):
+        raise ValueError(f"a bias of shape {bias} for {channels} channels")
+
+
 def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
-    x, w = inputs[:2]
-    if x.shape[1] != w.shape[1] * node["group"] or w.shape[0] % node["group"]:
-        raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
-    window = Window.of(node, x.shape[2:], w.shape[2:])
-    _check(node, inputs, w.shape[0])
-    shape, residual = (x.shape[0], w.shape[0], *window.outputs), given(inputs, 3)
+    x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
+    shape = output_of(node, x.shape, w.shape, bias and bias.shape)
     if residual is not None and residual.shape != shape:
         raise ValueError(f"what is added is not of shape {shape}")
     return [Value(shape, x.dtype)]
 
 
-def _check(node: Node, inputs: Inputs, channels: int) -> None:
-    """See that weights and bias are as the attributes and the other inputs say."""
-    x, w, bias = *inputs[:2], given(inputs, 2)
-    if len(x.shape) != len(w.shape) or tuple(node["kernel_shape"] or w.shape[2:]) != w.shape[2:]:
-        raise ValueError(f"a kernel of {node['kernel_shape']} and weights {w.shape}")
-    if bias is not None and bias.shape != (channels,):
-        raise ValueError(f"a bias of shape {bias.shape} for {channels} channels")
-
-
-def conv(node: Node, arrays: Arrays) -> np.ndarray:
-    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups, + bias.
-
-    The fourth input, if there is one, is added to that; then comes the attribute `activation`, one of
-    `cpuconv.problem.activation`. ONNX has neither: rewrites of a graph put them there.
-    """
-    x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
+def convolved(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups."""
     window = Window.of(node, x.shape[2:], w.shape[2:])
     n, groups, k = len(x), node["group"], len(w)
     image = x.reshape(n, groups, w.shape[1], *x.shape[2:])
@@ -57,7 +62,17 @@ def conv(node: Node, arrays: Arrays) -> np.ndarray:
     y = np.zeros((n, groups, k // groups, *window.outputs), x.dtype)
     for tap, out, read in window.taps():
         y[out] += _mixed(taps[tap], image[read])
-    y = _biased(y.reshape(n, k, *window.outputs), bias)
+    return y.reshape(n, k, *window.outputs)
+
+
+def conv(node: Node, arrays: Arrays) -> np.ndarray:
+    """The convolution, + bias.
+
+    The fourth input, if there is one, is added to that; then comes the attribute `activation`, one of
+    `cpuconv.problem.activation`. ONNX has neither: rewrites of a graph put them there.
+    """
+    bias, residual = given(arrays, 2), given(arrays, 3)
+    y = _biased(convolved(node, *arrays[:2]), bias)
     return activations.apply(y if residual is None else y + residual, node["activation"])
 
 
@@ -130,8 +145,11 @@ def _infer_transpose(node: Node, inputs: Inputs) -> list[Value]:
     x, w = inputs[:2]
     if x.shape[1] != w.shape[0] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
+    if tuple(node["kernel_shape"] or w.shape[2:]) != w.shape[2:]:
+        raise ValueError(f"a kernel of {node['kernel_shape']} and weights {w.shape}")
     window = window_of_transpose(node, x.shape, w.shape)
-    _check(node, inputs, w.shape[1] * node["group"])
+    bias = given(inputs, 2)
+    _check_bias(bias and bias.shape, w.shape[1] * node["group"])
     return [Value((x.shape[0], w.shape[1] * node["group"], *window.sizes), x.dtype)]
 
 
@@ -159,9 +177,9 @@ def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     return y if bias is None else y + bias.reshape(-1, *[1] * (y.ndim - 2))
 
 
-_WINDOW = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
+ATTRIBUTES = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
 
 OPS = (
-    Op("Conv", _infer_conv, conv, {**_WINDOW, "activation": None}, offers=conv_offers, lower=lower_conv),
-    Op("ConvTranspose", _infer_transpose, conv_transpose, {**_WINDOW, "output_padding": None, "output_shape": None}),
+    Op("Conv", _infer_conv, conv, {**ATTRIBUTES, "activation": None}, offers=conv_offers, lower=lower_conv),
+    Op("ConvTranspose", _infer_transpose, conv_transpose, {**ATTRIBUTES, "output_padding": None, "output_shape": None}),
 )
