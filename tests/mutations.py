@@ -100,7 +100,7 @@ def _attribute_changed(rng: Rng, model: onnx.ModelProto, other: onnx.ModelProto)
     attribute = _one(rng, _one(rng, nodes).attribute)
     kind = rng.integers(6)
     if kind == 0:
-        attribute.type = int(rng.integers(0, 16))
+        attribute.type = int(rng.integers(0, 15))
     elif attribute.type == AttributeProto.INT:
         attribute.i = int(_one(rng, NUMBERS))
     elif attribute.type == AttributeProto.FLOAT:

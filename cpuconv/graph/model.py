@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Rewriting, prepared
 from cpuconv.graph.profile import Profile, profile
 from cpuconv.graph.specialise import bound_inputs
+from cpuconv.memory.locks import Lock
 from cpuconv.memory.remembered import Remembered, default_limit
 from cpuconv.problem.arrays import as_float32_view
 from cpuconv.solvers.shared.base import aligned
@@ -73,7 +73,7 @@ class Model:
         self._packed = Packed()
         self._programs = Remembered(min(_MOST_BYTES, default_limit()))
         self._last: tuple[Shapes, _Made] | None = None  # stays, however large
-        self._making = threading.Lock()
+        self._making = Lock()
         if all(value.concrete for value in self._known.values()):
             made = self._for(self._fixed_shapes())
             known = made.executable.outputs

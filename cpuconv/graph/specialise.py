@@ -14,6 +14,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import ops
+from cpuconv.graph.foreign import Foreign
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import Folding, check_values
@@ -152,10 +153,14 @@ def _constant(array: np.ndarray) -> Value:
 
 
 def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under names of their own."""
+    """The nodes and constants of the branch that an If takes, under names of their own.
+
+    What it reads of the graph around it goes by the names of the If's inputs, which may have changed since it was read.
+    """
     branch: Graph = node["then_branch" if condition else "else_branch"]
     own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
-    names = {name: f"{node.outputs[0]}/{name}" for name in own}
+    names = dict(zip(node.meaning.inputs, node.inputs, strict=True)) if isinstance(node.meaning, Foreign) else {}
+    names |= {name: f"{node.outputs[0]}/{name}" for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=True):
         body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))

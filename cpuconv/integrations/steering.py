@@ -1,8 +1,7 @@
-"""Networks with inputs whose elements decide sizes, as a Reshape's shape: one model for each of their values."""
+"""Networks with inputs whose elements decide sizes or branches, as a Reshape's shape: a model for each of their values."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,24 +10,19 @@ import numpy as np
 
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.ir import Graph
+from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.model import Model, Port
 from cpuconv.graph.ops import TABLE
+from cpuconv.memory.locks import Lock
 
 _SHAPES_ONLY = frozenset({"Shape", "Size"})  # operators that do not read the elements of their input
 _KEPT = 8  # models of one network
 
 
 def steering(graph: Graph) -> tuple[str, ...]:
-    """The inputs whose elements sizes may depend on."""
+    """The inputs whose elements sizes, or the branches of an If, may depend on."""
     found: set[str] = set()
-    left = [
-        node.inputs[at]
-        for node in graph.nodes
-        if node.meaning is None
-        for at in TABLE[node.op].parameters
-        if at < len(node.inputs)
-    ]
+    left = [node.inputs[at] for node in graph.nodes for at in _deciding(node) if at < len(node.inputs)]
     while left:
         name = left.pop()
         if name and name not in found:
@@ -37,6 +31,13 @@ def steering(graph: Graph) -> tuple[str, ...]:
             if producer is not None and producer.op not in _SHAPES_ONLY:
                 left += producer.inputs
     return tuple(name for name in graph.inputs if name in found)
+
+
+def _deciding(node: Node) -> tuple[int, ...]:
+    """Positions of the inputs whose elements decide what a node is."""
+    if node.meaning is None:
+        return TABLE[node.op].parameters
+    return (0,) if node.op == "If" else ()
 
 
 def ready(graph: Graph, **options: Any) -> Model | Steered:
@@ -56,7 +57,7 @@ class Steered:
         self._graph, self._options, self._steering = graph, options, steering(graph)
         self.inputs, self.outputs = _ports(graph, graph.inputs), _ports(graph, graph.outputs)
         self._models: dict[tuple[tuple[bytes, tuple[int, ...]], ...], Model] = {}
-        self._making = threading.Lock()
+        self._making = Lock()
 
     def run(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Run the network; arguments and errors as of `cpuconv.Model.run`."""
