@@ -63,7 +63,15 @@ CASES = [
     ("QGemm", [*_quantised(3, 4), *_quantised(5, 4), None, *TO_BYTES], {"transB": 1}, (1, 2, 3, 4, 5, 7, 8), 1),
     (
         "MatMulIntegerToFloat",
-        [_bytes(3, 4), _bytes(4, 5), np.float32(0.1), _floats(5) ** 2, np.uint8(9), np.full(5, 7, np.uint8), _floats(5)],
+        [
+            _bytes(3, 4),
+            _bytes(4, 5),
+            np.float32(0.1),
+            _floats(5) ** 2,
+            np.uint8(9),
+            np.full(5, 7, np.uint8),
+            _floats(5),
+        ],
         {},
         (1, 2, 3, 4, 5, 6),
         1e-5,

@@ -230,7 +230,7 @@ def test_a_process_forked_while_another_thread_makes_a_program_makes_its_own(mon
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# --- networks of which nothing is asked ---------------------------------------------------------------------------------
+# --- networks of which nothing is asked -----------------------------------------------------------------------------
 
 
 def test_a_batch_of_nothing_gives_empty_outputs():
@@ -259,9 +259,7 @@ def test_a_batch_of_nothing_gives_empty_outputs():
     arrays |= {"ones": np.ones(6, np.float32), "zeros": np.zeros(6, np.float32), "scales": np.float32([1, 1, 2, 2])}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
     made = _compiled(model)
-    shapes = {
-        batch: [array.shape for array in made.run({"x": _x(batch, 3, 12, 10)}).values()] for batch in (0, 1, 2)
-    }
+    shapes = {batch: [array.shape for array in made.run({"x": _x(batch, 3, 12, 10)}).values()] for batch in (0, 1, 2)}
     assert shapes[0] == [tuple(size - extra for size, extra in zip(one, (_extra(one, two)), strict=True))
                          for one, two in zip(shapes[1], shapes[2], strict=True)]  # fmt: skip
 

@@ -181,7 +181,8 @@ def _of_bytes(reader: Reader, node: Node) -> list[Node]:
     """Whole numbers of a byte or more, by a scale for all or for each part of an axis."""
     x, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else ""
     dtypes = [reader.constants[name].dtype for name in (x, zero) if name in reader.constants]
-    if any(node.attributes.get(name) for name in ("block_size", "output_dtype", "precision")) or any(dtype.kind not in "iuf" or dtype.name.endswith("int4") for dtype in dtypes):
+    blocks = any(node.attributes.get(name) for name in ("block_size", "output_dtype", "precision"))
+    if blocks or any(dtype.kind not in "iuf" or dtype.name.endswith("int4") for dtype in dtypes):
         raise ArgumentError(must("zero point", "of a byte or more, and not of blocks", dtypes))
     return [node]
 

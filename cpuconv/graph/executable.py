@@ -13,8 +13,8 @@ import layouts
 from cpuconv.graph import memory, ops
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
-from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.layout import Laid, Layout
+from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
 from cpuconv.graph.packed import Packed

@@ -1,4 +1,4 @@
-"""Networks with inputs whose elements decide sizes or branches, as a Reshape's shape: a model for each of their values."""
+"""Networks with inputs whose elements decide sizes or branches: one model for each of their values."""
 
 from __future__ import annotations
 

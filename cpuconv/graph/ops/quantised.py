@@ -154,7 +154,14 @@ def qlinear_matmul(node: Node, arrays: Arrays) -> np.ndarray:
 _BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
 
 OPS = (
-    Op("QuantizeLinear", _infer_quantize, quantize, {**_BY_AXIS, "saturate": 1, "precision": 0}, mixed=True, widened=False),
+    Op(
+        "QuantizeLinear",
+        _infer_quantize,
+        quantize,
+        {**_BY_AXIS, "saturate": 1, "precision": 0},
+        mixed=True,
+        widened=False,
+    ),
     Op("DequantizeLinear", _infer_dequantize, dequantize, _BY_AXIS, mixed=True, widened=False),
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
     Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, mixed=True, widened=False),
