@@ -42,7 +42,7 @@ class Builder:
         """The node that has the outputs of the whole."""
         self.add(op, *inputs, outputs=self.node.outputs, **attributes)
 
-    def float(self, x: str, scale: str, zero: str = "", axis: int = 1) -> str:
+    def dequantised(self, x: str, scale: str, zero: str = "", axis: int = 1) -> str:
         """Bytes as floats."""
         return self.add("DequantizeLinear", x, scale, zero, axis=axis)
 
@@ -141,7 +141,7 @@ def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
             floats = made.add("Mul", made.add("Sub", wide, zeros), made.add("Unsqueeze", first, axis))
         else:
             shape = made.reader.constant([-1], f"{first}.shape")
-            floats = made.float(weights, made.add("Reshape", first, shape), made.add("Reshape", zero, shape), 0)
+            floats = made.dequantised(weights, made.add("Reshape", first, shape), made.add("Reshape", zero, shape), 0)
         parts.append(made.add("Transpose", floats, perm=[0, 2, 1]))
     made.last("LSTM", x, *parts, *others, **attributes)
 
@@ -149,21 +149,21 @@ def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
 def _dynamic_matmul(made: Builder) -> None:
     """A product of floats with bytes; ONNX Runtime makes the floats bytes before."""
     a, b, scale, zero, bias = map(made.input, range(5))
-    product = made.add("MatMul", a, made.float(b, scale, zero, -1))
+    product = made.add("MatMul", a, made.dequantised(b, scale, zero, -1))
     made.last("Add" if bias else "Identity", product, bias)
 
 
 def _integer_matmul(made: Builder) -> None:
     """A product of bytes, as floats."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = map(made.input, range(7))
-    product = made.add("MatMul", made.float(a, a_scale, a_zero, -2), made.float(b, b_scale, b_zero, -1))
+    product = made.add("MatMul", made.dequantised(a, a_scale, a_zero, -2), made.dequantised(b, b_scale, b_zero, -1))
     made.last("Add" if bias else "Identity", product, bias)
 
 
 def _q_gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
     """Gemm of bytes; its bias is in units of both scales."""
     a, a_scale, a_zero, b, b_scale, b_zero, bias, y_scale, y_zero = map(made.input, range(9))
-    floats = made.float(a, a_scale, a_zero), made.float(b, b_scale, b_zero, 0 if transB else 1)
+    floats = made.dequantised(a, a_scale, a_zero), made.dequantised(b, b_scale, b_zero, 0 if transB else 1)
     added = ""
     if bias:
         units = made.add("Mul", a_scale, b_scale)
@@ -177,8 +177,9 @@ def _pair(op: str) -> Callable[..., None]:
     """An operator of two tensors of bytes."""
 
     def apply(made: Builder) -> None:
-        names = [made.input(at) for at in range(8)]
-        made.last("QuantizeLinear", made.add(op, made.float(*names[:3]), made.float(*names[3:6])), *names[6:])
+        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = map(made.input, range(8))
+        y = made.add(op, made.dequantised(a, a_scale, a_zero), made.dequantised(b, b_scale, b_zero))
+        made.last("QuantizeLinear", y, y_scale, y_zero)
 
     return apply
 
@@ -190,7 +191,7 @@ def _single(op: str) -> Callable[..., None]:
         if channels_last:
             raise ArgumentError(must("channels_last", "0", channels_last))
         x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
-        made.last("QuantizeLinear", made.add(op, made.float(x, x_scale, x_zero), **attributes), y_scale, y_zero)
+        made.last("QuantizeLinear", made.add(op, made.dequantised(x, x_scale, x_zero), **attributes), y_scale, y_zero)
 
     return apply
 
@@ -198,7 +199,9 @@ def _single(op: str) -> Callable[..., None]:
 def _concatenation(made: Builder, axis: int) -> None:
     """Tensors of bytes side by side, each with a scale of its own."""
     parts = made.node.inputs[2:]
-    floats = [made.float(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
+    floats = [
+        made.dequantised(x, scale, zero) for x, scale, zero in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    ]
     made.last("QuantizeLinear", made.add("Concat", *floats, axis=axis), made.input(0), made.input(1))
 
 

@@ -86,7 +86,7 @@ def check_values(node: Node, values: Sequence[Value]) -> None:
     for value in values:
         if not value.concrete or value.shape is None:
             continue
-        if min(value.shape, default=0) < 0:
+        if any(isinstance(size, int) and size < 0 for size in value.shape):
             raise SourceError(f"{node.label}: an output of shape {value} has a negative size.")
         check_bytes(nbytes(value), f"{node.label}: an output of shape {value}")
 

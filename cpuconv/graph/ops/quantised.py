@@ -7,6 +7,7 @@ while the network runs.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -32,12 +33,11 @@ def _saturated(x: np.ndarray, zero: np.ndarray | int, dtype: np.dtype) -> np.nda
     return np.clip(np.rint(x) + zero, bounds.min, bounds.max).astype(dtype)
 
 
-def _check_parts(node: Node, x: Value, *vectors: Value | None) -> None:
+def _check_parts(node: Node, x: Any, *vectors: Any) -> None:
     """See that scales and zero points are one number, or one for each part along the axis."""
     for vector in vectors:
-        if vector is None or math.prod(vector.shape or ()) == 1:
+        if vector is None or math.prod(vector.shape) == 1:
             continue
-        assert x.shape is not None
         if vector.shape != (x.shape[axis_in(node["axis"], len(x.shape))],):
             raise ValueError(f"scales of shape {vector.shape}")
 
@@ -93,7 +93,9 @@ def _shifted(x: np.ndarray, zero: np.ndarray | int, terms: int) -> np.ndarray:
     return x.astype(wide) - np.asarray(zero).astype(wide)
 
 
-def _summed(node: Node, x: np.ndarray, x_zero: np.ndarray | None, w: np.ndarray, w_zero: np.ndarray | None) -> Arrays:
+def _summed(
+    node: Node, x: np.ndarray, x_zero: np.ndarray | None, w: np.ndarray, w_zero: np.ndarray | None
+) -> np.ndarray:
     """A convolution of whole numbers."""
     terms = math.prod(w.shape[1:])
     image, taps = _shifted(x, _along(x_zero, 0, x.ndim), terms), _shifted(w, _along(w_zero, 0, w.ndim), terms)

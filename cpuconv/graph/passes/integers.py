@@ -30,7 +30,7 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
         at = next((at for at, one in enumerate(producers) if one is not None and one.op in _PRODUCTS), None)
         if at is None:
             return None
-        inner, added = producers[at], inner.inputs[1 - at]
+        added, inner = inner.inputs[1 - at], producers[at]
     if inner is None or inner.op not in _PRODUCTS:
         return None
     old.insert(0, inner)
