@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graph_axes as axes
 import graph_draws as draws
+import graph_quantised as quantised
 import graph_sequences as sequences
 import numpy as np
 from graph_draws import FLOAT, INT32
@@ -141,4 +142,11 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "GRU": sequences.layer(3, 1, linear_before_reset=draws.FLAG),
     "RNN": sequences.layer(1, 1),
     "NonMaxSuppression": sequences.boxes(),
+    "QuantizeLinear": quantised.quantize(),
+    "DequantizeLinear": quantised.dequantize(),
+    "DynamicQuantizeLinear": quantised.dynamic(),
+    "ConvInteger": quantised.conv_integer(),
+    "MatMulInteger": quantised.matmul_integer(),
+    "QLinearConv": quantised.qlinear_conv(),
+    "QLinearMatMul": quantised.qlinear_matmul(),
 }

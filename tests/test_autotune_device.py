@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 
-from autotune.machine import cores, device
+from autotune.machine import cores, device, memory
 from autotune.machine.device import UNKEYED, Device, fingerprint
 from autotune.paths import cache_folder, store_path
 
@@ -144,6 +146,47 @@ def test_quota(tmp_path: Path, case: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
     assert cores.quota_cores(tmp_path / "cgroup", tmp_path / "membership") == expected
+
+
+MEMORY = {
+    "v2": ("0::/box\n", {"box/memory.max": "1000", "box/memory.current": "400"}, 600),
+    "v2 caches": (
+        "0::/box\n",
+        {"box/memory.max": "1000", "box/memory.current": "400", "box/memory.stat": "anon 1\ninactive_file 100"},
+        700,
+    ),
+    "v2 of the parent": ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "50", "a/memory.current": "80"}, 0),
+    "v1": (
+        "4:memory:/box\n",
+        {"memory/box/memory.limit_in_bytes": "900", "memory/box/memory.usage_in_bytes": "100"},
+        800,
+    ),
+    "no limit": ("0::/box\n", {"box/memory.max": "max"}, 5000 << 10),
+    "nothing known": ("", {}, 5000 << 10),
+}
+
+
+@pytest.mark.parametrize("case", MEMORY)
+def test_free_memory(tmp_path: Path, case: str) -> None:
+    membership, files, expected = MEMORY[case]
+    (tmp_path / "membership").write_text(membership)
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
+    for name, text in files.items():
+        file = tmp_path / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+        stat = file.parent / "memory.stat"
+        stat.exists() or stat.write_text("anon 1\n")
+    assert memory.free_bytes(tmp_path / "cgroup", tmp_path / "membership", tmp_path) == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_free_memory_within_a_limit_on_addresses() -> None:
+    code = (
+        "import resource; from autotune.machine.memory import free_bytes\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); print(free_bytes())"
+    )
+    assert 0 < int(processes.run("-c", code).stdout) < 1 << 30
 
 
 @pytest.mark.parametrize(

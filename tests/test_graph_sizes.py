@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import weakref
 
@@ -14,6 +15,7 @@ from graphs import close, parse, run
 from onnx import numpy_helper
 
 import cpuconv
+from cpuconv.graph import model as graph_model
 from cpuconv.graph.packed import Packed
 from cpuconv.memory.remembered import Remembered
 
@@ -198,6 +200,73 @@ def test_a_forked_process_runs_old_and_new_sizes():
         os._exit(0 if alike else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     close(made(new), expected[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_process_forked_while_another_thread_makes_a_program_makes_its_own(monkeypatch):
+    model = _convolutional()
+    made, x = _compiled(model, threads=1), _x(1, 3, 12, 12)
+    expected = made(x)
+    begun, go, prepared = threading.Event(), threading.Event(), graph_model.prepared
+
+    def slow(*arguments):
+        begun.set()
+        go.wait()
+        return prepared(*arguments)
+
+    monkeypatch.setattr(graph_model, "prepared", slow)
+    thread = threading.Thread(target=made, args=(_x(1, 3, 14, 12),))
+    thread.start()
+    begun.wait()  # from now on it holds the model's lock
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        graph_model.prepared = prepared
+        other = _x(1, 3, 13, 12)
+        alike = np.array_equal(made(x), expected) and np.allclose(made(other), run(model, {"x": other})[0], atol=1e-4)
+        os._exit(0 if alike else 1)
+    go.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# --- networks of which nothing is asked -----------------------------------------------------------------------------
+
+
+def test_a_batch_of_nothing_gives_empty_outputs():
+    model = parse(
+        """g (float[N,3,12,10] x) => (float[] y, float[] z, float[] r) {
+            a = Conv<pads = [1, 1, 1, 1]>(x, w1)
+            b = Relu(a)
+            t = ConvTranspose<strides = [2, 2]>(b, w2)
+            p = MaxPool<kernel_shape = [3, 3], strides = [2, 2]>(t)
+            q = AveragePool<kernel_shape = [2, 2]>(p)
+            n = InstanceNormalization(q, ones, zeros)
+            d = Resize<mode = "linear">(n, , scales)
+            y = Concat<axis = 1>(d, d)
+            g = GlobalAveragePool(q)
+            f = Flatten(g)
+            m = Gemm<transB = 1>(f, w3)
+            z = Softmax(m)
+            s = Transpose<perm = [2, 0, 1]>(columns)
+            r, h, c = LSTM<hidden_size = 4>(s, w4, r4)
+            columns = ReduceMean<axes = [3], keepdims = 0>(b)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    weights = {"w1": (8, 3, 3, 3), "w2": (8, 6, 3, 3), "w3": (5, 6), "w4": (1, 16, 8), "r4": (1, 16, 4)}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    arrays |= {"ones": np.ones(6, np.float32), "zeros": np.zeros(6, np.float32), "scales": np.float32([1, 1, 2, 2])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    made = _compiled(model)
+    shapes = {batch: [array.shape for array in made.run({"x": _x(batch, 3, 12, 10)}).values()] for batch in (0, 1, 2)}
+    assert shapes[0] == [tuple(size - extra for size, extra in zip(one, (_extra(one, two)), strict=True))
+                         for one, two in zip(shapes[1], shapes[2], strict=True)]  # fmt: skip
+
+
+def _extra(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...]:
+    """How much the shape for two images is larger than that for one."""
+    return tuple(b - a for a, b in zip(one, two, strict=True))
 
 
 # --- chains of shapes, as exporters write them ------------------------------------------------------------------------

@@ -109,6 +109,25 @@ def test_a_branch_is_taken_where_its_condition_follows_from_shapes(rows):
     close(z, -x[0] if rows == 1 else x)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_branches_within_branches_read_what_is_around_them(rows):
+    model = parse(
+        """g (float[N,3] x) => (float[] y) <int64[1] one = {1}> {
+            start = Shape <start = 0, end = 1> (x) alone = Equal(start, one)
+            y = If (alone) <
+                then_branch = t () => (float[] p) { n = Neg(x) p = If (alone) <
+                    then_branch = u () => (float[] q) { q = Mul(n, x) },
+                    else_branch = v () => (float[] q) { q = Abs(n) }> },
+                else_branch = e () => (float[] p) { n = Abs(x) p = If (alone) <
+                    then_branch = u () => (float[] q) { q = Abs(n) },
+                    else_branch = v () => (float[] q) { m = Neg(n) q = Add(m, x) }> }>
+        }"""
+    )
+    x = np.full((rows, 3), 2, np.float32)
+    (y,) = interpret(made(model, {"x": x}, strict=True), {"x": x}).values()
+    close(y, -x * x if rows == 1 else 0 * x)
+
+
 def test_outputs_that_are_constants_or_inputs():
     model = parse("g (float[2,3] x) => (int64[2] s, float[2,3] x) { s = Shape(x) }")
     x = np.ones((2, 3), np.float32)

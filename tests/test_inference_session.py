@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import onnx
 import processes
@@ -119,6 +121,42 @@ def test_sources_that_cannot_be_read(source):
 def test_a_source_of_another_type():
     with pytest.raises(TypeError, match="path, bytes"):
         cpuconv.InferenceSession(3)
+
+
+def test_a_run_in_a_thread_of_its_own(session):
+    heard, done = [], threading.Event()
+
+    def callback(results, user_data, error):
+        heard.append((results, user_data, error))
+        done.set()
+
+    session.run_async(["y"], FEED, callback, "mine")
+    assert done.wait(60)
+    done.clear()
+    session.run_async(["y"], {"x": X, "b": B[0]}, callback, None)
+    assert done.wait(60)
+    (results, data, error), failed = heard
+    assert np.array_equal(results[0], X + B) and (data, error) == ("mine", "")
+    assert failed[:2] == ([], None) and "feed['b']" in failed[2]
+
+
+def test_nothing_is_profiled(session):
+    assert session.end_profiling() == "" and session.get_profiling_start_time_ns() == 0
+
+
+def test_an_input_that_decides_a_branch():
+    made = parse(
+        """g (float[N,3] x, int64 rate) => (float[] y) <int64 high = {16000}> {
+            fast = Equal(rate, high)
+            y = If (fast) <
+                then_branch = t () => (float[] p) { p = Neg(x) },
+                else_branch = e () => (float[] p) { p = Concat<axis = 1>(x, x) }>
+        }"""
+    )
+    ours, x = cpuconv.InferenceSession(made.SerializeToString()), np.ones((2, 3), np.float32)
+    for rate, expected in ((16000, -x), (8000, np.ones((2, 6))), (16000, -x)):
+        (y,) = ours.run(None, {"x": x, "rate": np.array(rate)})
+        assert np.array_equal(y, expected)
 
 
 def test_binding(session):

@@ -18,7 +18,7 @@ def affinity_cores() -> int:
 
 def quota_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | None:
     """Cores' worth of time that the control groups grant (v1 and v2, the tightest of the nested ones), or None."""
-    quotas = [quota for folder in _groups(root, membership) if (quota := _quota(folder)) is not None]
+    quotas = [quota for folder in groups("cpu", root, membership) if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
 
 
@@ -37,8 +37,8 @@ def thread_counts(most: int) -> list[int]:
     return sorted({1 << power for power in range(most.bit_length())} | {most})
 
 
-def _groups(root: Path, membership: Path) -> list[Path]:
-    """Folders that may hold a quota: the process's own group and its ancestors, of either version."""
+def groups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP) -> list[Path]:
+    """Folders that may hold a limit of a controller: the process's own group and its ancestors, of either version."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -48,8 +48,8 @@ def _groups(root: Path, membership: Path) -> list[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             mounts = [root]
-        elif "cpu" in controllers.split(","):
-            mounts = [root / "cpu", root / controllers]
+        elif controller in controllers.split(","):
+            mounts = [root / controller, root / controllers]
         else:
             continue
         inner = Path(path.lstrip("/"))

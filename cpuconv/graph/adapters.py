@@ -177,6 +177,16 @@ def _grid_sample(reader: Reader, node: Node) -> list[Node]:
     return [_changed(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
 
 
+def _of_bytes(reader: Reader, node: Node) -> list[Node]:
+    """Whole numbers of a byte or more, by a scale for all or for each part of an axis."""
+    x, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else ""
+    dtypes = [reader.constants[name].dtype for name in (x, zero) if name in reader.constants]
+    blocks = any(node.attributes.get(name) for name in ("block_size", "output_dtype", "precision"))
+    if blocks or any(dtype.kind not in "iuf" or dtype.name.endswith("int4") for dtype in dtypes):
+        raise ArgumentError(must("zero point", "of a byte or more, and not of blocks", dtypes))
+    return [node]
+
+
 def _refused(reader: Reader, node: Node) -> list[Node]:
     raise ArgumentError(must("opset", f"one of today's {node.op}", reader.opset))
 
@@ -204,6 +214,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("Split",), 13, _as_inputs("split")),
     Adapter(("Softmax", "LogSoftmax"), 13, _flattened),
     Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
+    Adapter(("QuantizeLinear", "DequantizeLinear"), math.inf, _of_bytes),
     Adapter(("GridSample",), 20, _grid_sample),
     Adapter(("GroupNormalization",), 21, _refused),  # a scale a group, not a channel
 )

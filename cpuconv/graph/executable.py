@@ -16,6 +16,7 @@ from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
 from cpuconv.graph.kernels.timed import Stopwatch, now
 from cpuconv.graph.layout import Laid, Layout
+from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
 from cpuconv.graph.packed import Packed
@@ -130,6 +131,8 @@ class Executable:
         self._outputs = laid.outputs
         self._output_values = {name: laid.graph.value(value) for name, value in laid.outputs.items()}
         self.memory = memory.plan(laid, target.isa.lanes)
+        outputs = sum(nbytes(value) for value in self._output_values.values())
+        check_bytes(self.memory.arena + outputs, f"{laid.graph.name}: a run")
         self._constants = _Constants(laid.graph.constants, packed)
         self._forms: dict[tuple[str, str], Place] = {}
         self._hosts: dict[int, _Host] = {}

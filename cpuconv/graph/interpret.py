@@ -10,6 +10,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.limits import check_values
 from cpuconv.graph.ops.base import is_float
 
 Timed = Callable[[Node, float, int], None]  # is told of a node that has run, its seconds, and the bytes of its operands
@@ -78,7 +79,9 @@ def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[
     """
     if wide or node.meaning is not None:
         return [Value()] * len(node.outputs)
-    return ops.meaning(node).infer(node, [None if array is None else Value.of(array) for array in arrays])
+    values = ops.meaning(node).infer(node, [None if array is None else Value.of(array) for array in arrays])
+    check_values(node, values)
+    return values
 
 
 def run(

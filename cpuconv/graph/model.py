@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from cpuconv.graph.saved.writing import write
 from cpuconv.graph.specialise import bound_inputs
 from cpuconv.graph.steering import steered, steering
 from cpuconv.graph.tail import stages
+from cpuconv.memory.locks import Lock
 from cpuconv.memory.remembered import Remembered, default_limit
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -107,7 +107,7 @@ class Model:
         self._chosen: dict[tuple[int, int], Chosen] = {}  # by binary digits of the number of input elements, threads
         self._programs = Remembered(min(_MOST_BYTES, default_limit()))
         self._last: tuple[_Key, _Made] | None = None  # stays, however large
-        self._making: threading.Lock = threading.Lock() if within is None else within._making
+        self._making: Lock = Lock() if within is None else within._making
         if self._is_fixed:
             made = self._for(self._fixed_shapes())
             known = made.executable.outputs

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph import schemas
 from cpuconv.graph.adapters import REPLACED, adapted
+from cpuconv.graph.contrib import CONTRIB, DOMAIN, contributed
 from cpuconv.graph.elements import INSIDE, LONG, Data, contents, skeleton
 from cpuconv.graph.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
 def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[Graph, Metadata]:
     """A model as a graph, and what it says about itself; as `read`."""
     try:
+        import onnx.checker
         import onnx.inliner
     except ImportError as error:
         raise SourceError("Models need the package onnx: pip install 'cpuconv[onnx]'.") from error
@@ -80,10 +84,14 @@ def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
     metadata = _metadata(model)
+    try:
+        check_nodes(model.graph, model.functions)
+    except SourceError as error:
+        raise SourceError(f"{name}: {error}") from error
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
             raise SourceError(f"{name}: the model's own functions cannot be inlined: {error}") from error
     try:
         opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
@@ -195,6 +203,9 @@ class _Reader:
                 raise SourceError(f"the input {name!r} must be a tensor of numbers.")
         inputs += outer
         self.names.update(inputs, self.constants)
+        for name in self.names:
+            if not isinstance(name, str):  # bytes, where it is no UTF-8
+                raise SourceError(f"a value must have a name of text, not {name!r}.")
         for node in self.proto.node:
             self.nodes += self.read(node)
         outputs = [info.name for info in self.proto.output]
@@ -207,33 +218,44 @@ class _Reader:
         if proto.domain in _DOMAIN and proto.op_type == "Constant":
             self.constants[proto.output[0]] = self.constant_node(proto)
             return
-        if proto.domain in _DOMAIN and proto.op_type in _KNOWN:
+        contrib = proto.domain == DOMAIN and proto.op_type in CONTRIB
+        if not contrib:
+            self.check(proto, origin)
+        if contrib or (proto.domain in _DOMAIN and proto.op_type in _KNOWN):
             try:
                 attributes = {attribute.name: self.attribute(attribute) for attribute in proto.attribute}
-                nodes = adapted(self, Node(proto.op_type, proto.input, proto.output, attributes, origin))
+                node = Node(proto.op_type, proto.input, proto.output, attributes, origin)
+                nodes = contributed(self, node) if contrib else adapted(self, node)
                 yield from [
                     TABLE[node.op].node(_trimmed(node.inputs), _trimmed(node.outputs), origin, **node.attributes)
                     for node in nodes
                 ]
                 return
-            except ArgumentError:
-                pass  # a form of the operator that the table does not know
+            except ArgumentError as error:  # a form of the operator that the table does not know
+                if contrib:
+                    raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
+            except (TypeError, ValueError) as error:
+                raise SourceError(f"{proto.op_type} node {origin!r} is not written as its operator: {error}") from error
         yield self.foreign(proto, origin)
 
-    def foreign(self, proto: onnx.NodeProto, origin: str) -> Node:
-        """A node with a meaning of its own; what its subgraphs read from outside are inputs too.
+    def check(self, proto: onnx.NodeProto, origin: str) -> None:
+        """See that ONNX knows the operator, and that the node is written as ONNX says.
 
         Raises
         ------
         SourceError
-            ONNX does not know the operator.
+            It is not.
         """
         import onnx
 
-        domain = "" if proto.domain in _DOMAIN else proto.domain
+        domain, label = "" if proto.domain in _DOMAIN else proto.domain, f"{proto.op_type} node {origin!r}"
         if domain not in self.opsets or not onnx.defs.has(proto.op_type, domain):
             of = f" of domain {domain!r}" if domain else ""
-            raise SourceError(f"{proto.op_type} node {origin!r}: there is no operator {proto.op_type!r}{of}.")
+            raise SourceError(f"{label}: there is no operator {proto.op_type!r}{of}.")
+        schemas.check(proto, domain, self.opsets[domain], label)
+
+    def foreign(self, proto: onnx.NodeProto, origin: str) -> Node:
+        """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
         outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         branches = {}
@@ -242,7 +264,8 @@ class _Reader:
                 reader = _Reader(attribute.g, self.opsets, self.files, self.name)
                 branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
         meaning = Foreign(proto.SerializeToString(), self.opsets, inputs)
-        return Node(proto.op_type, inputs, tuple(proto.output), branches, origin, meaning)
+        op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # not to be taken for the table's
+        return Node(op, inputs, tuple(proto.output), branches, origin, meaning)
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:
         """The elements of a constant, which nobody may change."""

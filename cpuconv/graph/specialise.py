@@ -14,8 +14,10 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import ops
+from cpuconv.graph.foreign import Foreign
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.limits import Folding, check_values
 
 Sizes = Mapping[str, Sequence[int]]
 
@@ -38,7 +40,8 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     ArgumentError
         A shape for an input that there is not, or one that does not fit what the graph states.
     SourceError
-        The shape of an input stays open, nodes do not fit together, or an operator is refused.
+        The shape of an input stays open, nodes do not fit together, what they make does not fit into memory, or an
+        operator is refused.
 
     Warns
     -----
@@ -54,6 +57,7 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
             )
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
+    folding = Folding()
     left = deque(graph.nodes)
     while left:
         node = left.popleft()
@@ -64,7 +68,7 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
             left.extendleft(reversed(body))
             continue
         inputs = [known[name] if name else None for name in node.inputs]
-        outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs)
+        outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs, folding)
         if is_open([value for value, name in zip(outputs, node.outputs, strict=False) if name]):
             outputs = _open(graph, node)
         known.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
@@ -129,12 +133,14 @@ def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]
     return Value(tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape), value.dtype)
 
 
-def _outputs(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding) -> list[Value]:
     """What the outputs of a node are; their elements too, where those of the inputs are known or not needed."""
     values = ops.meaning(node).infer(node, inputs)
+    check_values(node, values)
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
+    folding.take(node, wanted)
     arrays = [None if value is None else value.array for value in inputs]
     return [_constant(array) for array in run(node, arrays, [value.dtype for value in values])]
 
@@ -157,10 +163,14 @@ def _constant(array: np.ndarray) -> Value:
 
 
 def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
-    """The nodes and constants of the branch that an If takes, under names of their own."""
+    """The nodes and constants of the branch that an If takes, under names of their own.
+
+    What it reads of the graph around it goes by the names of the If's inputs, which may have changed since it was read.
+    """
     branch: Graph = node["then_branch" if condition else "else_branch"]
     own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
-    names = {name: f"{node.outputs[0]}/{name}" for name in own}
+    names = dict(zip(node.meaning.inputs, node.inputs, strict=True)) if isinstance(node.meaning, Foreign) else {}
+    names |= {name: f"{node.outputs[0]}/{name}" for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
     for inner, outer in zip(branch.outputs, node.outputs, strict=True):
         body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))

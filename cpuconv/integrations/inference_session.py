@@ -6,7 +6,8 @@ The interface is that of `onnxruntime.InferenceSession` (onnxruntime/python/onnx
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +157,35 @@ class InferenceSession:
         results = self._model.run(self._fed(input_feed))
         return [results[name] for name in names]
 
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[np.ndarray], Any, str], object],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """Run the network in a thread of its own.
+
+        Parameters
+        ----------
+        output_names, input_feed, run_options
+            As for `run`.
+        callback : callable
+            Called in that thread with the results, `user_data` and an empty text; with no results and a text where
+            the run failed.
+        user_data : any
+        """
+
+        def go() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as failure:  # whatever it is, the callback hears of it
+                results, error = [], str(failure) or type(failure).__name__
+            callback(results, user_data, error)
+
+        threading.Thread(target=go, name="run_async").start()
+
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[OrtValue]:
@@ -240,6 +270,14 @@ class InferenceSession:
 
     def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
         """Nothing: everything runs on the CPU."""
+
+    def end_profiling(self) -> str:
+        """The name of the file of a profile: none, as nothing is profiled."""
+        return ""
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began: it does not."""
+        return 0
 
     def disable_fallback(self) -> None:
         """Nothing: there is nothing to fall back to."""

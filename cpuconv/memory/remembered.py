@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Hashable
 from typing import Any
+
+from cpuconv.memory.locks import Lock
 
 _MOST = 2 << 30  # bytes
 _SHARE = 0.25  # of the machine's memory, if that is less
@@ -51,7 +52,7 @@ class Remembered:
     def __init__(self, limit: int) -> None:
         self.limit, self.nbytes = limit, 0
         self._entries: dict[Hashable, Entry] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._entries)

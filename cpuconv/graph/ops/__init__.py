@@ -17,6 +17,7 @@ from cpuconv.graph.ops import (
     moving,
     normalization,
     pooling,
+    quantised,
     recurrent,
     reduction,
     resizing,
@@ -42,6 +43,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     sampling,
     recurrent,
     detection,
+    quantised,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 OWN = frozenset({"Copy", "Elementwise", "Linear"})

@@ -5,6 +5,7 @@ Source: ONNX operators of these names; those that the epilogues know are `cpucon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -84,9 +85,16 @@ def _gelu(node: Node, arrays: Arrays) -> np.ndarray:
     return activation.TABLE["gelu_tanh" if node["approximate"] == "tanh" else "gelu"].apply(arrays[0])
 
 
+def _infer_clip(node: Node, inputs: Inputs) -> list[Value]:
+    for end in inputs[1:]:
+        if end is not None and math.prod(end.shape) != 1:
+            raise ValueError("each end must be one number")
+    return like_first(node, inputs)
+
+
 OPS = native(
     Op("Relu", like_first, _relu),
-    Op("Clip", like_first, _clip, mixed=True),  # before opset 11 the ends are float32
+    Op("Clip", _infer_clip, _clip, mixed=True),  # before opset 11 the ends are float32
     Op("LeakyRelu", like_first, _of("leaky_relu", "alpha"), {"alpha": 0.01}),
     Op("PRelu", _infer_prelu, _prelu),
     Op("ThresholdedRelu", like_first, _thresholded_relu, {"alpha": 1.0}),

@@ -24,6 +24,7 @@ Restored = Callable[[Node, Inputs, Target, Mapping[str, Any], bool], Offer | Non
 View = Callable[[Node, Sequence[Any], Sequence[Value]], list[Place]]  # of the inputs' places and the outputs
 Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the inputs and the output's place
 
+_MOST_INTEGERS = 1 << 16
 REQUIRED = object()  # in the place of a default: the attribute must be given
 
 
@@ -148,7 +149,9 @@ def given(items: Sequence[Any], position: int) -> Any:
 
 
 def integers(array: np.ndarray) -> list[int]:
-    """The elements of a constant of integers."""
+    """The elements of a constant of integers, which says something of axes or parts."""
+    if array.size > _MOST_INTEGERS:
+        raise ValueError(f"{array.size} sizes, axes or places")
     return [int(item) for item in array.ravel()]
 
 

@@ -6,6 +6,7 @@ through it, a transposed convolution writes its output through it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,39 +17,64 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.convolution import offer, restored, steps, ways
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
-from cpuconv.graph.ops.window import Window
+from cpuconv.graph.ops.window import Window, stated_pads
 from cpuconv.graph.place import FLOAT32, image_shape
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.base import Operands, Step
 
 
+def output_of(
+    node: Node, x: tuple[int, ...], w: tuple[int, ...], bias: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """The shape of the convolution of an image with weights.
+
+    Raises
+    ------
+    ValueError
+        Shapes or attributes do not fit.
+    """
+    if len(x) != len(w) or tuple(node["kernel_shape"] or w[2:]) != w[2:]:
+        raise ValueError(f"a kernel of {node['kernel_shape']} and weights {w}")
+    if x[1] != w[1] * node["group"] or w[0] % node["group"]:
+        raise ValueError(f"{x[1]} channels and weights {w} in {node['group']} groups")
+    _check_bias(bias, w[0])
+    return (x[0], w[0], *Window.of(node, x[2:], w[2:]).outputs)
+
+
+def _check_bias(bias: tuple[int, ...] | None, channels: int) -> None:
+    if bias is not None and bias != (channels,):
+        raise ValueError(f"a bias of shape {bias} for {channels} channels")
+
+
 def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
-    x, w = inputs[:2]
-    if x.shape[1] != w.shape[1] * node["group"] or w.shape[0] % node["group"]:
-        raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
-    window = Window.of(node, x.shape[2:], w.shape[2:])
-    shape, residual = (x.shape[0], w.shape[0], *window.outputs), given(inputs, 3)
+    x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
+    shape = output_of(node, x.shape, w.shape, bias and bias.shape)
     if residual is not None and residual.shape != shape:
         raise ValueError(f"what is added is not of shape {shape}")
     return [Value(shape, x.dtype)]
 
 
-def conv(node: Node, arrays: Arrays) -> np.ndarray:
-    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups, + bias.
-
-    The fourth input, if there is one, is added to that; then comes the attribute `activation`, one of
-    `cpuconv.problem.activation`. ONNX has neither: rewrites of a graph put them there.
-    """
-    x, w, bias, residual = *arrays[:2], given(arrays, 2), given(arrays, 3)
+def convolved(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups."""
     window = Window.of(node, x.shape[2:], w.shape[2:])
     n, groups, k = len(x), node["group"], len(w)
-    image = x.reshape(n, groups, -1, *x.shape[2:])
+    image = x.reshape(n, groups, w.shape[1], *x.shape[2:])
     taps = w.reshape(groups, k // groups, w.shape[1], *w.shape[2:])
     y = np.zeros((n, groups, k // groups, *window.outputs), x.dtype)
     for tap, out, read in window.taps():
         y[out] += _mixed(taps[tap], image[read])
-    y = _biased(y.reshape(n, k, *window.outputs), bias)
+    return y.reshape(n, k, *window.outputs)
+
+
+def conv(node: Node, arrays: Arrays) -> np.ndarray:
+    """The convolution, + bias.
+
+    The fourth input, if there is one, is added to that; then comes the attribute `activation`, one of
+    `cpuconv.problem.activation`. ONNX has neither: rewrites of a graph put them there.
+    """
+    bias, residual = given(arrays, 2), given(arrays, 3)
+    y = _biased(convolved(node, *arrays[:2]), bias)
     return activations.apply(y if residual is None else y + residual, node["activation"])
 
 
@@ -117,8 +143,7 @@ def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> W
         less, more = [pad // 2 for pad in total], [pad - pad // 2 for pad in total]
         near, far = (less, more) if node["auto_pad"] == "SAME_UPPER" else (more, less)
     else:
-        pads = node["pads"] if node["pads"] and node["auto_pad"] == "NOTSET" else [0] * 2 * rank
-        near, far = pads[:rank], pads[rank:]
+        near, far = stated_pads(node, rank)
         sizes = [all_ - a - b for all_, a, b in zip(full, near, far, strict=True)]
     if min(sizes, default=1) < 0:
         raise ValueError(f"padding {(*near, *far)} is wider than the output")
@@ -129,7 +154,11 @@ def _infer_transpose(node: Node, inputs: Inputs) -> list[Value]:
     x, w = inputs[:2]
     if x.shape[1] != w.shape[0] or w.shape[0] % node["group"]:
         raise ValueError(f"{x.shape[1]} channels and weights {w.shape} in {node['group']} groups")
+    if tuple(node["kernel_shape"] or w.shape[2:]) != w.shape[2:]:
+        raise ValueError(f"a kernel of {node['kernel_shape']} and weights {w.shape}")
     window = window_of_transpose(node, x.shape, w.shape)
+    bias = given(inputs, 2)
+    _check_bias(bias and bias.shape, w.shape[1] * node["group"])
     return [Value((x.shape[0], w.shape[1] * node["group"], *window.sizes), x.dtype)]
 
 
@@ -138,8 +167,8 @@ def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
     x, w, bias = *arrays[:2], given(arrays, 2)
     window = window_of_transpose(node, x.shape, w.shape)
     n, groups, k = len(x), node["group"], w.shape[1] * node["group"]
-    image = x.reshape(n, groups, -1, *x.shape[2:])
-    taps = np.swapaxes(w.reshape(groups, -1, *w.shape[1:]), 1, 2)
+    image = x.reshape(n, groups, len(w) // groups, *x.shape[2:])
+    taps = np.swapaxes(w.reshape(groups, len(w) // groups, *w.shape[1:]), 1, 2)
     y = np.zeros((n, groups, w.shape[1], *window.sizes), x.dtype)
     for tap, read, out in window.taps():
         y[out] += _mixed(taps[tap], image[read])
@@ -149,7 +178,7 @@ def conv_transpose(node: Node, arrays: Arrays) -> np.ndarray:
 def _mixed(weight: np.ndarray, patch: np.ndarray) -> np.ndarray:
     """One tap's share: (groups, K', C') times (N, groups, C', spatial...), summed over C'."""
     n, groups, channels, *spatial = patch.shape
-    product = np.ascontiguousarray(weight) @ patch.reshape(n, groups, channels, -1)
+    product = np.ascontiguousarray(weight) @ patch.reshape(n, groups, channels, math.prod(spatial))
     return product.reshape(n, groups, weight.shape[1], *spatial)
 
 
@@ -157,17 +186,17 @@ def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     return y if bias is None else y + bias.reshape(-1, *[1] * (y.ndim - 2))
 
 
-_WINDOW = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
+ATTRIBUTES = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
 
 OPS = (
     Op(
         "Conv",
         _infer_conv,
         conv,
-        {**_WINDOW, "activation": None},
+        {**ATTRIBUTES, "activation": None},
         offers=conv_offers,
         restored=restored_conv,
         lower=lower_conv,
     ),
-    Op("ConvTranspose", _infer_transpose, conv_transpose, {**_WINDOW, "output_padding": None, "output_shape": None}),
+    Op("ConvTranspose", _infer_transpose, conv_transpose, {**ATTRIBUTES, "output_padding": None, "output_shape": None}),
 )

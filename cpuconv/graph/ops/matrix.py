@@ -24,7 +24,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.base import FLOAT, Operands, Step
 
 
-def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """As NumPy: vectors are a row on the left and a column on the right, stacks of matrices broadcast."""
     if a[-1] != b[-2 if len(b) > 1 else 0]:
         raise ValueError("the inner sizes differ")
@@ -32,7 +32,7 @@ def _matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _infer_matmul(node: Node, inputs: Inputs) -> list[Value]:
-    return [Value(_matmul_shape(inputs[0].shape, inputs[1].shape), inputs[0].dtype)]
+    return [Value(matmul_shape(inputs[0].shape, inputs[1].shape), inputs[0].dtype)]
 
 
 def _infer_gemm(node: Node, inputs: Inputs) -> list[Value]:
@@ -41,7 +41,7 @@ def _infer_gemm(node: Node, inputs: Inputs) -> list[Value]:
     right = b.shape[::-1] if node["transB"] else b.shape
     if len(left) != 2 or len(right) != 2:
         raise ValueError("both operands must be matrices")
-    shape = _matmul_shape(left, right)
+    shape = matmul_shape(left, right)
     if c is not None and np.broadcast_shapes(shape, c.shape) != shape:
         raise ValueError(f"the third does not broadcast to {shape}")
     return [Value(shape, a.dtype)]

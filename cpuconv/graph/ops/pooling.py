@@ -54,10 +54,7 @@ def _sum(x: np.ndarray, window: Window) -> np.ndarray:
 
 def _counts(node: Node, window: Window) -> np.ndarray:
     """What the sum over each window is divided by."""
-    counts = np.zeros(window.outputs)
-    for _, out, _ in window.taps(padded=bool(node["count_include_pad"])):
-        counts[out] += 1
-    return counts
+    return window.counts(padded=bool(node["count_include_pad"]))
 
 
 def average_pool(node: Node, arrays: Arrays) -> np.ndarray:

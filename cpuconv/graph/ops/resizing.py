@@ -142,7 +142,7 @@ def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, n
     """(outputs, taps): the inputs that every output is made of, and their weights. Outside the input lies its edge."""
     kernel, half = KERNELS[node["mode"]]
     narrow = min(one.scale, 1.0) if node["antialias"] else 1.0
-    reach = math.ceil(half / narrow)
+    reach = math.ceil(half / narrow) if places.size else 0  # a scale that leaves no output may be any small number
     inputs = np.floor(places)[:, None] + np.arange(1 - reach, 1 + reach)
     weights = kernel((inputs - places[:, None]) * narrow, node["cubic_coeff_a"])
     if node["exclude_outside"]:

@@ -114,12 +114,18 @@ def constant_of_shape(node: Node, arrays: Arrays) -> np.ndarray:
 
 def range_(node: Node, arrays: Arrays) -> np.ndarray:
     """start, start + delta, ... below the limit."""
+    start, _, delta = (array.item() for array in arrays)
+    return (np.arange(_steps(arrays)) * delta + start).astype(arrays[0].dtype)
+
+
+def _steps(arrays: Arrays) -> int:
+    """How many steps there are from start to limit."""
     start, limit, delta = (array.item() for array in arrays)
-    return (np.arange(max(0, math.ceil((limit - start) / delta))) * delta + start).astype(arrays[0].dtype)
+    return max(0, math.ceil((limit - start) / delta))
 
 
 def _infer_range(node: Node, inputs: Inputs) -> list[Value]:
-    return [Value(range_(node, [value.array for value in inputs]).shape, inputs[0].dtype)]
+    return [Value((_steps([value.array for value in inputs]),), inputs[0].dtype)]
 
 
 # --- where the results lie ------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cpuconv.graph.ir import Node
 from cpuconv.problem.reference import overlap
 
@@ -52,28 +54,47 @@ class Window:
             outputs = [-(-size // step) for size, step in zip(sizes, strides, strict=True)]
             near, far = _same(node["auto_pad"], sizes, strides, reach, outputs)
         else:
-            pads = node["pads"] if node["pads"] and node["auto_pad"] == "NOTSET" else [0] * 2 * rank
-            near, far = pads[:rank], pads[rank:]
+            near, far = stated_pads(node, rank)
             up = node.attributes.get("ceil_mode", 0)
             outputs = list(map(_positions, sizes, strides, reach, near, far, [up] * rank))
         if min(outputs, default=1) < 0:
             raise ValueError(f"a window of {reach} on an input of {tuple(sizes)} with padding {(*near, *far)}")
         return cls(tuple(sizes), tuple(kernel), strides, dilations, tuple(near), tuple(far), tuple(outputs))
 
-    def taps(self, padded: bool = False) -> Iterator[tuple[Index, Index, Index]]:
-        """Each tap, the outputs for which it lies inside the input, and the inputs that it then reads.
-
-        Parameters
-        ----------
-        padded : bool
-            Take the padding for a part of the input; the inputs are then counted from its corner.
-        """
-        before = [0] * len(self.sizes) if padded else self.near
-        sizes = [a + b + c for a, b, c in zip(self.near, self.sizes, self.far, strict=True)] if padded else self.sizes
-        for tap in itertools.product(*map(range, self.kernel)):
-            offsets = [at * gap - pad for at, gap, pad in zip(tap, self.dilations, before, strict=True)]
-            pairs = list(map(overlap, offsets, self.strides, sizes, self.outputs))
+    def taps(self) -> Iterator[tuple[Index, Index, Index]]:
+        """Each tap that ever meets the input, the outputs for which it does, and the inputs that it then reads."""
+        for tap in itertools.product(*map(_meeting, *self._axes())):
+            offsets = [at * gap - pad for at, gap, pad in zip(tap, self.dilations, self.near, strict=True)]
+            pairs = list(map(overlap, offsets, self.strides, self.sizes, self.outputs))
             yield (..., *tap), (..., *(out for out, _ in pairs)), (..., *(read for _, read in pairs))
+
+    def counts(self, padded: bool = False) -> np.ndarray:
+        """How many taps of the window at each output lie inside the input; inside input and padding if `padded`."""
+        counts = np.ones((), np.int64)
+        for kernel, gap, step, size, near, far, outputs in zip(*self._axes(), strict=True):
+            first = np.arange(outputs) * step - near  # where the window begins, counted from the input's first element
+            lowest, highest = (-near, size + far) if padded else (0, size)
+            behind = np.clip(-(-(highest - first) // gap), 0, kernel)
+            before = np.clip(-(-(lowest - first) // gap), 0, kernel)
+            counts = counts[..., None] * (behind - before)
+        return counts
+
+    def _axes(self) -> tuple[tuple[int, ...], ...]:
+        return self.kernel, self.dilations, self.strides, self.sizes, self.near, self.far, self.outputs
+
+
+def _meeting(kernel: int, gap: int, step: int, size: int, near: int, far: int, outputs: int) -> range:
+    """The taps of an axis that meet the input at one of the outputs: of a wide window over padding, few."""
+    first = -(-(near - (outputs - 1) * step) // gap)
+    return range(max(0, first), min(kernel, (size - 1 + near) // gap + 1))
+
+
+def stated_pads(node: Node, rank: int) -> tuple[list[int], list[int]]:
+    """Padding before and behind each axis, as the node states it; none where it does not."""
+    pads = node["pads"] if node["pads"] and node["auto_pad"] == "NOTSET" else [0] * 2 * rank
+    if len(pads) != 2 * rank:
+        raise ValueError(f"{len(pads)} pads of {rank} axes")
+    return pads[:rank], pads[rank:]
 
 
 def _same(

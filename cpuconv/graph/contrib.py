@@ -1,0 +1,227 @@
+"""Operators of the domain com.microsoft, which ONNX Runtime's optimisers and quantisers write, as ONNX's own.
+
+Source: ONNX Runtime, docs/ContribOperators.md. One line of `CONTRIB` an operator; each becomes a few nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.graph.adapters import Reader
+from cpuconv.graph.ir import Node
+
+DOMAIN = "com.microsoft"
+
+
+class Builder:
+    """The nodes that one node becomes."""
+
+    def __init__(self, reader: Reader, node: Node) -> None:
+        self.reader, self.node = reader, node
+        self.nodes: list[Node] = []
+
+    def input(self, position: int) -> str:
+        """The name of an input, "" where it is left out."""
+        return self.node.inputs[position] if position < len(self.node.inputs) else ""
+
+    def add(self, op: str, *inputs: str, outputs: Sequence[str] = (), **attributes: Any) -> str:
+        """One node more; the name of its first output, a new one unless it is given."""
+        names = list(inputs)
+        while names and not names[-1]:
+            names.pop()
+        outputs = outputs or (self.reader.fresh(f"{self.node.outputs[0]}.{op}"),)
+        stated = {name: value for name, value in attributes.items() if value is not None}
+        self.nodes.append(Node(op, tuple(names), tuple(outputs), stated, self.node.origin))
+        return outputs[0]
+
+    def last(self, op: str, *inputs: str, **attributes: Any) -> None:
+        """The node that has the outputs of the whole."""
+        self.add(op, *inputs, outputs=self.node.outputs, **attributes)
+
+    def dequantised(self, x: str, scale: str, zero: str = "", axis: int = 1) -> str:
+        """Bytes as floats."""
+        return self.add("DequantizeLinear", x, scale, zero, axis=axis)
+
+    def number(self, value: float) -> str:
+        """A constant."""
+        return self.reader.constant(value, f"{self.node.outputs[0]}.constant")
+
+
+def contributed(reader: Reader, node: Node) -> list[Node]:
+    """The node in operators of ONNX.
+
+    Raises
+    ------
+    ArgumentError
+        Its form is not known.
+    """
+    made = Builder(reader, node)
+    CONTRIB[node.op](made, **node.attributes)
+    return made.nodes
+
+
+def _fused_conv(
+    made: Builder, activation: str = "", activation_params: Sequence[float] = (), **attributes: Any
+) -> None:
+    """Convolution, a sum, an activation."""
+    x, w, bias, added = map(made.input, range(4))
+    names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(activation, ())
+    y = made.add("Conv", x, w, bias, **attributes)
+    if added:
+        y = made.add("Add", y, added)
+    if activation == "Clip":
+        made.last("Clip", y, *map(made.number, activation_params))
+    elif activation in ("", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid"):
+        made.last(activation or "Identity", y, **dict(zip(names, activation_params, strict=False)))
+    else:
+        raise ArgumentError(must("activation", "one that is known", activation))
+
+
+def _fused_matmul(
+    made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0
+) -> None:  # fmt: skip
+    """A product of matrices, the last two axes of its operands in another order."""
+    if transBatchA or transBatchB:
+        raise ArgumentError(must("transBatchA", "0", 1))
+    operands = []
+    for name, turned in ((made.input(0), transA), (made.input(1), transB)):
+        rank = made.reader.rank(name)
+        if turned and rank is None:
+            raise ArgumentError(must("transA", "0 where ranks are not known", 1))
+        order = [*range((rank or 2) - 2), (rank or 2) - 1, (rank or 2) - 2]
+        operands.append(made.add("Transpose", name, perm=order) if turned else name)
+    made.last("Mul", made.add("MatMul", *operands), made.number(alpha))
+
+
+def _gelu(approximate: str) -> Callable[..., None]:
+    """Gelu, of a sum if there is a second input."""
+
+    def apply(made: Builder) -> None:
+        x, bias = made.input(0), made.input(1)
+        made.last("Gelu", made.add("Add", x, bias) if bias else x, approximate=approximate)
+
+    return apply
+
+
+def _quick_gelu(made: Builder, alpha: float = 1.702) -> None:
+    x = made.input(0)
+    made.last("Mul", x, made.add("Sigmoid", made.add("Mul", x, made.number(alpha))))
+
+
+def _skip_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
+    """Layer normalisation of a sum; the sum is the fourth output."""
+    x, skip, scale, bias, more = map(made.input, range(5))
+    x = made.add("Add", x, skip)
+    x = made.add("Add", x, more) if more else x
+    y, *rest = made.node.outputs
+    if any(rest[:2]):
+        raise ArgumentError(must("outputs", "the first and the fourth", rest))
+    made.add("LayerNormalization", x, scale, bias, outputs=(y,), axis=-1, epsilon=epsilon)
+    if any(rest[2:]):
+        made.add("Identity", x, outputs=(rest[2],))
+
+
+def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
+    """An LSTM whose weights are bytes, which ONNX Runtime multiplies by bytes of x and of the state; here by floats."""
+    x, w, r, *others = map(made.input, range(8))
+    parts = []
+    for weights, at in ((w, 8), (r, 10)):
+        first, zero = (made.input(place) for place in (at, at + 1))
+        constant = made.reader.constants.get(first)
+        if constant is None:
+            raise ArgumentError(must("scales", "constant", first))
+        if constant.ndim > 1 and constant.shape[1] > 1:  # one for each column of each direction
+            wide = made.add("Cast", weights, to=np.dtype(np.float32))
+            axis = made.reader.constant([1], f"{first}.axis")
+            zeros = made.add("Unsqueeze", made.add("Cast", zero, to=np.dtype(np.float32)), axis)
+            floats = made.add("Mul", made.add("Sub", wide, zeros), made.add("Unsqueeze", first, axis))
+        else:
+            shape = made.reader.constant([-1], f"{first}.shape")
+            floats = made.dequantised(weights, made.add("Reshape", first, shape), made.add("Reshape", zero, shape), 0)
+        parts.append(made.add("Transpose", floats, perm=[0, 2, 1]))
+    made.last("LSTM", x, *parts, *others, **attributes)
+
+
+def _dynamic_matmul(made: Builder) -> None:
+    """A product of floats with bytes; ONNX Runtime makes the floats bytes before."""
+    a, b, scale, zero, bias = map(made.input, range(5))
+    product = made.add("MatMul", a, made.dequantised(b, scale, zero, -1))
+    made.last("Add" if bias else "Identity", product, bias)
+
+
+def _integer_matmul(made: Builder) -> None:
+    """A product of bytes, as floats."""
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = map(made.input, range(7))
+    product = made.add("MatMul", made.dequantised(a, a_scale, a_zero, -2), made.dequantised(b, b_scale, b_zero, -1))
+    made.last("Add" if bias else "Identity", product, bias)
+
+
+def _q_gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
+    """Gemm of bytes; its bias is in units of both scales."""
+    a, a_scale, a_zero, b, b_scale, b_zero, bias, y_scale, y_zero = map(made.input, range(9))
+    floats = made.dequantised(a, a_scale, a_zero), made.dequantised(b, b_scale, b_zero, 0 if transB else 1)
+    added = ""
+    if bias:
+        units = made.add("Mul", a_scale, b_scale)
+        added = made.add("Mul", made.add("Cast", bias, to=np.dtype(np.float32)), units)
+        added = made.add("Mul", added, made.number(alpha))
+    y = made.add("Gemm", *floats, added, alpha=alpha, transA=transA, transB=transB)
+    made.last("QuantizeLinear" if y_scale else "Identity", y, y_scale, y_zero)
+
+
+def _pair(op: str) -> Callable[..., None]:
+    """An operator of two tensors of bytes."""
+
+    def apply(made: Builder) -> None:
+        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = map(made.input, range(8))
+        y = made.add(op, made.dequantised(a, a_scale, a_zero), made.dequantised(b, b_scale, b_zero))
+        made.last("QuantizeLinear", y, y_scale, y_zero)
+
+    return apply
+
+
+def _single(op: str) -> Callable[..., None]:
+    """An operator of one tensor of bytes."""
+
+    def apply(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
+        if channels_last:
+            raise ArgumentError(must("channels_last", "0", channels_last))
+        x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
+        made.last("QuantizeLinear", made.add(op, made.dequantised(x, x_scale, x_zero), **attributes), y_scale, y_zero)
+
+    return apply
+
+
+def _concatenation(made: Builder, axis: int) -> None:
+    """Tensors of bytes side by side, each with a scale of its own."""
+    parts = made.node.inputs[2:]
+    floats = [
+        made.dequantised(x, scale, zero) for x, scale, zero in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    ]
+    made.last("QuantizeLinear", made.add("Concat", *floats, axis=axis), made.input(0), made.input(1))
+
+
+CONTRIB: dict[str, Callable[..., None]] = {
+    "FusedConv": _fused_conv,
+    "FusedMatMul": _fused_matmul,
+    "Gelu": _gelu("none"),
+    "BiasGelu": _gelu("none"),
+    "FastGelu": _gelu("tanh"),
+    "QuickGelu": _quick_gelu,
+    "SkipLayerNormalization": _skip_layer_normalization,
+    "DynamicQuantizeLSTM": _dynamic_lstm,
+    "DynamicQuantizeMatMul": _dynamic_matmul,
+    "MatMulIntegerToFloat": _integer_matmul,
+    "QGemm": _q_gemm,
+    "QLinearAdd": _pair("Add"),
+    "QLinearMul": _pair("Mul"),
+    "QLinearSigmoid": _single("Sigmoid"),
+    "QLinearLeakyRelu": _single("LeakyRelu"),
+    "QLinearGlobalAveragePool": _single("GlobalAveragePool"),
+    "QLinearAveragePool": _single("AveragePool"),
+    "QLinearConcat": _concatenation,
+}

@@ -1,0 +1,173 @@
+"""Whole numbers in the place of floats: to and from them by scales, and products of them.
+
+Source: ONNX operators of these names. Products are summed exactly; no kernel has them, so that references compute them
+while the network runs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given
+from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, output_of
+from cpuconv.graph.ops.matrix import matmul_shape
+
+_UINT8, _INT32 = np.dtype(np.uint8), np.dtype(np.int32)
+_EXACT = 1 << 24  # up to which float32 counts
+
+
+def _along(vector: np.ndarray | None, axis: int, rank: int) -> np.ndarray | int:
+    """A scale or zero point of all, or of each part along an axis, as an operand."""
+    if vector is None:
+        return 0
+    return vector.reshape(()) if vector.size == 1 else vector.reshape(-1, *[1] * (rank - 1 - axis_in(axis, rank)))
+
+
+def _saturated(x: np.ndarray, zero: np.ndarray | int, dtype: np.dtype) -> np.ndarray:
+    """Rounded to even, moved to the zero point, and cut off at the ends of the type."""
+    bounds = np.iinfo(dtype)
+    return np.clip(np.rint(x) + zero, bounds.min, bounds.max).astype(dtype)
+
+
+def _check_parts(node: Node, x: Any, *vectors: Any) -> None:
+    """See that scales and zero points are one number, or one for each part along the axis."""
+    for vector in vectors:
+        if vector is None or math.prod(vector.shape) == 1:
+            continue
+        if vector.shape != (x.shape[axis_in(node["axis"], len(x.shape))],):
+            raise ValueError(f"scales of shape {vector.shape}")
+
+
+def _infer_quantize(node: Node, inputs: Inputs) -> list[Value]:
+    x, zero = inputs[0], given(inputs, 2)
+    _check_parts(node, x, inputs[1], zero)
+    dtype = _UINT8 if zero is None else zero.dtype
+    np.iinfo(dtype)
+    return [Value(x.shape, dtype)]
+
+
+def quantize(node: Node, arrays: Arrays) -> np.ndarray:
+    """round(x / scale) + zero point, cut off at the ends of the type; the quotient in x's own type, as everywhere."""
+    x, scale, zero = *arrays[:2], given(arrays, 2)
+    quotient = x / np.asarray(_along(scale, node["axis"], x.ndim), x.dtype)
+    return _saturated(quotient, _along(zero, node["axis"], x.ndim), _UINT8 if zero is None else zero.dtype)
+
+
+def _infer_dequantize(node: Node, inputs: Inputs) -> list[Value]:
+    _check_parts(node, inputs[0], *inputs[1:3])
+    np.iinfo(inputs[0].dtype)
+    return [Value(inputs[0].shape, inputs[1].dtype)]
+
+
+def dequantize(node: Node, arrays: Arrays) -> np.ndarray:
+    """(x - zero point) * scale."""
+    x, scale, zero = *arrays[:2], given(arrays, 2)
+    difference = x.astype(np.int64) - np.asarray(_along(zero, node["axis"], x.ndim)).astype(np.int64)
+    return difference.astype(scale.dtype) * _along(scale, node["axis"], x.ndim)
+
+
+def _infer_dynamic(node: Node, inputs: Inputs) -> list[Value]:
+    x = inputs[0]
+    return [Value(x.shape, _UINT8), Value((), x.dtype), Value((), _UINT8)]
+
+
+def dynamic_quantize(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
+    """Bytes, with the scale and the zero point by which they span all elements and 0."""
+    (x,) = arrays
+    low, high = x.min(initial=0), x.max(initial=0)
+    scale = np.asarray((high - low) / x.dtype.type(255) or 1, x.dtype)
+    zero = _saturated(-low / scale, 0, _UINT8)
+    return _saturated(x / scale, zero, _UINT8), scale, zero
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+def _shifted(x: np.ndarray, zero: np.ndarray | int, terms: int) -> np.ndarray:
+    """x - zero point, in a float type in which sums of so many products of bytes are exact."""
+    wide = np.float32 if terms * 255 * 255 < _EXACT else np.float64
+    return x.astype(wide) - np.asarray(zero).astype(wide)
+
+
+def _summed(
+    node: Node, x: np.ndarray, x_zero: np.ndarray | None, w: np.ndarray, w_zero: np.ndarray | None
+) -> np.ndarray:
+    """A convolution of whole numbers."""
+    terms = math.prod(w.shape[1:])
+    image, taps = _shifted(x, _along(x_zero, 0, x.ndim), terms), _shifted(w, _along(w_zero, 0, w.ndim), terms)
+    return convolved(node, image, taps).astype(np.int32)
+
+
+def _multiplied(a: np.ndarray, a_zero: np.ndarray | None, b: np.ndarray, b_zero: np.ndarray | None) -> np.ndarray:
+    """A product of matrices of whole numbers; zero points of `a` are those of rows, of `b` those of columns."""
+    rows = 0 if a_zero is None else a_zero[..., None] if a_zero.ndim == 1 and a.ndim > 1 else a_zero
+    product = _shifted(a, rows, a.shape[-1]) @ _shifted(b, 0 if b_zero is None else b_zero, a.shape[-1])
+    return np.asarray(product).astype(np.int32)
+
+
+def _infer_conv_integer(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(output_of(node, inputs[0].shape, inputs[1].shape), _INT32)]
+
+
+def conv_integer(node: Node, arrays: Arrays) -> np.ndarray:
+    """The convolution of x and w less their zero points."""
+    return _summed(node, arrays[0], given(arrays, 2), arrays[1], given(arrays, 3))
+
+
+def _infer_matmul_integer(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(matmul_shape(inputs[0].shape, inputs[1].shape), _INT32)]
+
+
+def matmul_integer(node: Node, arrays: Arrays) -> np.ndarray:
+    """The product of a and b less their zero points."""
+    return _multiplied(arrays[0], given(arrays, 2), arrays[1], given(arrays, 3))
+
+
+def _infer_qlinear_conv(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(output_of(node, inputs[0].shape, inputs[3].shape), inputs[7].dtype)]
+
+
+def qlinear_conv(node: Node, arrays: Arrays) -> np.ndarray:
+    """The convolution of dequantised x and w, and a bias in units of both scales, quantised."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (given(arrays, at) for at in range(9))
+    y = _summed(node, x, x_zero, w, w_zero)
+    if bias is not None:
+        y = y + _along(bias, 1, y.ndim)
+    factor = np.asarray(x_scale * _along(w_scale, 1, y.ndim) / y_scale, np.float32)
+    return _saturated(y.astype(np.float32) * factor, y_zero, y_zero.dtype)
+
+
+def _infer_qlinear_matmul(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(matmul_shape(inputs[0].shape, inputs[3].shape), inputs[7].dtype)]
+
+
+def qlinear_matmul(node: Node, arrays: Arrays) -> np.ndarray:
+    """The product of dequantised a and b, quantised."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = arrays
+    rows = a_scale[..., None] if a_scale.ndim == 1 and a.ndim > 1 and a_scale.size > 1 else a_scale
+    factor = np.asarray(rows * b_scale / y_scale, np.float32)
+    return _saturated(_multiplied(a, a_zero, b, b_zero).astype(np.float32) * factor, y_zero, y_zero.dtype)
+
+
+_BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
+
+OPS = (
+    Op(
+        "QuantizeLinear",
+        _infer_quantize,
+        quantize,
+        {**_BY_AXIS, "saturate": 1, "precision": 0},
+        mixed=True,
+        widened=False,
+    ),
+    Op("DequantizeLinear", _infer_dequantize, dequantize, _BY_AXIS, mixed=True, widened=False),
+    Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
+    Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, mixed=True, widened=False),
+    Op("MatMulInteger", _infer_matmul_integer, matmul_integer, mixed=True, widened=False),
+    Op("QLinearConv", _infer_qlinear_conv, qlinear_conv, ATTRIBUTES, mixed=True, widened=False),
+    Op("QLinearMatMul", _infer_qlinear_matmul, qlinear_matmul, mixed=True, widened=False),
+)
