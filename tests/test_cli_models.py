@@ -275,7 +275,7 @@ def test_interrupt(model: str) -> None:
     code = (
         "import sys, cpuconv; from cpuconv.cli.main import main\n"
         "inner = cpuconv.Model.profile\n"
-        "def profile(model, feed, runs):\n"
+        "def profile(model, feed, runs, watch):\n"
         "    print('begun', flush=True)\n"
         "    while True: inner(model, feed, runs)\n"
         "cpuconv.Model.profile = profile\n"
