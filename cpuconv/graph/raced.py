@@ -14,6 +14,7 @@ import numpy as np
 from autotune.machine.device import fingerprint
 from autotune.store.rows import Limits as Admitted
 from autotune.store.store import together
+from autotune.workload import WEIGHTS
 from cpuconv import session
 from cpuconv.choice.model import Limits
 from cpuconv.graph.ir import Graph
@@ -45,8 +46,11 @@ def winner(graph: Graph, target: Target) -> str | None:
     """The plan that won the race of a network, if one is stored that holds for the target."""
     if target.strategy == "heuristic" or target.limits != Limits():
         return None
+    device, tiers, kind = fingerprint().key, session.current.tiers, f"network % threads={target.threads}"
+    if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
+        return None  # no network has raced, and hashing this one would take longer than laying it out
     asked = Admitted(frozenset({sources()}))
-    found = session.current.tiers.lookup(fingerprint().key, key_of(graph, target), asked)
+    found = tiers.lookup(device, key_of(graph, target), asked)
     return found.row.candidate if found is not None and found.row.candidate in PLANS else None
 
 
