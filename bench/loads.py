@@ -19,6 +19,7 @@ import numpy as np
 from cpuconv.isa import current
 from cpuconv.solvers.shared.base import FLOAT, MicroRef, Step, divide
 
+_MANY = 1 << 10  # units of a driver that is not known
 _TRANSFORM = 4.0  # cycles of a vector of a transform's component: a load, a store, arithmetic between them
 
 
@@ -240,12 +241,19 @@ def _matmul(step: Step) -> Load:
     return Load(amounts, cut(tiles, chunks), cycles, preparing, items * depth * columns * panels * FLOAT, tiles * size)
 
 
+def _reorder(step: Step) -> Load:
+    units, chunk = _numbers(step, "units chunk")
+    size = chunk * step.tile.lanes * FLOAT
+    return Load(np.ones(units), np.ones(1), _moving(size), None, units * size)
+
+
 def _alike(step: Step) -> Load:
-    """Units that weigh the same."""
+    """Units that weigh the same; how much all take is not known."""
     names = _UNITS.get(step.kernel.name.rpartition(".")[2], ("units",))
     if not all(name in step.args for name in names):
-        return Load(np.ones(1 << 10), np.ones(1))
-    return Load(np.ones(int(np.prod(_numbers(step, " ".join(names))))), np.ones(1))
+        return Load(np.full(_MANY, 1 / _MANY), np.ones(1))
+    units = int(np.prod(_numbers(step, " ".join(names))))
+    return Load(np.full(units, 1 / max(1, units)), np.ones(1))
 
 
 _UNITS: dict[str, Sequence[str]] = {
@@ -259,4 +267,5 @@ LOADS: dict[str, Callable[[Step], Load]] = {
     "planar": _planar,
     "lanewise": _lanewise,
     "matmul": _matmul,
+    "reorder": _reorder,
 }

@@ -6,8 +6,8 @@ core gives the time, or the roofs of so many cores where they take longer, and a
 share. Nothing is run and nothing compiled.
 
 Roofs are those that `autotune doctor --measure` found for one thread, else the model's. Private caches and L3 serve
-each core alike; memory serves all cores as fast as `--memory-cores` of them. A barrier costs `--barrier` for each
-worker beside the caller, who asks them one after another.
+each core alike; memory serves all cores as fast as `--memory-cores` of them. What a barrier costs is measured for two
+workers; for more, who are asked one after another, it is assumed (`cpuconv.graph.counts`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from cpuconv import work as algorithms
 from cpuconv.choice.model import Choice, Limits, modelled_cost
 from cpuconv.choice.select import choose, favourite_layouts
 from cpuconv.choice.tuned import roofs as measured_roofs
+from cpuconv.graph.counts import join_seconds
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
@@ -49,7 +50,6 @@ from cpuconv.solvers.shared.base import Step
 from cpuconv.solvers.shared.machine import machine
 
 WORKERS = (4, 8, 16, 32, 64)
-BARRIER = 0.6e-6  # seconds of an empty call on two threads, as in docs/performance.md
 MEMORY_CORES = 4
 LEAST = {8: 0.75, 16: 0.55}  # of the work that cores could do meanwhile, for each convolution
 
@@ -60,7 +60,6 @@ class Machines:
 
     one: Roofs
     memory_cores: int
-    barrier: float
 
     def roofs(self, workers: int) -> Roofs:
         """Of all of them together."""
@@ -130,14 +129,14 @@ class Predicted:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables; 1 if a convolution is less balanced than `--check` asks for."""
     args = parser().parse_args(argv)
-    machines = Machines(one_core(), args.memory_cores, args.barrier * 1e-6)
+    machines = Machines(one_core(), args.memory_cores)
     lines = [each for line in shapes.load(args.shapes, args.lines) for each in line_on(line, args.workers, machines)]
     found: dict[str, list[Predicted]] = {"lines": lines}
     paths = {path.stem: path for path in sorted(args.folder.glob("*.onnx"))} if args.folder else {}
     for name in words(args.networks, paths, "--networks") or tuple(paths):
         found[name] = [each for count in args.workers for each in network_on(paths[name], count, machines)]
     if args.json:
-        data = {"cpu": machine_name(), "barrier": machines.barrier, "memory_cores": machines.memory_cores}
+        data = {"cpu": machine_name(), "memory_cores": machines.memory_cores}
         plain = {name: [each.to_dict() for each in rows] for name, rows in found.items()}
         write_whole({args.json: json.dumps(data | {"predicted": plain}, indent=1) + "\n"})
     print(table(lines, args.workers), networks_table(found, args.workers), sep="\n\n")
@@ -157,7 +156,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--shapes", type=Path, default=shapes.CANONICAL, metavar="FILE", help="benchdnn problem strings")
     p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
     p.add_argument("--workers", type=lambda text: tuple(map(int, text.split(","))), default=WORKERS, help="as 4,8,16")
-    p.add_argument("--barrier", type=float, default=BARRIER * 1e6, metavar="US", help="for each worker (%(default)s)")
     p.add_argument(
         "--memory-cores", type=int, default=MEMORY_CORES, metavar="N", help="that memory keeps busy (%(default)s)"
     )
@@ -227,7 +225,7 @@ def _predicted(
     read = _from_levels(loads, least, machines.roofs(workers))
     times = {
         "work": seconds * slowest / cycles,
-        "barriers": barriers * machines.barrier * (workers - 1),
+        "barriers": barriers * join_seconds(workers),
         **bounds(least, machines.roofs(workers)),
     }
     roof = max((name for name in times if name != "barriers"), key=lambda name: times[name])

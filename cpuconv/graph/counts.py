@@ -21,7 +21,8 @@ from cpuconv.graph.layout import Layout
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.packed import Packed
 
-JOIN_SECONDS = 0.8e-6  # of a call that two threads share, beside its work; as much for each further one, asked in turn
+_PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
+_EACH_SECONDS = 0.15e-6  # for each further one, asked in turn: two cache lines that another core has
 _SECONDS, _ROUNDS = 0.3, 15  # of timing all counts together; most of its rounds
 
 
@@ -42,13 +43,18 @@ def modelled(executable: Executable) -> float:
     return sum(_seconds(work, executable.target.threads) for work in executable.works)
 
 
+def join_seconds(threads: int) -> float:
+    """Seconds for which so many threads begin and end a call together; measured for two, assumed for more."""
+    return _PAIR_SECONDS + _EACH_SECONDS * (threads - 2) if threads > 1 else 0.0
+
+
 def _seconds(work: Work, threads: int) -> float:
     offer = work.laid.offer
     if offer is None:
         return 0.0
-    joins = sum(step.parts > 0 for step in work.steps) if threads > 1 else 0
+    joins = sum(step.parts > 0 for step in work.steps)
     alone = not joins and not isinstance(offer.detail, Convolution)  # whose estimate is for the threads it takes
-    return offer.seconds * (threads if alone else 1) + joins * JOIN_SECONDS * (threads - 1)
+    return offer.seconds * (threads if alone else 1) + joins * join_seconds(threads)
 
 
 def timed(programs: Mapping[int, Executable]) -> dict[int, float]:
