@@ -11,16 +11,13 @@ import numpy as np
 from cpuconv.choice.model import Limits
 from cpuconv.choice.select import Tuner
 from cpuconv.graph.ir import Node
-from cpuconv.graph.place import BLOCKED, DENSE, Place
+from cpuconv.graph.place import Place
 from cpuconv.isa import Isa
 from cpuconv.solvers.shared.base import Ref, Space, Step
 from cpuconv.solvers.shared.machine import machine
 
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
 PART_BYTES, MOST_PARTS = 1 << 15, 8  # of a part, at least, and for each thread: a thread that starts late leaves some
-# Of a plain move of as many bytes, so many times a copy between blocks and plain memory takes, by what it writes: as
-# measured in networks.
-TURNING = {DENSE: 2.0, BLOCKED: 1.25}
 
 
 @dataclass(frozen=True)

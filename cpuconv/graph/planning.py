@@ -17,11 +17,12 @@ import numpy as np
 
 import layouts
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.lowering import TURNING, Offer, Target
+from cpuconv.graph.lowering import Offer, Target
 from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
 
 _HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
 _COPY_SECONDS = 1e-6  # of a copy, beside moving the bytes
+_TURNING = {DENSE: 2.0, BLOCKED: 1.25}  # times a plain move that a copy into that form takes, measured in networks
 _FEWER, _MORE = 4.0, 0.25  # how many times what they cost copies are taken to cost
 
 Options = list[Offer | None]  # of a node; None: the reference computes it
@@ -58,7 +59,7 @@ def conversion(value: Value, written: str, read: str, target: Target) -> float:
         return 0.0
     assert value.shape is not None and value.dtype is not None
     size = math.prod(int(axis or 0) for axis in value.shape) * value.dtype.itemsize
-    return _COPY_SECONDS + TURNING[copied_form(read)] * target.moving(2.0 * size)
+    return _COPY_SECONDS + _TURNING[copied_form(read)] * target.moving(2.0 * size)
 
 
 @dataclass(frozen=True)
