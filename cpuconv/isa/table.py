@@ -36,6 +36,12 @@ class Isa:
     l2_rate: float = 32  # bytes a cycle of one core
     l3_rate: float = 8
     dram_rate: float = 4
+    single: tuple[float, ...] = (
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+    )  # of those, what weights reach that a single pixel uses, by vectors
 
     def __hash__(self) -> int:
         """The hash of the name: results about tiles are remembered by instruction set."""
@@ -43,7 +49,7 @@ class Isa:
 
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm"),
+    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm", single=(0.95, 1.0, 0.9, 0.82)),
     Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "ymm"),
     Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "xmm"),
     Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), 2, 2, 1, "v0.4s"),
@@ -59,6 +65,7 @@ MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from it
         "frequency": 3.65e9,
         "l3_rate": 20,
         "dram_rate": 8,
+        "single": (1.0, 1.0, 1.0, 1.0),
     },
 }
 

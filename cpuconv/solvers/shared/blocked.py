@@ -226,6 +226,8 @@ def cost(
     tiles = divide(height, params.rows)
     blocks = max(1, tiles // params.block) if params.block else 1
     traffic = _traffic(problem, machine, blocks, band, planar)
+    if height * width == 1 and machine.is_far(problem.weight_bytes):
+        traffic /= isa.single[params.v - 1]
     return machine.direct_cost(problem, compute + traffic)
 
 
