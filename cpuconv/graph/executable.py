@@ -19,8 +19,9 @@ from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.place import BLOCKED, Place, image_shape
 from cpuconv.graph.program import Bound, Recording
+from cpuconv.memory.pages import large
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import Ref, Space, Step, aligned
+from cpuconv.solvers.shared.base import Ref, Space, Step
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 
@@ -52,6 +53,10 @@ class _Constants:
         kept = self.keep(self._packed.get(self._raw[name], form, make))
         self.shared.add(kept.name)
         return kept
+
+    def room(self, size: int) -> np.ndarray:
+        """Memory for a constant in a packed form."""
+        return self._packed.pool.take(size)
 
     def sealed(self) -> None:
         """Let go of what constants were packed from."""
@@ -305,8 +310,8 @@ class _Context:
     """One caller's arena, and the segments bound to it."""
 
     def __init__(self, executable: Executable, segments: Sequence[Recording | _Host]) -> None:
-        self._arena = aligned(executable.memory.arena + 64, np.uint8)
-        self._workspace = aligned(executable.workspace_bytes + 64, np.uint8)
+        self._arena = large(executable.memory.arena + 64)
+        self._workspace = large(executable.workspace_bytes + 64)
         fixed = {name: address(array) for name, array in executable.constants.items()}
         fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
         self._bound = [segment.bind(fixed) if isinstance(segment, Recording) else segment for segment in segments]

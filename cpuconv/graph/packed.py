@@ -11,6 +11,7 @@ import numpy as np
 
 from cpuconv import session
 from cpuconv.graph.place import FLOAT32
+from cpuconv.memory.pages import Pool
 
 
 class Packed:
@@ -18,9 +19,15 @@ class Packed:
 
     Names do not tell constants apart: rewrites for other sizes may give one name to other elements. An array lives as
     long as a program reads it. To be filled by one thread at a time; programs may be forgotten meanwhile.
+
+    Attributes
+    ----------
+    pool : Pool
+        Memory for constants, in which those that are packed one after another, as operators run, lie side by side.
     """
 
     def __init__(self) -> None:
+        self.pool = Pool()
         self._arrays: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = (
             weakref.WeakValueDictionary()
         )
