@@ -23,7 +23,6 @@ from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
 _PART_SHARE = 0.2  # of L2, for the part of a weight panel that passes over the tiles of a block
-_TILES_TO_FETCH = 8  # a weight vector, at most: with more tiles, the next weights come early enough by themselves
 _GATHER = 2.0  # cycles to move one float that has no neighbours to move with
 _TRANSPOSE = 0.25  # cycles to move one float from another layout into channel blocks
 _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
@@ -125,7 +124,7 @@ def convolve_step(
         ys=lanes,
         ks=dilation_w if planar else 1,
         stream=streams(isa, params.v, sizes.reduction),
-        fetch=int(max(2, params.v) <= tile_rows * tile_columns <= _TILES_TO_FETCH * params.v),
+        **_fetching(params.v, unroll, tile_rows * tile_columns),
         resume=parts > 1,
         residual=operands.residual is not None,
         activation=problem.activation,
@@ -175,6 +174,13 @@ def convolve_step(
     args |= _in_place(problem, params, isa, x.strides, band_width, band)
     units = problem.n * row_blocks * column_blocks * chunks
     return Step(convolve, ConvolveTile(lanes, pack, band), args, parts_each(problem, units), clears_tail=True)
+
+
+def _fetching(v: int, unroll: int, tiles: int) -> dict[str, int]:
+    """How the tiles of a block fetch the next weights: each an equal share, so that they come as evenly as they can."""
+    if tiles < max(2, v):
+        return {}
+    return {"fetch": 1, "every": max(n for n in range(1, unroll + 1) if divide(unroll * v, divide(unroll, n)) <= tiles)}
 
 
 def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
