@@ -49,7 +49,7 @@ class Isa:
 
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm", single=(0.95, 1.0, 0.9, 0.82)),
+    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm"),
     Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "ymm"),
     Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "xmm"),
     Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), 2, 2, 1, "v0.4s"),
@@ -65,9 +65,11 @@ MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from it
         "frequency": 3.65e9,
         "l3_rate": 20,
         "dram_rate": 8,
-        "single": (1.0, 1.0, 1.0, 1.0),
     },
+    "sapphirerapids": {"l3_rate": 5, "single": (0.95, 1.0, 0.9, 0.82)},
 }
+
+TELLING = {"+amx-tile": "sapphirerapids"}  # features of a microarchitecture, as virtual machines may hide a CPU's model
 
 _PROBE = """
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
@@ -90,4 +92,6 @@ def current() -> Isa:
 def _found() -> Isa:
     assembly = target_machine().emit_assembly(llvm.parse_assembly(_PROBE))
     isa = next((isa for isa in TABLE if isa.probe in assembly), GENERIC)
-    return replace(isa, **MICROARCHITECTURES.get(target()[1], {})) if isa.lanes == TABLE[0].lanes else isa
+    _, cpu, features = target()
+    cpu = next((TELLING[feature] for feature in features.split(",") if feature in TELLING), cpu)
+    return replace(isa, **MICROARCHITECTURES.get(cpu, {})) if isa.lanes == TABLE[0].lanes else isa
