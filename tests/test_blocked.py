@@ -35,11 +35,11 @@ SHAPES = [  # stride, pads, dilation, kernel, channels, kernels, groups, batch
 
 @given(st.integers(1, 4), st.integers(1, 16), st.integers(1, 200))
 def test_the_tiles_of_a_block_fetch_the_next_weights_in_equal_shares(v, unroll, tiles):
-    fetching = blocked._fetching(v, unroll, tiles)
-    if not fetching:
+    fetch, every = blocked._fetching(v, unroll, tiles)
+    if not fetch:
         assert tiles < max(2, v)
         return
-    tile = GemmTile(16, v, rows=1, cols=6, unroll=unroll, xs=16, ys=16, **fetching)
+    tile = GemmTile(16, v, rows=1, cols=6, unroll=unroll, xs=16, ys=16, fetch=fetch, every=every)
     assert tile.shares <= tiles  # all weights come before they are used
     assert tile.shares * tile.fetched(unroll) >= unroll * v  # none is left out
     assert tile.every == unroll or replace(tile, every=tile.every + 1).shares > tiles  # nor fetched too early

@@ -114,6 +114,7 @@ def convolve_step(
     parts = panel_parts(panel_bytes, whole, tile_rows * tile_columns)
     parked_tile = params.v * params.rows * params.cols * lanes * FLOAT
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
+    fetch, every = _fetching(params.v, unroll, tile_rows * tile_columns)
     gemm = GemmTile(
         lanes=lanes,
         v=params.v,
@@ -124,7 +125,8 @@ def convolve_step(
         ys=lanes,
         ks=dilation_w if planar else 1,
         stream=streams(isa, params.v, sizes.reduction),
-        **_fetching(params.v, unroll, tile_rows * tile_columns),
+        fetch=fetch,
+        every=every,
         resume=parts > 1,
         residual=operands.residual is not None,
         activation=problem.activation,
@@ -176,11 +178,11 @@ def convolve_step(
     return Step(convolve, ConvolveTile(lanes, pack, band), args, parts_each(problem, units), clears_tail=True)
 
 
-def _fetching(v: int, unroll: int, tiles: int) -> dict[str, int]:
-    """How the tiles of a block fetch the next weights: each an equal share, so that they come as evenly as they can."""
+def _fetching(v: int, unroll: int, tiles: int) -> tuple[int, int]:
+    """`fetch` and `every` of the tiles of a block: each fetches an equal share, so that weights come evenly."""
     if tiles < max(2, v):
-        return {}
-    return {"fetch": 1, "every": max(n for n in range(1, unroll + 1) if divide(unroll * v, divide(unroll, n)) <= tiles)}
+        return 0, 1
+    return 1, max(n for n in range(1, unroll + 1) if divide(unroll * v, divide(unroll, n)) <= tiles)
 
 
 def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
