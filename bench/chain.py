@@ -36,10 +36,11 @@ from autotune.tuning.warmup import warmup
 from autotune.tuning.worker import Workers
 from autotune.workload import ADMITS, Problem, Reading
 from cpuconv.choice.model import Choice, Limits
+from cpuconv.memory.pages import Pool, large
 from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.solvers.shared.base import aligned
+from cpuconv.solvers.shared.base import FLOAT
 from cpuconv.tuning.trial import data
 from cpuconv.tuning.workload import workload
 
@@ -105,16 +106,16 @@ class Chain:
     """Plans of convolutions, each with weights of its own; they read and write two buffers in turn."""
 
     def __init__(self, chosen: Iterable[tuple[ConvProblem, str]]) -> None:
-        calls = []
+        calls, pool = [], Pool()
         for problem, name in chosen:
             candidate = Candidate.parse(name)
             x, w, bias, residual = data(problem)
-            weight = candidate.packing(problem).pack(w, problem.threads)
+            weight = candidate.packing(problem).pack(w, problem.threads, pool.take)
             plan = Plan(problem, Choice(candidate, "named"), Limits(accuracy="fast"), weight, bias)
             out = layouts.get(problem.out_layout).shape(*problem.out_shape)
             calls.append((plan, x, residual, out))
         size = max(max(x.size, math.prod(out)) for _, x, _, out in calls)
-        buffers = aligned(size), aligned(size)
+        buffers = large(FLOAT * size).view(np.float32), large(FLOAT * size).view(np.float32)
         for buffer in buffers:
             buffer[:] = np.resize(calls[0][1], size)
         self._calls = []

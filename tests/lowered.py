@@ -35,6 +35,9 @@ class Kept:
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
         return self.keep(make())
 
+    def room(self, size: int) -> np.ndarray:
+        return aligned(size, np.uint8)
+
 
 def target(threads: int = 1) -> Target:
     """This machine, algorithms chosen by the model."""

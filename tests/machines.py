@@ -19,14 +19,14 @@ from cpuconv.solvers.shared import machine
 from cpuconv.solvers.shared.machine import Machine
 
 AVX512, AVX2, SSE, NEON = table.TABLE
-ZEN4 = replace(AVX512, **table.MICROARCHITECTURES["znver4"])
+ZEN4, SAPPHIRE = (replace(AVX512, **table.MICROARCHITECTURES[name]) for name in ("znver4", "sapphirerapids"))
 KIB, MIB = 1 << 10, 1 << 20
 
 MACHINES: dict[str, Machine] = {
     "zen4": Machine(ZEN4, 32 * KIB, 1 * MIB, 32 * MIB),
     "zen5": Machine(replace(AVX512, frequency=4.1e9, l2_rate=57, l3_rate=22, dram_rate=9), 48 * KIB, 1 * MIB, 32 * MIB),
     "skylake-avx512": Machine(replace(AVX512, l3_rate=6), 32 * KIB, 1 * MIB, 24 * MIB),
-    "xeon-amx": Machine(replace(AVX512, frequency=2.6e9, l2_rate=48), 48 * KIB, 2 * MIB, 480 * MIB),
+    "xeon-amx": Machine(replace(SAPPHIRE, frequency=2.6e9, l2_rate=48), 48 * KIB, 2 * MIB, 480 * MIB),
     "haswell": Machine(replace(AVX2, frequency=3.4e9), 32 * KIB, 256 * KIB, 8 * MIB),
     "cortex-a76": Machine(replace(NEON, l2_rate=16), 64 * KIB, 512 * KIB, 4 * MIB),
     "sse": Machine(SSE, 32 * KIB, 256 * KIB, 3 * MIB),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import oracle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import layouts
 from cpuconv.isa import current
 from cpuconv.micro.convolve import PLANAR_BAND
+from cpuconv.micro.gemm import GemmTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import direct, pointwise, winograd
@@ -26,6 +31,18 @@ SHAPES = [  # stride, pads, dilation, kernel, channels, kernels, groups, batch
     ((1, 1), (1, 1, 1, 1), (1, 1), (3, 3), 4 * LANES, 4 * LANES, 2, 2),
     ((1, 1), (0, 0, 2, 2), (1, 1), (1, 5), 2 * LANES, 2 * LANES, 1, 1),
 ]
+
+
+@given(st.integers(1, 4), st.integers(1, 16), st.integers(1, 200))
+def test_the_tiles_of_a_block_fetch_the_next_weights_in_equal_shares(v, unroll, tiles):
+    fetch, every = blocked._fetching(v, unroll, tiles)
+    if not fetch:
+        assert tiles < max(2, v)
+        return
+    tile = GemmTile(16, v, rows=1, cols=6, unroll=unroll, xs=16, ys=16, fetch=fetch, every=every)
+    assert tile.shares <= tiles  # all weights come before they are used
+    assert tile.shares * tile.fetched(unroll) >= unroll * v  # none is left out
+    assert tile.every == unroll or replace(tile, every=tile.every + 1).shares > tiles  # nor fetched too early
 
 
 def problems(threads: int = 1, residual: bool = False) -> list[ConvProblem]:

@@ -27,6 +27,13 @@ def test_cached_times_nothing(no_timing):
     close(cpuconv.conv2d(X, W, padding=1), EXPECTED)
 
 
+def test_a_single_pixel_takes_the_vectors_whose_weights_come_fastest(described):
+    problem = ConvProblem(1, 4096, 1, 1, 4096, 1, 1, in_layout="NCHW", out_layout="NCHW")
+    chosen = model.by_model(problem, model.Limits())
+    shares = described.isa.single
+    assert chosen.solver.NAME != "pointwise" or shares[chosen.params.v - 1] == max(shares)
+
+
 BIG = ((1, 64, 56, 56), (64, 64, 3, 3))
 
 

@@ -19,6 +19,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.solvers import TABLE, fft, winograd
 from cpuconv.solvers.shared import packing
+from cpuconv.solvers.shared.base import aligned
 
 ISA = current()
 SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
@@ -125,6 +126,19 @@ def test_workers_agree(solver, monkeypatch):
         w, candidate = spoilt(problem.weight_shape), candidates(solver, problem)[-1]
         results = {check(problem, candidate, w, threads).tobytes() for threads in (1, 2, 3)}
         assert len(results) == 1, problem.key
+
+
+@SOLVERS
+def test_weights_are_packed_into_memory_that_is_given(solver):
+    problem = oracle.home(solver)
+    w = oracle.normal(problem.weight_shape, 0)
+    form = candidates(solver, problem)[0].packing(problem)
+    memory = aligned(form.size + 64, np.uint8)
+    memory[:] = 0xA5
+    asked = []
+    found = form.pack(w, place=lambda size: asked.append(size) or memory[:size])
+    assert asked == [form.size] and np.shares_memory(found, memory) and (memory[form.size :] == 0xA5).all()
+    np.testing.assert_array_equal(found.view(np.uint32), form.pack(w).view(np.uint32))
 
 
 @SOLVERS

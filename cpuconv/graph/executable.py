@@ -22,8 +22,9 @@ from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.place import BLOCKED, Place, image_shape
 from cpuconv.graph.program import Bound, Recording
+from cpuconv.memory.pages import large
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import Ref, Space, Step, aligned
+from cpuconv.solvers.shared.base import Ref, Space, Step
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 
@@ -58,6 +59,10 @@ class _Constants:
             name = self._names[id(array)] = f"constant {len(self.arrays)}"
             self.arrays[name] = array
         return Ref(name)
+
+    def room(self, size: int) -> np.ndarray:
+        """Memory for a constant in a packed form."""
+        return self._packed.pool.take(size)
 
     def sealed(self) -> None:
         """Let go of what constants were packed from."""
@@ -393,8 +398,8 @@ class _Context:
     def __init__(
         self, executable: Executable, segments: Sequence[Recording | _Host], watch: Stopwatch | None = None
     ) -> None:
-        self._arena = aligned(executable.memory.arena + 64, np.uint8)
-        self._workspace = aligned(executable.workspace_bytes + 64, np.uint8)
+        self._arena = large(executable.memory.arena + 64)
+        self._workspace = large(executable.workspace_bytes + 64)
         fixed = {name: address(array) for name, array in executable.constants.items()}
         fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
         self._bound = [

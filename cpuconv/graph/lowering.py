@@ -94,6 +94,9 @@ class Constants(Protocol):
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
         """The address of what `make` packs of the constant `name` in a form; made once for all programs of a model."""
 
+    def room(self, size: int) -> np.ndarray:
+        """`size` uninitialised bytes for what is packed, behind those given before."""
+
 
 @dataclass(frozen=True)
 class Call:

@@ -12,6 +12,7 @@ import numpy as np
 from cpuconv import session
 from cpuconv.graph.elements import lender, own
 from cpuconv.graph.place import FLOAT32
+from cpuconv.memory.pages import Pool
 
 
 class Packed:
@@ -24,10 +25,16 @@ class Packed:
     ----------
     saved : callable or None
         What a file has of a constant in a form, or None.
+
+    Attributes
+    ----------
+    pool : Pool
+        Memory for constants, in which those that are packed one after another, as operators run, lie side by side.
     """
 
     def __init__(self, saved: Callable[[np.ndarray, Any], np.ndarray | None] | None = None) -> None:
         self._saved = saved
+        self.pool = Pool()
         self._arrays: weakref.WeakValueDictionary[tuple[tuple[str, bytes], Any], np.ndarray] = (
             weakref.WeakValueDictionary()
         )

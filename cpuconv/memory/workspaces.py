@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpuconv.memory.pages import large
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import aligned
 
 _MOST_KEPT = 256 << 20  # bytes; a larger one is freed after its call
 
@@ -34,8 +34,8 @@ class Workspaces:
         try:
             workspace = self._free.pop()
         except IndexError:
-            return Workspace(aligned(size, np.uint8))
-        return workspace if workspace.memory.nbytes >= size else Workspace(aligned(size, np.uint8))
+            return Workspace(large(size))
+        return workspace if workspace.memory.nbytes >= size else Workspace(large(size))
 
     def give_back(self, workspace: Workspace) -> None:
         """Let the next caller take the workspace."""

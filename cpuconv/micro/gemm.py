@@ -53,6 +53,7 @@ class GemmTile:
     ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
     stream: bool = False  # prefetch weights into L1, just ahead of their use
     fetch: int = 0  # prefetch into L2 what takes the vectors' place next: vectors a scalar, each tile a share
+    every: int = 1  # of so many scalars of a segment one fetches
     resume: bool = False  # sums start from those of the part before
     suspend: bool = False  # sums go to the buffer, without epilogue
     valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
@@ -69,6 +70,15 @@ class GemmTile:
     def vectors(self) -> int:
         """Weight vectors read for each scalar of the reduction."""
         return self.v * (2 if self.complex else 1)
+
+    def fetched(self, scalars: int) -> int:
+        """Vectors that a tile fetches while it sums a segment."""
+        return -(-scalars // self.every) * self.fetch
+
+    @property
+    def shares(self) -> int:
+        """Tiles that together fetch all vectors."""
+        return -(-self.unroll * self.vectors // max(1, self.fetched(self.unroll)))
 
     @property
     def sums(self) -> int:
@@ -182,8 +192,9 @@ def _sum_segments(
             wanted += [(vec.offset(start, far), L1) for start in starts]
         if tile.stream:
             wanted += [(vec.offset(now.w, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
-        wanted += [(vec.offset(fetch_now, j * size), L2) for j in range(tile.fetch)]
-        fetch_now = vec.offset(fetch_now, walk.fetch_step)
+        if k % tile.every == 0:
+            wanted += [(vec.offset(fetch_now, j * size), L2) for j in range(tile.fetch)]
+            fetch_now = vec.offset(fetch_now, walk.fetch_step)
         for address, level in wanted:
             vec.prefetch(address, level)
         if tile.planar:
@@ -328,8 +339,8 @@ def gemm_strip(
     The other parameters are those of `emit_tile`.
     """
     vec = Vector(builder, tile.lanes)
-    scalars = builder.sub(builder.mul(segments, I64(tile.unroll)), I64(tile.tails * (tile.unroll - tile.tail)))
-    share = builder.mul(scalars, I64(4 * tile.lanes * tile.fetch))
+    whole, tail = (4 * tile.lanes * tile.fetched(scalars) for scalars in (tile.unroll, tile.tail))
+    share = builder.sub(builder.mul(segments, I64(whole)), I64(tile.tails * (whole - tail)))
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tiles.done")
@@ -348,7 +359,7 @@ def gemm_strip(
     if tile.planar:
         mine, share, fetch_step = builder.urem(index, I64(tile.v + 1)), I64(_LINE), turn
     else:
-        mine = builder.urem(builder.add(index, turn), I64(-(-tile.vectors // max(1, tile.fetch))))
+        mine = builder.urem(builder.add(index, turn), I64(tile.shares))
         fetch_step = I64(4 * tile.lanes * tile.fetch)
     fetch = builder.add(upcoming, builder.mul(mine, share))
     reads = x_now, xrow, table, segments, kstep, w

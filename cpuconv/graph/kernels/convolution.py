@@ -227,7 +227,9 @@ def steps(
     form = view, joined, packing
     known = {name: operand.ref for name, operand in given.items()} | {
         "w": call.constants.packed(
-            name, form, lambda: packing.pack(_joined(weight, joined, problem.groups), call.target.threads)
+            name,
+            form,
+            lambda: packing.pack(_joined(weight, joined, problem.groups), call.target.threads, call.constants.room),
         ),
         "bias": call.constants.keep(padded_bias(problem.k, bias)),
         "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),

@@ -23,7 +23,6 @@ from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
 _PART_SHARE = 0.2  # of L2, for the part of a weight panel that passes over the tiles of a block
-_TILES_TO_FETCH = 8  # a weight vector, at most: with more tiles, the next weights come early enough by themselves
 _GATHER = 2.0  # cycles to move one float that has no neighbours to move with
 _TRANSPOSE = 0.25  # cycles to move one float from another layout into channel blocks
 _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
@@ -114,6 +113,7 @@ def convolve_step(
     parts = panel_parts(panel_bytes, whole, tile_rows * tile_columns)
     parked_tile = params.v * params.rows * params.cols * lanes * FLOAT
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
+    fetch, every = _fetching(params.v, unroll, tile_rows * tile_columns)
     gemm = GemmTile(
         lanes=lanes,
         v=params.v,
@@ -124,7 +124,8 @@ def convolve_step(
         ys=lanes,
         ks=dilation_w if planar else 1,
         stream=streams(isa, params.v, sizes.reduction),
-        fetch=int(max(2, params.v) <= tile_rows * tile_columns <= _TILES_TO_FETCH * params.v),
+        fetch=fetch,
+        every=every,
         resume=parts > 1,
         residual=operands.residual is not None,
         activation=problem.activation,
@@ -196,6 +197,13 @@ def _grid(
     return max(1, tiles // (params.block or tiles)), grid
 
 
+def _fetching(v: int, unroll: int, tiles: int) -> tuple[int, int]:
+    """`fetch` and `every` of the tiles of a block: each fetches an equal share, so that weights come evenly."""
+    if tiles < max(2, v):
+        return 0, 1
+    return 1, max(n for n in range(1, unroll + 1) if divide(unroll * v, divide(unroll, n)) <= tiles)
+
+
 def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
     pixel = FLOAT * isa.lanes
@@ -244,6 +252,8 @@ def cost(
     compute = problem.n * problem.groups * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
     blocks, grid = _grid(problem, params, isa, (height, width), height == 1, band, planar)
     traffic = _traffic(problem, machine, blocks, band, planar)
+    if height * width == 1 and machine.is_far(problem.weight_bytes):
+        traffic /= isa.single[params.v - 1]
     return machine.direct_cost(problem, (compute + traffic) * grid.uneven(problem.threads, blocks))
 
 

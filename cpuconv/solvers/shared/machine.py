@@ -25,9 +25,13 @@ class Machine:
     l2: int
     l3: int
 
+    def is_far(self, footprint: float) -> bool:
+        """Whether so many bytes come from L3 or memory."""
+        return footprint > 0.75 * self.l2
+
     def rate(self, footprint: float) -> float:
         """Bytes a cycle from the level that holds `footprint` bytes."""
-        if footprint <= 0.75 * self.l2:
+        if not self.is_far(footprint):
             return self.isa.l2_rate
         return self.isa.l3_rate if footprint <= 0.5 * self.l3 else self.isa.dram_rate
 

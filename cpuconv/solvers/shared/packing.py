@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +156,13 @@ def _job(
     return Job(filters.lanes, words, (vectors, pieces, elements.spans, elements.targets, distances), **more)
 
 
+Room = Callable[[int], np.ndarray]  # memory for so many bytes
+
+
+def _room(size: int) -> np.ndarray:
+    return aligned(size, np.uint8)
+
+
 class Packing(abc.ABC):
     """A packed form of weights of one shape."""
 
@@ -168,7 +175,7 @@ class Packing(abc.ABC):
     def job(self, strides: tuple[int, ...]) -> Job:
         """What the kernel is told for weights of these byte strides."""
 
-    def pack(self, weight: np.ndarray, threads: int = 1) -> np.ndarray:
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = _room) -> np.ndarray:
         """The packed form of `weight`, denormals as zeros.
 
         Parameters
@@ -177,6 +184,8 @@ class Packing(abc.ABC):
             float32, of any strides; read in place.
         threads : int
             Workers that may share the work; the result is the same to the last bit.
+        place : callable
+            Gives so many uninitialised bytes that start on a cache line, for the result.
 
         Returns
         -------
@@ -184,7 +193,7 @@ class Packing(abc.ABC):
             float32, one axis, of `size` bytes that start on a cache line.
         """
         job = _jobs(self, weight.strides)
-        packed = aligned(self.size // FLOAT)
+        packed = place(self.size).view(np.float32)
         threads = threads if self.size >= _PARALLEL_BYTES else 1
         space = aligned(threads * (job.buffer + job.scratch), np.uint8)
         transform = job.transform.entry() if job.transform else None
@@ -243,9 +252,9 @@ class Panels(Packing):
     def _panel(self) -> int:
         return self.rows * self.filters.row
 
-    def pack(self, weight: np.ndarray, threads: int = 1) -> np.ndarray:
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = _room) -> np.ndarray:
         """As `Packing` says."""
-        packed = super().pack(weight, threads)
+        packed = super().pack(weight, threads, place)
         count = self.c * self.r * self.s
         if self.rows > count:
             packed.reshape(-1, self.rows, self.filters.row // FLOAT)[:, count:] = 0
