@@ -279,14 +279,21 @@ def _plane(axes: list[Axis], size: int, lanes: int) -> tuple[CopyTile, list[Axis
 
 
 def _cut(tile: CopyTile, planes: int, rows: int, columns: int) -> tuple[int, int, int]:
-    """Planes, rows and columns of a unit."""
-    size = 1 if tile.mode == RUNS else tile.size if tile.mode == ELEMENTS else 4
-    if tile.mode in (COLUMNS, LINES):
+    """Planes, rows and columns of a unit: whole vectors where elements change their order."""
+    size, vector = (1, 1) if tile.mode == RUNS else (tile.size, 1) if tile.mode == ELEMENTS else (4, tile.lanes)
+    if tile.mode == UNZIP:  # a vector holds elements of all lines
+        row_step = rows
+    elif tile.mode in (COLUMNS, LINES):
         row_step = divide(rows, divide(rows, _STRETCH))
     else:
-        row_step = max(1, min(rows, _UNIT // (size * columns)))
-    column_step = min(columns, _UNIT // (size * row_step))
+        row_step = min(rows, _whole(_UNIT // (size * columns), vector))
+    column_step = min(columns, _whole(_UNIT // (size * row_step), vector))
     return max(1, min(planes, _UNIT // (size * row_step * column_step))), row_step, column_step
+
+
+def _whole(most: int, step: int) -> int:
+    """The largest multiple of `step` up to `most`, or `step`."""
+    return max(step, most - most % step)
 
 
 def copy_step(target: Target, x: Place, y: Place, table: np.ndarray | None = None) -> Step:
