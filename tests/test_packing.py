@@ -195,7 +195,7 @@ def problems(draw, shape: tuple[int, int, int, int], groups: int) -> ConvProblem
 
 @pytest.mark.parametrize("r, s", [(1, 1), (3, 3), (1, 5), (5, 5)])
 def test_equal_forms_are_equal_bytes(r, s):
-    """Forms hold what the packed bytes depend on, and nothing else: equal exactly where the bytes are."""
+    """Forms of one kind hold what the packed bytes depend on, and nothing else: equal exactly where the bytes are."""
     lanes = ISA.lanes
 
     @settings(max_examples=12, deadline=None)
@@ -213,7 +213,8 @@ def test_equal_forms_are_equal_bytes(r, s):
                         form = solver.packing(problem, params, ISA)
                         found = form.pack(w).tobytes()
                         assert bytes_of.setdefault(form, found) == found, (solver.NAME, params)
-        assert len(set(bytes_of.values())) == len(bytes_of), f"{len(bytes_of)} forms of equal bytes"
+        kinds = {(type(form), found) for form, found in bytes_of.items()}  # few weights may be packed alike by two
+        assert len(kinds) == len(bytes_of), f"{len(bytes_of)} forms of equal bytes"
 
     forms()
 
