@@ -31,7 +31,8 @@ lines interleaved, or told apart; element by element."""
 
 _QUAD = 16  # bytes that are moved at once at the ends of runs, and the largest element
 _ELEMENTS = (1, 2, 4, 8, _QUAD)
-_FEW = 3  # lines that are interleaved; more of them are transposed
+_FEW = 4  # lines that are interleaved; more of them are transposed
+_MANY = 8  # planes of a unit; along a shorter axis there are too few for what a unit costs
 _UNIT = 1 << 15  # bytes of a unit of work, where planes allow
 _STRETCH = 64  # pixels of a transposition, for all lines: few pages and cache lines are open at a time
 
@@ -312,7 +313,8 @@ def copy_step(target: Target, x: Place, y: Place, table: np.ndarray | None = Non
     first, axes = (axes[0], axes[1:]) if table is not None else (_ONE, axes)
     ordered = sorted((axis for axis in axes if axis.size > 1), key=lambda axis: -axis.y)
     tile, walked = _plane([Axis(*axis) for axis in joined(ordered)], size, target.isa.lanes)
-    *outer, planes, rows, columns = [_ONE, _ONE, _ONE, *walked]
+    *outer, rows, columns = [_ONE, _ONE, _ONE, *walked]
+    planes = outer.pop(next((-at for at, axis in enumerate(outer[::-1], 1) if axis.size >= _MANY), -1))
     steps = _cut(tile, planes.size, rows.size, columns.size)
     args: Args = {
         "x": x.ref,
