@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 import numpy as np
 from tabulate import tabulate
 
+from autotune.interpreter import python
+
 ENGINES = {"onnxruntime": "ONNX Runtime", "cpuconv": "cpuconv"}
 LINES = 30
 TIMES = ("made", "first picture", "new picture", "picture again")
@@ -63,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 def ask(engine: str, pages: int) -> dict[str, Any]:
     """What a new process with an engine measures."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--engine", engine, "--pages", str(pages)]
+    command = python(str(Path(__file__).resolve()), "--engine", engine, "--pages", str(pages))
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 

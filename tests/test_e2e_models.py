@@ -110,7 +110,7 @@ def test_from_a_model_to_a_network(tmp_path, warmed, our_store, monkeypatch, no_
 def test_batches_and_sizes(tmp_path, warmed, our_store, monkeypatch):
     """Every batch is tuned as a network of its own; other open sizes are stated by name."""
     path = save(tmp_path, "N", 8)
-    told = warmed(path, "--batches", "1,3")
+    told = warmed(path, "--batches", "1,3", "--no-race")
     wanted = [asked(path, monkeypatch, input_shapes={"x": (n, 3, 8, 8)}) for n in (1, 3)]
     assert {key for key, _ in tuned(our_store)} == wanted[0] | wanted[1]
     assert len(told["tuned"]) == len(wanted[0] | wanted[1])

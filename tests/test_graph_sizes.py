@@ -209,10 +209,10 @@ def test_a_process_forked_while_another_thread_makes_a_program_makes_its_own(mon
     expected = made(x)
     begun, go, prepared = threading.Event(), threading.Event(), graph_model.prepared
 
-    def slow(*arguments):
+    def slow(*arguments, **options):
         begun.set()
         go.wait()
-        return prepared(*arguments)
+        return prepared(*arguments, **options)
 
     monkeypatch.setattr(graph_model, "prepared", slow)
     thread = threading.Thread(target=made, args=(_x(1, 3, 14, 12),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from test_graph_tail import detector  # noqa: E402
 
 import cpuconv  # noqa: E402
 from autotune import files  # noqa: E402
+from autotune.interpreter import python  # noqa: E402
 from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError  # noqa: E402
 from cpuconv.graph.model import Model  # noqa: E402
 from cpuconv.graph.saved import container, program, reading, writing  # noqa: E402
@@ -206,7 +206,7 @@ else:
         warnings.simplefilter("ignore")
         cpuconv.compile(parse("g (float[2,3] x) => (float[2,3] y) { y = Hardmax(x) }")).save(evaluated)
     files_given = (path, tmp_path / "arrays.npz", evaluated)
-    subprocess.run([sys.executable, "-c", code, *map(str, files_given)], env=environ, check=True)
+    subprocess.run(python("-c", code, *map(str, files_given)), env=environ, check=True)
 
 
 def test_on_another_cpu_it_is_planned_anew_and_says_so(path, monkeypatch):

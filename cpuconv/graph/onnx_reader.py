@@ -22,7 +22,7 @@ from cpuconv.graph.contrib import CONTRIB, DOMAIN, contributed
 from cpuconv.graph.elements import INSIDE, LONG, Data, contents, skeleton
 from cpuconv.graph.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.limits import check_nodes
+from cpuconv.graph.limits import check_bytes, check_nodes
 from cpuconv.graph.ops import OWN, TABLE
 
 if TYPE_CHECKING:
@@ -302,6 +302,7 @@ class _Reader:
         if length != needed or offset < 0 or offset + length > len(data):
             which = "" if location == INSIDE else ", which"
             raise SourceError(f"{place}{which} must hold {needed} bytes of it behind byte {offset}.")
+        check_bytes(needed, place)
         return _elements(tensor, data, offset, length)
 
     def attribute(self, proto: onnx.AttributeProto) -> object:
