@@ -30,7 +30,7 @@ def asked(
 ) -> list[Entry]:
     """Every convolution and product that `compile` of a model would ask for, fused and laid out, equal ones merged.
 
-    Those of other plans that the models find nearly as fast are among them, as a race will decide, and those of the plan
+    Those of other plans that the models find nearly as fast are among them, as a race will decide, and those of a plan
     that has won one.
 
     Parameters
