@@ -18,7 +18,6 @@ import cpuconv  # noqa: E402
 from autotune.cli.main import main  # noqa: E402
 from autotune.cli.options import OK  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
-from autotune.store.store import Store  # noqa: E402
 from cpuconv import session  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
 
@@ -32,7 +31,7 @@ TEXT = """g (float[{n},3,{h},8] x) => (float[{n},20,{h},8] y) {{
 }}"""
 WEIGHTS = {"w1": (16, 3, 3, 3), "b1": (16,), "w2": (16, 16, 3, 3), "w3": (20, 16, 1, 1)}
 DEVICE = fingerprint().key
-QUICK = ("--effort", "quick", "--threads", "1", "--no-roofs", "--json")
+QUICK = ("--effort", "quick", "--threads", "1", "--no-roofs", "--no-race", "--json")
 
 
 def network(n: int | str = 1, h: int | str = 8) -> onnx.ModelProto:
@@ -75,11 +74,6 @@ def asked(path: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> set[
         return {detail.problem.key for detail in details if hasattr(detail, "problem")}
 
 
-def tuned(store: Store) -> list[tuple[str, str]]:
-    """The problems that have rows, without races of networks."""
-    return [(key, weights) for key, weights in store.tuned(DEVICE) if not key.startswith("network ")]
-
-
 def test_from_a_model_to_a_network(tmp_path, warmed, our_store, monkeypatch, no_timing):
     """In another process; here the same problems are found tuned, and nothing is timed."""
     path = save(tmp_path)
@@ -87,7 +81,7 @@ def test_from_a_model_to_a_network(tmp_path, warmed, our_store, monkeypatch, no_
     monkeypatch.setenv("AUTOTUNE_WORKLOAD", "cpuconv.tuning.workload:workload")
     first = run("-m", "autotune", "warmup", path, *QUICK)
     assert len(json.loads(first.stdout)["tuned"]) == 3 and "net, 1 thread: " in first.stderr
-    assert sorted(tuned(our_store)) == sorted((key, "cold") for key in wanted)
+    assert sorted(our_store.tuned(DEVICE)) == sorted((key, "cold") for key in wanted)
     problems = [ConvProblem.parse(key) for key in wanted]
     stated = {(each.k, each.residual, each.activation) for each in problems}
     assert stated == {(16, False, ("relu",)), (16, True, ("relu",)), (20, False, None)}
@@ -112,7 +106,7 @@ def test_batches_and_sizes(tmp_path, warmed, our_store, monkeypatch):
     path = save(tmp_path, "N", 8)
     told = warmed(path, "--batches", "1,3", "--no-race")
     wanted = [asked(path, monkeypatch, input_shapes={"x": (n, 3, 8, 8)}) for n in (1, 3)]
-    assert {key for key, _ in tuned(our_store)} == wanted[0] | wanted[1]
+    assert {key for key, _ in our_store.tuned(DEVICE)} == wanted[0] | wanted[1]
     assert len(told["tuned"]) == len(wanted[0] | wanted[1])
     assert all(f"net, batch {n}, 1 thread: " in told["said"] for n in (1, 3))
 
@@ -121,12 +115,12 @@ def test_batches_and_sizes(tmp_path, warmed, our_store, monkeypatch):
     assert told["tuned"] == [] and len(told["resumed"]) == len(wanted[0])
     told = warmed(path, "--input", "x=1x3x5x8")
     wanted = asked(path, monkeypatch, input_shapes={"x": (1, 3, 5, 8)})
-    assert len(told["tuned"]) == 3 and wanted <= {key for key, _ in tuned(our_store)}
+    assert len(told["tuned"]) == 3 and wanted <= {key for key, _ in our_store.tuned(DEVICE)}
 
 
 def test_layouts_that_are_stated_are_of_plain_convolutions(tmp_path, warmed, our_store):
     told = warmed(save(tmp_path), "--layouts", "auto,auto")
-    problems = [ConvProblem.parse(key) for key, _ in tuned(our_store)]
+    problems = [ConvProblem.parse(key) for key, _ in our_store.tuned(DEVICE)]
     assert len(problems) == 3 and not any(each.residual or each.activation for each in problems)
     assert "whole run" not in told["said"]
 
@@ -143,7 +137,7 @@ def test_profile_times_what_is_not_stored(tmp_path, our_store):
         close(model(x), interpreted(source, {"x": x})[0], 1e-4)
         return {row.decided_by for row in model.explain().operators} - {""}
 
-    assert decided() == {"model"} and tuned(our_store) == []
+    assert decided() == {"model"} and our_store.tuned(DEVICE) == []
     assert decided(strategy="profile") == {"store"}
-    assert len(tuned(our_store)) == 1  # the problem that runs, in no other layouts
+    assert len(our_store.tuned(DEVICE)) == 1  # the problem that runs, in no other layouts
     assert decided() == {"store"}

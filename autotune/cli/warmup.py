@@ -144,7 +144,7 @@ def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.N
 
 def _race_whole(workload: Workload, store: Store, options: argparse.Namespace, again: bool) -> None:
     """Time the plans of networks, whose parts are tuned now, against one another."""
-    if options.layouts is not None:
+    if options.layouts is not None or not options.race:
         return
     for source in options.source:
         for name, count, told in workload.race_whole(source, store, reading(options), options.effort, again):
@@ -239,5 +239,11 @@ def add_options(made: argparse.ArgumentParser) -> None:
         action="store_false",
         help="do not measure what this device can reach (about a second for each number of threads, once); tables then"
         " leave out 'of roof' and 'bound by'",
+    )
+    made.add_argument(
+        "--no-race",
+        dest="race",
+        action="store_false",
+        help="do not time the ways to lay a network out against one another (a second or two for each)",
     )
     made.add_argument("--json", action="store_true", help="print the result as JSON")

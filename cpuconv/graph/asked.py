@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, must
@@ -12,6 +13,7 @@ from cpuconv.graph.layout import Layout, plans
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.prepared import Rewriting, prepared
+from cpuconv.graph.raced import winner
 from cpuconv.graph.specialise import bound_inputs
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
@@ -28,7 +30,8 @@ def asked(
 ) -> list[Entry]:
     """Every convolution and product that `compile` of a model would ask for, fused and laid out, equal ones merged.
 
-    Those of other plans that the models find nearly as fast are among them: a race will decide.
+    Those of other plans that the models find nearly as fast are among them, as a race will decide, and those of a plan
+    that has won one.
 
     Parameters
     ----------
@@ -78,11 +81,12 @@ def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[in
 
 def _problems(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
     head = prepared(graph, shapes, Rewriting()).graph
-    layouts = plans(head, Target(current(), threads, "heuristic", Limits()))
+    target = Target(current(), threads, "heuristic", Limits())
+    layouts, won = plans(head, target), winner(head, replace(target, strategy="cached"))
     first = {problem for problem, _ in _asked_by(layouts[0])}
     yield from _asked_by(layouts[0])
     for rival in layouts[1:]:
-        if rival.seconds <= NEAR * layouts[0].seconds:
+        if rival.plan == won or rival.seconds <= NEAR * layouts[0].seconds:
             yield from (found for found in _asked_by(rival) if found[0] not in first)
 
 
