@@ -16,8 +16,9 @@ from lowered import Kept, check, offers, run_offer, target  # noqa: E402
 
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
-from cpuconv.graph.kernels.copying import copy_step  # noqa: E402
+from cpuconv.graph.kernels.copying import UNZIP, copy_step  # noqa: E402
 from cpuconv.graph.lowering import Call  # noqa: E402
+from cpuconv.graph.ops.views import permuted  # noqa: E402
 from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place  # noqa: E402
 from cpuconv.graph.program import Recording  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -95,6 +96,11 @@ def test_copies_are_numpys(arrays, threads):
         ((5, 9, 2), (0, 2, 1)),
         ((9000, 3), (1, 0)),
         ((2, 9000), (1, 0)),
+        ((9001, 4), (1, 0)),
+        ((3, 4, 2801), (0, 2, 1)),
+        ((300, 197), (1, 0)),
+        ((3, 65, 14, 2, 18, 2), (0, 1, 3, 5, 2, 4)),
+        ((3, 65, 2, 2, 14, 18), (0, 1, 4, 2, 5, 3)),
         ((40000,), (0,)),
     ],
 )
@@ -105,6 +111,16 @@ def test_orders_of_axes_as_networks_have_them(shape, order, threads):
     copied(x, y[4:-4].reshape(x.shape), threads)
     np.testing.assert_array_equal(y[4:-4].reshape(x.shape), x)
     assert (y[:4] == 77).all() and (y[-4:] == 77).all()
+
+
+@pytest.mark.parametrize("lines", [2, 3, 4])
+def test_lines_are_told_apart_in_one_pass(lines):
+    x = Place.plain(Ref("x"), (9000, lines), np.dtype(np.float32))
+    y = Place.plain(Ref("y"), (lines, 9000), np.dtype(np.float32))
+    step = copy_step(target(), permuted(x, (1, 0)), y)
+    assert (step.tile.mode, step.args["row_parts"]) == (UNZIP, 1)
+    assert step.args["column_parts"] > 1
+    assert step.args["column_step"] % LANES == 0
 
 
 @quick

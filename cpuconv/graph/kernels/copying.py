@@ -313,8 +313,9 @@ def copy_step(target: Target, x: Place, y: Place, table: np.ndarray | None = Non
     first, axes = (axes[0], axes[1:]) if table is not None else (_ONE, axes)
     ordered = sorted((axis for axis in axes if axis.size > 1), key=lambda axis: -axis.y)
     tile, walked = _plane([Axis(*axis) for axis in joined(ordered)], size, target.isa.lanes)
-    *outer, rows, columns = [_ONE, _ONE, _ONE, *walked]
-    planes = outer.pop(next((-at for at, axis in enumerate(outer[::-1], 1) if axis.size >= _MANY), -1))
+    walked = [_ONE, _ONE, _ONE, *walked]
+    outer, (rows, columns) = walked[:-2], walked[-2:]
+    planes = outer.pop(next((at for at in reversed(range(len(outer))) if outer[at].size >= _MANY), -1))
     steps = _cut(tile, planes.size, rows.size, columns.size)
     args: Args = {
         "x": x.ref,
