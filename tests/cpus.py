@@ -2,6 +2,7 @@
 
     python tests/cpus.py [--slice]              code for other CPUs of x86, on this one
     python tests/cpus.py --arm [--slice]        an emulated ARM; its root folder is made when it is missing
+    python tests/cpus.py --arm --part 2/8       every eighth file of tests, from the second on: all parts are the whole
 
 Exit codes: 0 all pass, 1 some fail, 77 ARM cannot be emulated here.
 """
@@ -78,17 +79,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arm", action="store_true", help="on an emulated ARM")
     parser.add_argument("--slice", action="store_true", help="only what takes minutes, on fewer CPUs")
     parser.add_argument("--cpus", help="names of CPUs, with commas between them")
+    parser.add_argument("--part", metavar="I/N", type=_part, default=[], help="one of N parts of all files of tests")
     asked, options = parser.parse_known_args(arguments)
     known = [name for name in (ARM if asked.arm else NATIVE) if name in SLICES or not asked.slice]
     names = asked.cpus.split(",") if asked.cpus else known
     if not {*names} <= {*known}:
         parser.error(f"argument --cpus: must be among {','.join(known)}, not {asked.cpus}")
+    if asked.slice and asked.part:
+        parser.error("argument --part: not allowed with argument --slice")
     try:
-        found = [_run(name, asked.arm, [*(SLICES[name] if asked.slice else ()), *options]) for name in names]
+        found = [_run(name, asked.arm, [*(SLICES[name] if asked.slice else asked.part), *options]) for name in names]
     except arm.Unavailable as error:
         print(f"ARM cannot be emulated here: {error}", file=sys.stderr)
         return CANNOT
     return FAILED if any(found) else PASSED
+
+
+def _part(text: str) -> list[str]:
+    """The files of part I of N."""
+    first, _, count = text.partition("/")
+    if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
+        raise argparse.ArgumentTypeError(f"must be two numbers I/N with I from 1 to N, not {text!r}")
+    files = sorted(path.relative_to(TESTS.parent).as_posix() for path in TESTS.glob("test_*.py"))
+    return files[int(first) - 1 :: int(count)]
 
 
 def missing(needs: Iterable[str]) -> list[str]:

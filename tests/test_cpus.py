@@ -76,6 +76,20 @@ def test_cpus_that_cannot_be_executed_are_left_out(monkeypatch: pytest.MonkeyPat
         cpus.main(["--cpus", "x86-64,pdp11"])
 
 
+def test_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(cpus, "_run", lambda name, emulated, options: ran.extend(options))
+    for part in range(1, 9):
+        assert cpus.main(["--cpus", "x86-64", "--part", f"{part}/8"]) == cpus.PASSED
+    assert sorted(ran) == sorted(f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py"))
+    for wrong in ("0/8", "9/8", "x", "1"):
+        with pytest.raises(SystemExit):
+            cpus.main(["--part", wrong])
+        assert "must be two numbers I/N" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cpus.main(["--slice", "--part", "1/8"])
+
+
 @not_emulated
 def test_an_arm_that_cannot_be_emulated_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setenv("CPUCONV_ARM_ROOT", str(tmp_path / "arm"))
