@@ -23,6 +23,8 @@ from cpuconv.graph.interpret import interpret  # noqa: E402
 NETWORKS = networks()
 LIMIT = 1e-4  # of an output's largest value
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # of so many weights that they are run in one way only
+# To be mended: the model picks large Winograd tiles for three images, and the softmax behind them multiplies errors.
+ABOVE = {"resnet50": 1.5e-4}
 SMALL = ("shufflenet", "squeezenet")
 RUNTIME = importlib.util.find_spec("onnxruntime")
 
@@ -74,14 +76,12 @@ def agree(outputs: Arrays, expected: list[np.ndarray], limit: float = LIMIT) -> 
 def test_network(name: str) -> None:
     case = Case(name)
     feeds = [case.feed(batch) for batch in ((1,) if name in LARGE else (1, 3))]
-    # A softmax turns the absolute error of what it reads, of several times its largest output, into a relative one.
-    limit = 2 * LIMIT if case.model.graph.node[-1].op_type == "Softmax" else LIMIT
     expected = [case.expected(fed) for fed in feeds]
     for threads in (2,) if name in LARGE else (1, 2):
         model = case.compile(threads=threads)
         for fed, right in zip(feeds, expected, strict=True):
             first, again = model.run(fed), model.run(fed)
-            agree(first, right, limit)
+            agree(first, right, ABOVE.get(name, LIMIT))
             for name_, array in first.items():
                 np.testing.assert_array_equal(array, again[name_])
 
