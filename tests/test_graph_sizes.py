@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import onnx
 import pytest
+from callers import at_once
 from graphs import close, parse, run
 from onnx import numpy_helper
 
@@ -153,23 +154,13 @@ def test_eight_threads_with_sizes_of_their_own_while_programs_are_forgotten():
     made._programs.resize(300_000)
     inputs = [_x(1 + at % 2, 3, 10 + at, 12) for at in range(8)]
     expected = [run(model, {"x": x})[0] for x in inputs]
-    wrong: list[object] = []
 
     def call(at: int) -> None:
-        try:
-            for turn in range(12):
-                own = (at + turn // 3) % 8
-                if not np.allclose(made(inputs[own]), expected[own], rtol=1e-4, atol=1e-4):
-                    wrong.append(own)
-        except Exception as error:
-            wrong.append(error)
+        for turn in range(12):
+            own = (at + turn // 3) % 8
+            np.testing.assert_allclose(made(inputs[own]), expected[own], rtol=1e-4, atol=1e-4)
 
-    threads = [threading.Thread(target=call, args=(at,)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(8, call)
 
 
 def test_compiled_in_one_thread_and_run_in_another():
@@ -392,19 +383,14 @@ def test_threads_with_elements_that_decide_sizes():
     made = _compiled(graph, threads=2)
     made._programs.resize(40_000)
     shapes = [(1, 24), (2, 12), (3, 8), (4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
-    x, wrong = _x(24), []
+    x = _x(24)
 
     def call(at: int) -> None:
         for turn in range(12):
             shape = shapes[(at + turn // 3) % 8]
             y = made.run({"x": x, "s": np.array(shape)})["y"]
-            if y.shape != shape or not np.array_equal(y.ravel(), np.maximum(x, 0)):
-                wrong.append(shape)
+            assert y.shape == shape
+            np.testing.assert_array_equal(y.ravel(), np.maximum(x, 0))
 
-    threads = [threading.Thread(target=call, args=(at,)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(8, call)
     assert made.nbytes <= 40_000
