@@ -207,11 +207,6 @@ class Model:
             settings = replace(origin.settings, threads=self.threads)  # the fastest number, if it was looked for
             write(Path(path), ends, graph, settings, programs.to_save(), programs.forms)
 
-    def sealed(self) -> Model:
-        """The model, which lets go of what only `save` needs; that fails from now on."""
-        self._origin.seal()
-        return self
-
 
 def _part(target: Target, options: Rewriting, graph: Graph, within: Programs) -> Model:
     """A part of a network that runs for sizes which are found when it runs."""

@@ -129,7 +129,3 @@ class Origin:
     def let_go(self) -> None:
         """Let go of the graph, as all programs are made: raw weights are not kept beside packed ones."""
         self.graph = None
-
-    def seal(self) -> None:
-        """Let go of what only saving needs; that fails from now on."""
-        self._source = None
