@@ -69,7 +69,7 @@ def asked(path: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> set[
         seen = session.Session(tables=Path(path).parent / "none", attended=False)
         patch.setattr(session, "current", seen)
         model = cpuconv.compile(path, threads=1, **options)
-        made = model._last[1].executable
+        made = model._programs.last.executable
         details = [work.laid.offer.detail for work in made.works if work.laid.offer is not None]
         return {detail.problem.key for detail in details if hasattr(detail, "problem")}
 
