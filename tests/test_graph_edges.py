@@ -13,7 +13,7 @@ import pytest
 from graphs import close, parse, run
 
 import cpuconv
-from cpuconv import api
+from cpuconv.api import network
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.onnx_reader import read
@@ -136,7 +136,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref]:
         found.extend(map(weakref.ref, graph.constants.values()))
         return graph
 
-    monkeypatch.setattr(api, "read", remembering)
+    monkeypatch.setattr(network, "read", remembering)
     return found
 
 

@@ -103,7 +103,7 @@ def test_memory_of_more_callers_counts():
     made(x)
     program._free.append(held)
     assert program.nbytes == before + program.memory.arena + program.workspace_bytes + sum(
-        segment.nbytes for segment in program._segments
+        segment.nbytes for segment in program.segments
     )
     assert made.nbytes == program.nbytes
 

@@ -65,7 +65,7 @@ def test_a_network(drawn, count):
     made = Model(read(model), Target(current(), count, "heuristic", Limits()), {})
     many = {name: array.copy() for name, array in made.run(feed).items()}
     executable = made._programs.last.executable
-    for segment in executable._segments:
+    for segment in executable.segments:
         if isinstance(segment, Recording):
             segment.threads = 1
     executable._free.clear()  # what is bound to many workers
