@@ -31,17 +31,17 @@ NAME = "winograd"
 ACCURACY = "standard"
 ROUNDING = ("rows", "cols")
 
-_ROOT = math.sqrt(2)
-POINTS: dict[int, tuple[float, ...]] = {  # by input tile size of an axis; infinity is always one more
+_HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile size of an axis
     1: (),
-    4: (0, 1, -1),
-    5: (0, 1, -1, 2),
-    6: (0, _ROOT / 2, -_ROOT / 2, _ROOT, -_ROOT),
-    7: (0, 1, -1, 2, -2, 0.5),
-    8: (0, 1, -1, 2, -2, 0.5, -0.5),
-    10: (0, 0.4, -0.4, 0.8, -0.8, 1.25, -1.25, 2.5, -2.5),
-    12: (0, 1, -1, 1 / 3, -1 / 3, 3, -3, 0.6, -0.6, 5 / 3, -5 / 3),
+    4: (1,),
+    5: (3 / 8, 5 / 4),
+    6: (5 / 8, 3 / 2),
+    7: (5 / 16, 7 / 8, 7 / 4),
+    8: (1 / 2, 1, 2),
+    10: (7 / 16, 13 / 16, 5 / 4, 19 / 8),
+    12: (3 / 8, 11 / 16, 1, 23 / 16, 11 / 4),
 }
+POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
 _MOST_KERNEL = 7  # rows or columns of a kernel
 _MOST_TILES = 4  # tile sizes worth trying
@@ -88,9 +88,6 @@ def matrices(m: int, r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         bt[j, : a - 1] = np.poly(others)[::-1]
     at[m - 1, -1] = g[-1, r - 1] = 1
     bt[-1] = np.atleast_1d(np.poly(points))[::-1]
-    for matrix in (at, g, bt):  # np.poly and powers leave dust where the exact value is simple
-        near = np.round(matrix * 360) / 360
-        np.copyto(matrix, near, where=np.abs(matrix - near) < 1e-12)
     return at, g, bt
 
 
