@@ -43,6 +43,10 @@ _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile 
 }
 POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
+LARGEST_ERROR = 5e-5  # that a tile may state: half of what its accuracy class promises
+_ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
+_IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products
+_PRICE = 2000  # share of its time that a tile is charged for an error of one: 2% for 1e-5
 _MOST_KERNEL = 7  # rows or columns of a kernel
 _MOST_TILES = 4  # tile sizes worth trying
 _STALLS = 2  # slots an operation of a transform takes: they wait for each other, and the largest tiles spill
@@ -89,6 +93,27 @@ def matrices(m: int, r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     at[m - 1, -1] = g[-1, r - 1] = 1
     bt[-1] = np.atleast_1d(np.poly(points))[::-1]
     return at, g, bt
+
+
+@functools.lru_cache(maxsize=64)
+def amplification(m: int, r: int) -> float:
+    """How many times larger the rounding errors of an axis are in the worst of F(m, r)'s outputs than in a direct sum.
+
+    Of independent inputs and weights of unit variance, product j has the variance |G_j|²·|Bᵀ_j|² (norms of rows), and
+    its error, in proportion to it, reaches output i times Aᵀ_ij; output i has the variance r.
+    """
+    at, g, bt = matrices(m, r)
+    products = (g**2).sum(1) * (bt**2).sum(1)
+    return math.sqrt(((at**2) @ products).max() / r)
+
+
+def error(problem: ConvProblem, m: Size) -> float:
+    """The largest error of unit-normal data that a tile size states, relative to the largest output.
+
+    Errors of the axes multiply; those of a sum grow as the square root of its terms.
+    """
+    both = math.prod(amplification(*axis) for axis in zip(m, (problem.r, problem.s), strict=True))
+    return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS) * both
 
 
 class _Counter:
@@ -172,14 +197,16 @@ def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
 
 
 def _tiles(problem: ConvProblem) -> list[Size]:
-    """The few tile sizes with the least work for a whole plane; of rows×cols and cols×rows, the better."""
+    """The few tile sizes with the least work for a whole plane, of an admissible error; of rows×cols and cols×rows, the
+    better."""
     able, (tiles, count, _, forward, backward) = _able(problem)
     work = count * float(problem.cg * problem.kg) * (tiles + _WEIGHTS_READ)
     work += tiles * (forward * problem.cg + backward * problem.kg)
     sizes = _figures(problem.r, problem.s)[0]
     distinct: dict[frozenset[int], Size] = {}
     for index in able[np.argsort(work, kind="stable")].tolist():
-        distinct.setdefault(frozenset(sizes[index]), sizes[index])
+        if error(problem, sizes[index]) <= LARGEST_ERROR:
+            distinct.setdefault(frozenset(sizes[index]), sizes[index])
     return list(distinct.values())[:_MOST_TILES]
 
 
@@ -206,12 +233,14 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of products, operations and memory of transforms, traffic of weights."""
+    """FMA slots of products, operations and memory of transforms, traffic of weights; and a charge for the error, so that
+    of tiles that take nearly as long the more accurate one is chosen."""
     m = params.rows, params.cols
     planes = Planes(math.prod(outer(problem, m)))
     forward, backward = _tile_operations((problem.r, problem.s), m)
     operations = _STALLS * forward, _STALLS * backward
-    return transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
+    plain = transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
+    return Cost(plain.bound, plain.estimate * (1 + _PRICE * error(problem, m)))
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
