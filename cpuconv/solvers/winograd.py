@@ -112,8 +112,11 @@ def error(problem: ConvProblem, m: Size) -> float:
 
     Errors of the axes multiply; those of a sum grow as the square root of its terms.
     """
-    both = math.prod(amplification(*axis) for axis in zip(m, (problem.r, problem.s), strict=True))
-    return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS) * both
+    return _error_of_sums(problem) * amplification(m[0], problem.r) * amplification(m[1], problem.s)
+
+
+def _error_of_sums(problem: ConvProblem) -> float:
+    return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS)
 
 
 class _Counter:
@@ -150,13 +153,15 @@ def outer(problem: ConvProblem, m: Size) -> Size:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Kernels up to 7 in either axis, stride 1; groups must not share channel blocks."""
+    """Kernels up to 7 in either axis, stride 1, of not too many channels; groups must not share channel blocks."""
     if max(problem.r, problem.s) > _MOST_KERNEL:
         return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
     if problem.r == problem.s == 1:
         return "the kernel is 1x1"
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
+    if _error_of_sums(problem) * _figures(problem.r, problem.s)[2].min() > LARGEST_ERROR:
+        return f"the sums are of {problem.cg} channels, too many for its error"
     return blocked.aligned_groups(problem, isa)
 
 
@@ -171,11 +176,11 @@ def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray]:
+def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
     """Tile sizes of a kernel with what the choice needs of them, as arrays.
 
     Of each: its rows, the rows of the next smaller, columns, those of the next smaller, planes, and operations forward
-    and backward.
+    and backward; apart from these, how it amplifies errors.
     """
     both = min(r, s) > 1
     pairs = [(down, across) for down in _axis(r, both) for across in _axis(s, both)]
@@ -183,30 +188,30 @@ def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray]:
     planes = [(m[0] + r - 1) * (m[1] + s - 1) for m in sizes]
     work = [_tile_operations((r, s), m) for m in sizes]
     rows = [(*down, *across, count, *each) for (down, across), count, each in zip(pairs, planes, work, strict=True)]
-    return sizes, np.array(rows).T
+    amplified = [amplification(m[0], r) * amplification(m[1], s) for m in sizes]
+    return sizes, np.array(rows).T, np.array(amplified)
 
 
 def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
-    """Which of the kernel's tile sizes are worth it for the plane, and their figures."""
+    """Which of the kernel's tile sizes are worth it for the plane, and accurate enough, and their figures."""
     down, across = problem.dilation
-    _, figures = _figures(problem.r, problem.s)
-    able = np.flatnonzero((figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across)))
+    _, figures, amplified = _figures(problem.r, problem.s)
+    worth_it = (figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across))
+    able = np.flatnonzero(worth_it & (_error_of_sums(problem) * amplified <= LARGEST_ERROR))
     rows, _, cols, _, count, forward, backward = figures[:, able]
     high, wide = transformed.cuts(problem.oh, rows, down), transformed.cuts(problem.ow, cols, across)
     return able, transformed.Forms(max(1, problem.n) * high * wide, count, count, forward, backward)
 
 
 def _tiles(problem: ConvProblem) -> list[Size]:
-    """The few tile sizes with the least work for a whole plane, of an admissible error; of rows×cols and cols×rows, the
-    better."""
+    """The few tile sizes with the least work for a whole plane; of rows×cols and cols×rows, the better."""
     able, (tiles, count, _, forward, backward) = _able(problem)
     work = count * float(problem.cg * problem.kg) * (tiles + _WEIGHTS_READ)
     work += tiles * (forward * problem.cg + backward * problem.kg)
     sizes = _figures(problem.r, problem.s)[0]
     distinct: dict[frozenset[int], Size] = {}
     for index in able[np.argsort(work, kind="stable")].tolist():
-        if error(problem, sizes[index]) <= LARGEST_ERROR:
-            distinct.setdefault(frozenset(sizes[index]), sizes[index])
+        distinct.setdefault(frozenset(sizes[index]), sizes[index])
     return list(distinct.values())[:_MOST_TILES]
 
 
