@@ -238,8 +238,10 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of products, operations and memory of transforms, traffic of weights; and a charge for the error, so that
-    of tiles that take nearly as long the more accurate one is chosen."""
+    """FMA slots of products, operations and memory of transforms, traffic of weights; and a charge for the error.
+
+    Of tiles that take nearly as long, the more accurate one is chosen.
+    """
     m = params.rows, params.cols
     planes = Planes(math.prod(outer(problem, m)))
     forward, backward = _tile_operations((problem.r, problem.s), m)
