@@ -31,18 +31,22 @@ NAME = "winograd"
 ACCURACY = "standard"
 ROUNDING = ("rows", "cols")
 
-_ROOT = math.sqrt(2)
-POINTS: dict[int, tuple[float, ...]] = {  # by input tile size of an axis; infinity is always one more
+_HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile size of an axis
     1: (),
-    4: (0, 1, -1),
-    5: (0, 1, -1, 2),
-    6: (0, _ROOT / 2, -_ROOT / 2, _ROOT, -_ROOT),
-    7: (0, 1, -1, 2, -2, 0.5),
-    8: (0, 1, -1, 2, -2, 0.5, -0.5),
-    10: (0, 0.4, -0.4, 0.8, -0.8, 1.25, -1.25, 2.5, -2.5),
-    12: (0, 1, -1, 1 / 3, -1 / 3, 3, -3, 0.6, -0.6, 5 / 3, -5 / 3),
+    4: (1,),
+    5: (3 / 8, 5 / 4),
+    6: (5 / 8, 3 / 2),
+    7: (5 / 16, 7 / 8, 7 / 4),
+    8: (1 / 2, 1, 2),
+    10: (7 / 16, 13 / 16, 5 / 4, 19 / 8),
+    12: (3 / 8, 11 / 16, 1, 23 / 16, 11 / 4),
 }
+POINTS = {a: (0.0,) * (a > 1 and a % 2 == 0) + tuple(x for p in half for x in (p, -p)) for a, half in _HALVES.items()}
 LARGEST = {False: 12, True: 8}  # input tile of an axis, if both axes are transformed: the error grows with either
+LARGEST_ERROR = 5e-5  # that a tile may state: half of what its accuracy class promises
+_ROUNDINGS = 0.7  # of a unit in the last place, by the square root of summed products: the most that was measured
+_IN_TRANSFORMS = 9  # the transforms round as much as the sum of so many products
+_PRICE = 2000  # share of its time that a tile is charged for an error of one: 2% for 1e-5
 _MOST_KERNEL = 7  # rows or columns of a kernel
 _MOST_TILES = 4  # tile sizes worth trying
 _STALLS = 2  # slots an operation of a transform takes: they wait for each other, and the largest tiles spill
@@ -88,10 +92,31 @@ def matrices(m: int, r: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         bt[j, : a - 1] = np.poly(others)[::-1]
     at[m - 1, -1] = g[-1, r - 1] = 1
     bt[-1] = np.atleast_1d(np.poly(points))[::-1]
-    for matrix in (at, g, bt):  # np.poly and powers leave dust where the exact value is simple
-        near = np.round(matrix * 360) / 360
-        np.copyto(matrix, near, where=np.abs(matrix - near) < 1e-12)
     return at, g, bt
+
+
+@functools.lru_cache(maxsize=64)
+def amplification(m: int, r: int) -> float:
+    """How many times larger the rounding errors of an axis are in the worst of F(m, r)'s outputs than in a direct sum.
+
+    Of independent inputs and weights of unit variance, product j has the variance |G_j|²·|Bᵀ_j|² (norms of rows), and
+    its error, in proportion to it, reaches output i times Aᵀ_ij; output i has the variance r.
+    """
+    at, g, bt = matrices(m, r)
+    products = (g**2).sum(1) * (bt**2).sum(1)
+    return math.sqrt(((at**2) @ products).max() / r)
+
+
+def error(problem: ConvProblem, m: Size) -> float:
+    """The largest error of unit-normal data that a tile size states, relative to the largest output.
+
+    Errors of the axes multiply; those of a sum grow as the square root of its terms.
+    """
+    return _error_of_sums(problem) * amplification(m[0], problem.r) * amplification(m[1], problem.s)
+
+
+def _error_of_sums(problem: ConvProblem) -> float:
+    return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS)
 
 
 class _Counter:
@@ -128,13 +153,15 @@ def outer(problem: ConvProblem, m: Size) -> Size:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Kernels up to 7 in either axis, stride 1; groups must not share channel blocks."""
+    """Kernels up to 7 in either axis, stride 1, of not too many channels; groups must not share channel blocks."""
     if max(problem.r, problem.s) > _MOST_KERNEL:
         return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
     if problem.r == problem.s == 1:
         return "the kernel is 1x1"
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
+    if _error_of_sums(problem) * _figures(problem.r, problem.s)[2].min() > LARGEST_ERROR:
+        return f"the sums are of {problem.cg} channels, too many for its error"
     return blocked.aligned_groups(problem, isa)
 
 
@@ -149,11 +176,11 @@ def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray]:
+def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
     """Tile sizes of a kernel with what the choice needs of them, as arrays.
 
     Of each: its rows, the rows of the next smaller, columns, those of the next smaller, planes, and operations forward
-    and backward.
+    and backward; apart from these, how it amplifies errors.
     """
     both = min(r, s) > 1
     pairs = [(down, across) for down in _axis(r, both) for across in _axis(s, both)]
@@ -161,14 +188,16 @@ def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray]:
     planes = [(m[0] + r - 1) * (m[1] + s - 1) for m in sizes]
     work = [_tile_operations((r, s), m) for m in sizes]
     rows = [(*down, *across, count, *each) for (down, across), count, each in zip(pairs, planes, work, strict=True)]
-    return sizes, np.array(rows).T
+    amplified = [amplification(m[0], r) * amplification(m[1], s) for m in sizes]
+    return sizes, np.array(rows).T, np.array(amplified)
 
 
 def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
-    """Which of the kernel's tile sizes are worth it for the plane, and their figures."""
+    """Which of the kernel's tile sizes are worth it for the plane, and accurate enough, and their figures."""
     down, across = problem.dilation
-    _, figures = _figures(problem.r, problem.s)
-    able = np.flatnonzero((figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across)))
+    _, figures, amplified = _figures(problem.r, problem.s)
+    worth_it = (figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across))
+    able = np.flatnonzero(worth_it & (_error_of_sums(problem) * amplified <= LARGEST_ERROR))
     rows, _, cols, _, count, forward, backward = figures[:, able]
     high, wide = transformed.cuts(problem.oh, rows, down), transformed.cuts(problem.ow, cols, across)
     return able, transformed.Forms(max(1, problem.n) * high * wide, count, count, forward, backward)
@@ -209,12 +238,16 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of products, operations and memory of transforms, traffic of weights."""
+    """FMA slots of products, operations and memory of transforms, traffic of weights; and a charge for the error.
+
+    Of tiles that take nearly as long, the more accurate one is chosen.
+    """
     m = params.rows, params.cols
     planes = Planes(math.prod(outer(problem, m)))
     forward, backward = _tile_operations((problem.r, problem.s), m)
     operations = _STALLS * forward, _STALLS * backward
-    return transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
+    plain = transformed.cost(problem, params, machine, m, planes, operations, problem.dilation)
+    return Cost(plain.bound, plain.estimate * (1 + _PRICE * error(problem, m)))
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
