@@ -26,7 +26,6 @@ from tabulate import tabulate
 from autotune.store.rows import COLD
 from autotune.timing.rounds import Rounds, run_rounds
 from autotune.timing.sample import calibrate
-from bench.compare import positive
 from bench.models import counts
 from bench.networks import networks
 from bench.networks.problem import problems

@@ -96,7 +96,7 @@ def lay_out(
         Whether algorithms of convolutions are followed too: as they are where the problem is the same, by solver where
         sizes are others. Else they are chosen anew.
     plan : str or None
-        The one of `RULES` to follow, as that won a race of whole runs or is to be compared; None: the one that is cheapest by the models.
+        The one of `RULES` to follow, as it won a race of whole runs; None: the one that is cheapest by the models.
     """
     followed, anew = _followed(graph, target, chosen, algorithms)
     offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]

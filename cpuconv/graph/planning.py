@@ -213,7 +213,7 @@ RULES: Mapping[str, Callable[[Planner], list[int]]] = {
     **PLANS,
     "dense": lambda planner: planner.uniform(DENSE, STRIDED),
 }
-"""Those, and one that no race tries: few kernels of planes are as fast as those of blocks, and all would be compiled."""
+"""Those, and one that no race tries: few kernels of planes are as fast as those of blocks, and each is compiled."""
 
 
 def _ways(written: str, asked: set[str]) -> Iterator[tuple[str, ...]]:
