@@ -2,8 +2,9 @@
 
 A network runs as `compile` makes it; with every operator in channel blocks as far as it can be; the same in planes
 (NCHW); by the greedy plan; and as planned where nothing is tuned. All are programs of one process, and whole runs are
-timed in turn, by the tuner's rounds. Beside that stands the sum of what its convolutions and products take alone, as
-the store has it with cold weights; what is not tuned has none.
+timed in turn, by the tuner's rounds. Beside that stands the sum of what its layers take alone: convolutions as the
+store has them with cold weights, other products as long as their weights take to be read from memory. Where a layer is
+not tuned there is no sum. What the other operators take is listed by kind.
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ from bench.networks.problem import problems
 from bench.report import NOTHING
 from bench.settings import words
 from cpuconv.choice.model import Limits
-from cpuconv.choice.tuned import best, rows
+from cpuconv.choice.tuned import best, roofs, rows
 from cpuconv.isa import current
 
 if TYPE_CHECKING:
-    from cpuconv.graph.layout import Layout
+    from cpuconv.graph.executable import Executable
+    from cpuconv.graph.layout import Laid, Layout
+    from cpuconv.problem.problem import ConvProblem
 
 PLANNED, UNTUNED = "planned", "untuned"
 WAYS = (UNTUNED, "cheapest", "blocked", "dense", "greedy")  # beside the plan: what is not tuned, and rules of plans
+PRODUCTS = ("Linear", "Gemm", "MatMul")
+RUNS, MOST = 15, 6  # of an operator alone; kinds of operators that are listed
 SAME = "same"  # a way that gives the very program of the plan
 
 
@@ -57,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     told = compared(problem.path, problem.feed(), threads, ways, args.seconds)
                     found.append({"network": name, "batch": batch, "threads": threads, **told})
     print(table(found, ways))
+    for line in found:
+        print(f"{line['network']}, {line['threads']}:", ", ".join(f"{op} {1e6 * t:.0f} µs" for op, t in line["others"]))
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
@@ -78,8 +85,8 @@ def parser() -> argparse.ArgumentParser:
 def compared(
     path: Path, feed: Mapping[str, np.ndarray], threads: int, ways: Sequence[str], seconds: float
 ) -> dict[str, Any]:
-    """A network's plan, its seconds, each way's time over the plan's (centre, least and most likely), and what the
-    plan takes of the sum of its layers alone."""
+    """A network's plan, its seconds, each way's time over the plan's (centre, least and most likely), what the plan
+    takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
     from cpuconv.graph.executable import Executable
     from cpuconv.graph.layout import lay_out
     from cpuconv.graph.lowering import Target
@@ -97,34 +104,56 @@ def compared(
         other = lay_out(graph, target, plan=None if way == UNTUNED else way)
         if way == UNTUNED or other.chosen() != laid[PLANNED].chosen():
             laid[way] = other
-    packed, entrants, expected = Packed(), {}, None
+    layers, packed, programs, runs = alone(laid[PLANNED], threads), Packed(), {}, {}
     for way, layout in laid.items():
-        program = Executable(layout, layout.target, packed)
-        run = Run(program, [feed[name] for name in program.inputs], expected)
-        expected = expected or run.outputs
+        programs[way] = program = Executable(layout, layout.target, packed)
+        first = runs[PLANNED].outputs if runs else None
+        runs[way] = run = Run(program, [feed[name] for name in program.inputs], first)
         if (error := run.check()) > run.limit:
             raise SystemExit(f"{path.stem}, {way}: outputs differ by {error:.1g}.")
-        entrants[way] = calibrate(run.run, summary=statistics.median)
-    rounds = Rounds()
+    rounds, entrants = Rounds(), {way: calibrate(run.run, summary=statistics.median) for way, run in runs.items()}
     run_rounds(rounds, entrants, rng=random.Random(0), most=1000, seconds=seconds)
-    ratios = {way: tuple(rounds.compare(way, PLANNED)) if way in laid else SAME for way in ways}
-    took, layers = rounds.median(PLANNED), alone(laid[PLANNED])
-    return {"plan": laid[PLANNED].plan, "seconds": took, "ways": ratios, "layers": layers and took / layers}
+    took = rounds.median(PLANNED)
+    return {
+        "plan": laid[PLANNED].plan,
+        "seconds": took,
+        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in laid else SAME for way in ways},
+        "layers": layers and took / layers,
+        "others": others(programs[PLANNED], [feed[name] for name in programs[PLANNED].inputs], runs[PLANNED].outputs),
+    }
 
 
-def alone(laid: Layout) -> float | None:
-    """Seconds of the convolutions and products of a network, each alone, as tuned with cold weights; None if one is
-    not."""
-    total = 0.0
+def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
+    """Seconds of operators that are no convolutions, each alone in turns with the rest, by kind; the most first."""
+    took: dict[str, float] = {}
+    seconds, _ = program.time_works(inputs, outputs, RUNS)
+    for work, time in zip(program.works, np.median(seconds, axis=0), strict=True):
+        if problem_of(work.laid) is None:
+            op = work.laid.node.op
+            took[op] = took.get(op, 0.0) + float(time)
+    return sorted(took.items(), key=lambda each: -each[1])[:MOST]
+
+
+def problem_of(laid: Laid) -> ConvProblem | None:
+    """What a node asks solvers for, if it does."""
+    return getattr(laid.offer.detail, "problem", None) if laid.offer is not None else None
+
+
+def alone(laid: Layout, threads: int) -> float | None:
+    """Seconds of the convolutions and products of a network, each alone; None if one is not tuned."""
+    total, known = 0.0, roofs(threads)
     for each in laid.nodes:
-        problem = getattr(each.offer.detail, "problem", None) if each.offer is not None else None
+        problem = problem_of(each)
         if problem is not None:
             chosen = best(problem, Limits())
-            known = [found.row for found in rows(problem) if found.current and found.row.weights == COLD]
-            times = [row.median for row in known if chosen is not None and row.candidate == chosen.row.candidate]
-            if not times:
+            cold = [found.row for found in rows(problem) if found.current and found.row.weights == COLD]
+            times = [row.median for row in cold if chosen is not None and row.candidate == chosen.row.candidate]
+            if not times or known is None:
                 return None
             total += times[0]
+        elif each.node.op in PRODUCTS and known is not None:
+            weights = [laid.graph.constants[name].nbytes for name in each.node.inputs if name in laid.graph.constants]
+            total += sum(weights) / known.levels[-1].gbs * 1e-9
     return total
 
 
