@@ -148,9 +148,9 @@ def alone(laid: Layout, threads: int) -> float | None:
             chosen = best(problem, Limits())
             cold = [found.row for found in rows(problem) if found.current and found.row.weights == COLD]
             times = [row.median for row in cold if chosen is not None and row.candidate == chosen.row.candidate]
-            if not times or known is None:
+            if chosen is None or known is None:
                 return None
-            total += times[0]
+            total += times[0] if times else chosen.row.median  # of a shipped table, with warm weights
         elif each.node.op in PRODUCTS and known is not None:
             weights = [laid.graph.constants[name].nbytes for name in each.node.inputs if name in laid.graph.constants]
             total += sum(weights) / known.levels[-1].gbs * 1e-9
