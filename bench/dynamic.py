@@ -23,9 +23,7 @@ from tabulate import tabulate
 from bench.compare import positive
 from bench.engine import sample
 from bench.models import counts
-from bench.networks import networks
-from bench.networks.problem import problems
-from bench.settings import words
+from bench.networks.problem import asked, problems
 
 if TYPE_CHECKING:
     from cpuconv.graph.ir import Graph
@@ -34,10 +32,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print milliseconds of both, and the ratio, for each network and number of threads."""
     args = parser().parse_args(argv)
-    there = {name: each for name, each in networks().items() if (args.folder / f"{name}.onnx").is_file()}
-    asked = words(args.networks, there, "--networks") or tuple(there)
     found = []
-    with problems(args.folder, {name: there[name] for name in asked}, 1) as all_problems:
+    with problems(args.folder, asked(args.folder, args.networks), 1) as all_problems:
         for threads in args.threads:
             for name, problem in all_problems.items():
                 fixed, dynamic = times(problem.path, problem.feed(), threads, args.rounds, args.seconds)

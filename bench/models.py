@@ -25,8 +25,8 @@ from tabulate import tabulate
 from autotune.files import write_whole
 from bench.compare import INTERRUPTED, STRATEGIES, positive
 from bench.engine import LOADING, MEMORY, EngineError
-from bench.networks import Network, networks
-from bench.networks.problem import problems
+from bench.networks import Network
+from bench.networks.problem import asked, problems
 from bench.peers import OURS
 from bench.race import Race, started
 from bench.report import NOTHING, timing_dict
@@ -44,14 +44,11 @@ Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table for each number of images and threads; 1 if nothing was measured, 130 when interrupted."""
     args = parser().parse_args(argv)
-    there = {name: each for name, each in networks().items() if (args.folder / f"{name}.onnx").is_file()}
-    if not there:
-        raise SystemExit(f"No network is in {args.folder}. Make some: python -m bench.networks {args.folder}")
-    asked = words(args.networks or (LOADED if args.apart == "load" else ""), there, "--networks") or tuple(there)
+    chosen = asked(args.folder, args.networks or (LOADED if args.apart == "load" else ""))
     found: list[dict[str, Any]] = []
     code = 0
     for batch, threads in itertools.product(args.batch, args.threads):
-        run, chosen = settings(args, batch, threads), {name: there[name] for name in asked}
+        run = settings(args, batch, threads)
         if args.apart:
             data, code = apart(args.folder, chosen, run, args.apart)
         else:

@@ -24,19 +24,16 @@ from tabulate import tabulate
 import cpuconv
 from autotune.files import write_whole
 from bench.compare import positive
-from bench.networks import networks
-from bench.networks.problem import NetworkProblem, problems
-from bench.settings import machine_name, words
+from bench.networks.problem import NetworkProblem, asked, problems
+from bench.settings import machine_name
 from cpuconv.runtime.threads import maximum_threads
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a row a network."""
     args = parser().parse_args(argv)
-    there = {name: each for name, each in networks().items() if (args.folder / f"{name}.onnx").is_file()}
-    asked = words(args.networks, there, "--networks") or tuple(there)
     rows = []
-    with problems(args.folder, {name: there[name] for name in asked}, 1) as found:
+    with problems(args.folder, asked(args.folder, args.networks), 1) as found:
         for name, problem in found.items():
             rows.append(measured(name, problem, args.callers, args.rounds, args.seconds))
             print(f"{name}: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)

@@ -184,9 +184,13 @@ def test_free_memory(tmp_path: Path, case: str) -> None:
 def test_free_memory_within_a_limit_on_addresses() -> None:
     code = (
         "import resource; from autotune.machine.memory import free_bytes\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); print(free_bytes())"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[0], free_bytes())"
     )
-    assert 0 < int(processes.run("-c", code).stdout) < 1 << 30
+    limit, free = map(int, processes.run("-c", code).stdout.split())
+    if limit != 1 << 30:
+        pytest.skip("limits on addresses are not set here")  # an emulator does as if
+    assert 0 < free < limit
 
 
 @pytest.mark.parametrize(

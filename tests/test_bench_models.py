@@ -17,7 +17,13 @@ from graphs import parse, run  # noqa: E402
 
 from bench import models, race  # noqa: E402
 from bench.engine import LOADING, MEMORY, EngineError, Session  # noqa: E402
-from bench.networks import Network, __main__, light, networks  # noqa: E402
+from bench.networks import (  # noqa: E402
+    Network,
+    __main__,
+    light,
+    networks,
+    problem,  # noqa: E402
+)
 from bench.networks import model as nets  # noqa: E402
 from bench.networks.problem import NetworkProblem, keep, problems  # noqa: E402
 from bench.oracle import worst_error  # noqa: E402
@@ -53,7 +59,7 @@ NETWORK = Network("tiny", SHAPES, tiny, {"numpy": "numpy"})
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of the tiny network, the only one that there is."""
-    for room in (models, __main__):
+    for room in (problem, __main__):
         monkeypatch.setattr(room, "networks", lambda: {"tiny": NETWORK})
     assert __main__.main([str(tmp_path)]) == 0
     return tmp_path

@@ -69,7 +69,7 @@ def asked(path: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> set[
         seen = session.Session(tables=Path(path).parent / "none", attended=False)
         patch.setattr(session, "current", seen)
         model = cpuconv.compile(path, threads=1, **options)
-        made = model._last[1].executable
+        made = model._programs.last.executable
         details = [work.laid.offer.detail for work in made.works if work.laid.offer is not None]
         return {detail.problem.key for detail in details if hasattr(detail, "problem")}
 
@@ -80,21 +80,25 @@ def test_from_a_model_to_a_network(tmp_path, warmed, our_store, monkeypatch, no_
     wanted = asked(path, monkeypatch)
     monkeypatch.setenv("AUTOTUNE_WORKLOAD", "cpuconv.tuning.workload:workload")
     first = run("-m", "autotune", "warmup", path, *QUICK)
-    assert len(json.loads(first.stdout)["tuned"]) == 3 and "net, 1 thread: " in first.stderr
-    assert sorted(our_store.tuned(DEVICE)) == sorted((key, "cold") for key in wanted)
+    tuned = json.loads(first.stdout)["tuned"]
+    assert len(tuned) == len(our_store.tuned(DEVICE)) and "net, 1 thread: " in first.stderr
+    # Those of a plan that the model of this CPU finds nearly as fast may be among them.
+    assert {(key, "cold") for key in wanted} <= {*our_store.tuned(DEVICE)}
     problems = [ConvProblem.parse(key) for key in wanted]
     stated = {(each.k, each.residual, each.activation) for each in problems}
     assert stated == {(16, False, ("relu",)), (16, True, ("relu",)), (20, False, None)}
 
     again = warmed(path)
-    assert (again["tuned"], len(again["resumed"])) == ([], 3)
+    assert (again["tuned"], len(again["resumed"])) == ([], len(tuned))
     assert "ms for a whole run" in again["said"]
 
     model = cpuconv.compile(path, threads=1)
     rows = {row.name: row for row in model.explain().operators if row.op == "Conv"}
     assert len(rows) == 3 and {row.decided_by for row in rows.values()} == {"store"}
     stored = {line["shape"]: line["algorithm"] for line in again["problems"]}
-    assert sorted(stored.values()) == sorted(row.algorithm for row in rows.values())
+    assert {row.algorithm for row in rows.values()} <= {*stored.values()}
+    if len(tuned) == len(rows):
+        assert sorted(stored.values()) == sorted(row.algorithm for row in rows.values())
     x = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
     close(model(x), interpreted(network(), {"x": x}, wide=True)[0].astype(np.float32), 1e-4)
     untuned = cpuconv.compile(path, threads=1, strategy="heuristic")
@@ -106,16 +110,17 @@ def test_batches_and_sizes(tmp_path, warmed, our_store, monkeypatch):
     path = save(tmp_path, "N", 8)
     told = warmed(path, "--batches", "1,3", "--no-race")
     wanted = [asked(path, monkeypatch, input_shapes={"x": (n, 3, 8, 8)}) for n in (1, 3)]
-    assert {key for key, _ in our_store.tuned(DEVICE)} == wanted[0] | wanted[1]
-    assert len(told["tuned"]) == len(wanted[0] | wanted[1])
+    first = {key for key, _ in our_store.tuned(DEVICE)}
+    assert wanted[0] | wanted[1] <= first and len(told["tuned"]) == len(first)
     assert all(f"net, batch {n}, 1 thread: " in told["said"] for n in (1, 3))
 
     path = save(tmp_path, "N", "H")
     told = warmed(path, "--input", "x=1x3x8x8")
-    assert told["tuned"] == [] and len(told["resumed"]) == len(wanted[0])
+    assert told["tuned"] == [] and len(wanted[0]) <= len(told["resumed"]) < len(first)
     told = warmed(path, "--input", "x=1x3x5x8")
     wanted = asked(path, monkeypatch, input_shapes={"x": (1, 3, 5, 8)})
-    assert len(told["tuned"]) == 3 and wanted <= {key for key, _ in our_store.tuned(DEVICE)}
+    found = {key for key, _ in our_store.tuned(DEVICE)}
+    assert wanted <= found and len(told["tuned"]) == len(found - first)
 
 
 def test_layouts_that_are_stated_are_of_plain_convolutions(tmp_path, warmed, our_store):

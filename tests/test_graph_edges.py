@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from callers import at_once
 from graphs import close, parse, run
 
 import cpuconv
-from cpuconv import api
+from cpuconv.api import network
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.onnx_reader import read
@@ -54,20 +55,15 @@ def test_eight_callers_of_a_model_on_two_threads():
     feeds = [{"x": image(1 + at % 3, at)} for at in range(8)]
     alone = [model.run(feed)["y"] for feed in feeds]
     close(alone[2], run(block("N"), feeds[2], wide=True)[0].astype(np.float32))
-    start, right = threading.Barrier(8), []
+    right = []
 
     def go(at: int) -> None:
-        start.wait()
         out = np.empty_like(alone[at])
         for turn in range(25):
             got = model.run(feeds[at], {"y": out} if turn % 2 else None)["y"]
             right.append(np.array_equal(got, alone[at]))
 
-    callers = [threading.Thread(target=go, args=(at,)) for at in range(8)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    at_once(8, go)
     assert len(right) == 8 * 25 and all(right)
 
 
@@ -136,7 +132,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref]:
         found.extend(map(weakref.ref, graph.constants.values()))
         return graph
 
-    monkeypatch.setattr(api, "read", remembering)
+    monkeypatch.setattr(network, "read", remembering)
     return found
 
 

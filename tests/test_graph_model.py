@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import onnx
 import pytest
+from callers import at_once
 from graphs import close, parse, run
 from hypothesis import given, settings
 from random_networks import networks
@@ -94,19 +93,12 @@ def test_eight_threads_at_once():
     model, made = _model()
     feeds = [{"x": _x(1, 3, 4 + at % 2, 8) * (at + 1)} for at in range(8)]
     expected = [run(model, feed)[0] for feed in feeds]
-    wrong = []
 
-    def call(at):
+    def call(at: int) -> None:
         for _ in range(50):
-            if not np.allclose(made.run(feeds[at])["y"], expected[at], rtol=1e-5, atol=1e-5):
-                wrong.append(at)
+            np.testing.assert_allclose(made.run(feeds[at])["y"], expected[at], rtol=1e-5, atol=1e-5)
 
-    threads = [threading.Thread(target=call, args=(at,)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(8, call)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 import tracemalloc
@@ -19,7 +20,7 @@ from onnx_mutations import mutated  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
-from cpuconv.graph import limits  # noqa: E402
+from cpuconv.graph import elements, limits  # noqa: E402
 from cpuconv.graph.onnx_reader import read  # noqa: E402
 
 RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
@@ -228,6 +229,24 @@ def test_external_data_must_fit_into_memory(tmp_path):
         file.truncate(1 << 40)  # which takes no room on the disk
     with pytest.raises(SourceError, match="the constant 'w'.* takes 1100 GB of memory"):
         read(_external(tmp_path, "w.bin", elements=1 << 38))
+
+
+def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatch):
+    class Large(io.FileIO):
+        def read(self, *_: object) -> bytes:
+            raise MemoryError
+
+    def refuse(*_: object) -> None:
+        raise OSError("no room for a map")
+
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    path = _external(tmp_path, "w.bin", elements=4)
+    monkeypatch.setattr(elements.Mapped, "of", refuse)
+    read(path)
+    given = Path.open
+    monkeypatch.setattr(Path, "open", lambda at, mode: Large(at) if at.suffix == ".bin" else given(at, mode))
+    with pytest.raises(SourceError, match="the constant 'w'.* cannot be read: .*memory"):
+        read(path)
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ import weakref
 import numpy as np
 import onnx
 import pytest
+from callers import at_once
 from graphs import close, parse, run
 from onnx import numpy_helper
 
 import cpuconv
-from cpuconv.graph import model as graph_model
+from cpuconv.graph import origin
 from cpuconv.graph.packed import Packed
-from cpuconv.memory.remembered import Remembered
 
 RNG = np.random.default_rng(0)
 
@@ -53,7 +53,7 @@ def _resident() -> int:
 def test_a_thousand_sizes_stay_within_the_bound():
     model = _convolutional()
     made = _compiled(model, threads=2)
-    made._programs = Remembered(8 << 20)
+    made._programs.resize(8 << 20)
     sizes = [(1 + at % 5, 3, 8 + at // 20, 8 + at // 5 % 4) for at in range(1000)]
     assert len({*sizes}) == 1000
     resident = 0
@@ -62,22 +62,22 @@ def test_a_thousand_sizes_stay_within_the_bound():
         got = made(x)
         if at % 50 == 0:
             close(got, run(model, {"x": x})[0])
-        assert made._programs.nbytes <= 8 << 20
+        assert made.nbytes <= 8 << 20
         if at == 500:
             resident = _resident()
     assert 0 < len(made._programs) < 500
-    assert len(made._packed) < 30  # of constants and forms, not of programs
+    assert len(made._programs.packed) < 30  # of constants and forms, not of programs
     if os.path.exists("/proc/self/statm"):
         assert _resident() - resident < 64 << 20
 
 
 def test_the_newest_program_stays_however_large():
     made = _compiled(_convolutional())
-    made._programs = Remembered(0)
+    made._programs.resize(0)
     first, second = _x(1, 3, 8, 8), _x(1, 3, 9, 8)
     made(first)
-    program = weakref.ref(made._for((first.shape,)).executable)
-    assert made._for((first.shape,)).executable is program() and not len(made._programs)
+    program = weakref.ref(made._programs.find((first.shape,)).executable)
+    assert made._programs.find((first.shape,)).executable is program() and not len(made._programs)
     made(second)
     assert program() is None  # at once: nothing refers to itself
 
@@ -88,9 +88,9 @@ def test_programs_used_least_recently_go_first():
     programs = []
     for shape in shapes:
         made(_x(*shape))
-        programs.append(weakref.ref(made._for((shape,))))
+        programs.append(weakref.ref(made._programs.find((shape,))))
     made(_x(*shapes[0]))
-    made._programs.resize(made._programs.nbytes - 1)
+    made._programs.resize(made.nbytes - 1)
     assert [program() is not None for program in programs] == [True, False, True]
 
 
@@ -98,15 +98,15 @@ def test_memory_of_more_callers_counts():
     made = _compiled(_convolutional())
     x = _x(1, 3, 16, 16)
     made(x)
-    program = made._for((x.shape,)).executable
+    program = made._programs.find((x.shape,)).executable
     before = program.nbytes
     held = program._free.pop()  # as if another caller were running
     made(x)
     program._free.append(held)
     assert program.nbytes == before + program.memory.arena + program.workspace_bytes + sum(
-        segment.nbytes for segment in program._segments
+        segment.nbytes for segment in program.segments
     )
-    assert made._programs.nbytes == program.nbytes
+    assert made.nbytes == program.nbytes
 
 
 def test_packed_constants_are_told_apart_by_content():
@@ -143,7 +143,7 @@ def test_weights_are_shared_by_programs():
     programs = []
     for side in (16, 32):
         made(_x(1, 3, side, side))
-        programs.append(made._for(((1, 3, side, side),)).executable)
+        programs.append(made._programs.find(((1, 3, side, side),)).executable)
     first, second = ({id(array) for array in program.constants.values()} for program in programs)
     assert first & second
 
@@ -151,26 +151,16 @@ def test_weights_are_shared_by_programs():
 def test_eight_threads_with_sizes_of_their_own_while_programs_are_forgotten():
     model = _convolutional()
     made = _compiled(model, threads=2)
-    made._programs = Remembered(300_000)
+    made._programs.resize(300_000)
     inputs = [_x(1 + at % 2, 3, 10 + at, 12) for at in range(8)]
     expected = [run(model, {"x": x})[0] for x in inputs]
-    wrong: list[object] = []
 
     def call(at: int) -> None:
-        try:
-            for turn in range(12):
-                own = (at + turn // 3) % 8
-                if not np.allclose(made(inputs[own]), expected[own], rtol=1e-4, atol=1e-4):
-                    wrong.append(own)
-        except Exception as error:
-            wrong.append(error)
+        for turn in range(12):
+            own = (at + turn // 3) % 8
+            np.testing.assert_allclose(made(inputs[own]), expected[own], rtol=1e-4, atol=1e-4)
 
-    threads = [threading.Thread(target=call, args=(at,)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(8, call)
 
 
 def test_compiled_in_one_thread_and_run_in_another():
@@ -207,21 +197,21 @@ def test_a_process_forked_while_another_thread_makes_a_program_makes_its_own(mon
     model = _convolutional()
     made, x = _compiled(model, threads=1), _x(1, 3, 12, 12)
     expected = made(x)
-    begun, go, prepared = threading.Event(), threading.Event(), graph_model.prepared
+    begun, go, prepared = threading.Event(), threading.Event(), origin.prepared
 
     def slow(*arguments, **options):
         begun.set()
         go.wait()
         return prepared(*arguments, **options)
 
-    monkeypatch.setattr(graph_model, "prepared", slow)
+    monkeypatch.setattr(origin, "prepared", slow)
     thread = threading.Thread(target=made, args=(_x(1, 3, 14, 12),))
     thread.start()
     begun.wait()  # from now on it holds the model's lock
     child = os.fork()
     if not child:
         signal.alarm(60)
-        graph_model.prepared = prepared
+        origin.prepared = prepared
         other = _x(1, 3, 13, 12)
         alike = np.array_equal(made(x), expected) and np.allclose(made(other), run(model, {"x": other})[0], atol=1e-4)
         os._exit(0 if alike else 1)
@@ -363,9 +353,9 @@ def test_sizes_about_as_large_have_the_layouts_of_the_first():
         x = _x(1, 3, side, 40)
         made(x)
         layouts.add(tuple((row.op, row.layouts) for row in made.explain().operators))
-    assert len(layouts) == len(made._chosen) == 1
+    assert len(layouts) == made._programs.choices == 1
     small = _x(1, 3, 4, 4)
-    assert made(small).shape == run(model, {"x": small})[0].shape and len(made._chosen) == 2
+    assert made(small).shape == run(model, {"x": small})[0].shape and made._programs.choices == 2
 
 
 def test_weights_are_folded_once_for_all_sizes():
@@ -379,33 +369,28 @@ def test_weights_are_folded_once_for_all_sizes():
     for side in (5, 8):
         x = _x(2, 3, side, 6)
         close(made(x), run(model, {"x": x})[0])
-    assert "Mul" not in {node.op for node in made._graph.nodes}
+    assert "Mul" not in {node.op for node in made._origin.graph.nodes}
     assert ("weights", "1 Mul into Conv") in made.explain().summary
-    assert not made._graph.constants.keys() & {"half"}
+    assert not made._origin.graph.constants.keys() & {"half"}
     kept = _compiled(model, skip_passes=["weights"])
     close(kept(x), run(model, {"x": x})[0])
-    assert "Mul" in {node.op for node in kept._graph.nodes}
+    assert "Mul" in {node.op for node in kept._origin.graph.nodes}
 
 
 def test_threads_with_elements_that_decide_sizes():
     """Eight at once, each with a shape of its own, while programs are forgotten."""
     graph = parse("g (float[24] x, int64[2] s) => (float[A,B] y) { r = Relu(x) y = Reshape(r, s) }")
     made = _compiled(graph, threads=2)
-    made._programs = Remembered(40_000)
+    made._programs.resize(40_000)
     shapes = [(1, 24), (2, 12), (3, 8), (4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
-    x, wrong = _x(24), []
+    x = _x(24)
 
     def call(at: int) -> None:
         for turn in range(12):
             shape = shapes[(at + turn // 3) % 8]
             y = made.run({"x": x, "s": np.array(shape)})["y"]
-            if y.shape != shape or not np.array_equal(y.ravel(), np.maximum(x, 0)):
-                wrong.append(shape)
+            assert y.shape == shape
+            np.testing.assert_array_equal(y.ravel(), np.maximum(x, 0))
 
-    threads = [threading.Thread(target=call, args=(at,)) for at in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert made._programs.nbytes <= 40_000
+    at_once(8, call)
+    assert made.nbytes <= 40_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
+from callers import at_once  # noqa: E402
 from graphs import made, runtime_session  # noqa: E402
 
 import cpuconv  # noqa: E402
@@ -105,18 +105,12 @@ def test_threads_of_the_caller_run_at_once(small: Case, threads: int) -> None:
     model = small.compile(threads=threads)
     feeds = [small.feed(batch) for batch in (1, 2, 1, 3, 1, 2, 1, 3)]
     alone = [model.run(fed) for fed in feeds]
-    start = threading.Barrier(len(feeds))
     found: list[list[Arrays]] = [[] for _ in feeds]
 
     def go(at: int) -> None:
-        start.wait()
         found[at] += [model.run(feeds[at]) for _ in range(5)]
 
-    callers = [threading.Thread(target=go, args=(at,)) for at in range(len(feeds))]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    at_once(len(feeds), go)
     for outputs, right in zip(found, alone, strict=True):
         assert len(outputs) == 5
         for each in outputs:

@@ -64,8 +64,8 @@ def test_a_network(drawn, count):
     model, feed = drawn
     made = Model(read(model), Target(current(), count, "heuristic", Limits()), {})
     many = {name: array.copy() for name, array in made.run(feed).items()}
-    executable = made._last[1].executable
-    for segment in executable._segments:
+    executable = made._programs.last.executable
+    for segment in executable.segments:
         if isinstance(segment, Recording):
             segment.threads = 1
     executable._free.clear()  # what is bound to many workers

@@ -9,7 +9,7 @@ from graphs import close, parse, run
 import cpuconv
 from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.graph import counts, model
+from cpuconv.graph import counts, programs
 from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
 from cpuconv.runtime.threads import maximum_threads, set_num_threads
 
@@ -49,12 +49,12 @@ def test_strategy_profile_takes_what_was_faster(monkeypatch, fastest):
 
 
 def test_programs_are_timed_on_their_own_inputs():
-    made = cpuconv.compile(parse(SMALL), threads=1)._last[1].executable
+    made = cpuconv.compile(parse(SMALL), threads=1)._programs.last.executable
     assert 0 < counts.timed({1: made})[1] < 1
 
 
 def test_the_users_default_counts(default_threads, monkeypatch):
-    monkeypatch.setattr(model, "fastest", lambda *_: pytest.fail("a number was asked for"))
+    monkeypatch.setattr(programs, "fastest", lambda *_: pytest.fail("a number was asked for"))
     assert cpuconv.compile(parse(SMALL)).threads == maximum_threads()
     monkeypatch.undo()
     set_num_threads("auto")

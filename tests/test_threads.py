@@ -14,7 +14,7 @@ import oracle
 import pytest
 
 import cpuconv
-from cpuconv import api
+from cpuconv.api import convolution
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.plan import Plan
 from cpuconv.problem import reference
@@ -139,13 +139,13 @@ def test_number_of_threads():
 @pytest.mark.usefixtures("default_threads")
 def test_set_num_threads_reaches_remembered_plans(monkeypatch):
     made: list[int] = []
-    original = api.Plan
+    original = convolution.Plan
 
-    def counted(problem: ConvProblem, *rest: Any) -> api.Plan:
+    def counted(problem: ConvProblem, *rest: Any) -> convolution.Plan:
         made.append(problem.threads)
         return original(problem, *rest)
 
-    monkeypatch.setattr(api, "Plan", counted)
+    monkeypatch.setattr(convolution, "Plan", counted)
     w = oracle.normal((8, 8, 1, 1))
     w.flags.writeable = False
     x = oracle.normal((1, 8, 4, 4))

@@ -80,11 +80,6 @@ def open_readable(path: Path) -> sqlite3.Connection | None:
         return _open(_uri(path, "immutable=1"))
 
 
-def journal(connection: sqlite3.Connection) -> str:
-    """How the file is kept whole: "wal" where the file system allows it, else another of SQLite's journal modes."""
-    return connection.execute("PRAGMA journal_mode").fetchone()[0]
-
-
 def recover(path: Path, error: sqlite3.DatabaseError) -> tuple[sqlite3.Connection, str]:
     """What to go on with after an error in use: a new file if the old is damaged, else memory; as `open_writable`."""
     why = str(error)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.networks import Network
+from bench.networks import Network, networks
+from bench.settings import words
 
 _FED, _GIVEN = "fed/", "given/"
 
@@ -58,6 +59,20 @@ def keep(network: Network, path: Path) -> Path:
     named = {_FED + name: array for name, array in arrays.items()}
     np.savez(kept, **named, **{_GIVEN + name: array for name, array in given.items()})
     return kept
+
+
+def asked(folder: Path, names: str) -> dict[str, Network]:
+    """The networks in a folder that the words of the option --networks name; all that are there, where it has none.
+
+    Raises
+    ------
+    SystemExit
+        None is there, or not one that is named.
+    """
+    there = {name: each for name, each in networks().items() if (folder / f"{name}.onnx").is_file()}
+    if not there:
+        raise SystemExit(f"No network is in {folder}. Make some: python -m bench.networks {folder}")
+    return {name: there[name] for name in words(names, there, "--networks") or there}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What runs behind a program: nodes whose sizes depend on elements, and what reads of them (`tail`)."""
+"""What runs after a program: the part that `tail` cut off, by references or as a network of its own."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ Source: https://protobuf.dev/programming-guides/encoding, and the numbers of fie
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -67,7 +68,7 @@ def contents(path: Path) -> Data:
     Raises
     ------
     OSError
-        It cannot be read.
+        It cannot be read, or does not fit into memory.
     """
     file = path.open("rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -76,7 +77,10 @@ def contents(path: Path) -> Data:
         except (OSError, ValueError):
             pass
     with file:
-        return file.read()
+        try:
+            return file.read()
+        except MemoryError as error:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
 
 
 # --- lent arrays ----------------------------------------------------------------------------------------------------

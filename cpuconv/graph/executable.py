@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,62 +10,21 @@ import numpy as np
 
 import layouts
 from cpuconv.graph import memory, ops
+from cpuconv.graph.caller import Caller, Host, Segment
+from cpuconv.graph.constants import FixedConstants
 from cpuconv.graph.elements import let_go, own
-from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
-from cpuconv.graph.kernels.timed import Stopwatch, now
+from cpuconv.graph.kernels.timed import Stopwatch
 from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.place import BLOCKED, Place, image_shape
-from cpuconv.graph.program import Bound, Recording
-from cpuconv.memory.pages import large
-from cpuconv.problem.arrays import address
+from cpuconv.graph.program import Recording
 from cpuconv.solvers.shared.base import Ref, Space, Step
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
-
-
-class _Constants:
-    """Arrays that a program needs at fixed addresses."""
-
-    def __init__(self, raw: Mapping[str, np.ndarray], packed: Packed) -> None:
-        self.arrays: dict[str, np.ndarray] = {}
-        self.shared: set[str] = set()  # those that other programs may read too
-        self._raw, self._packed = raw, packed
-        self._names: dict[int, str] = {}
-
-    @property
-    def own_bytes(self) -> int:
-        """Of those that no other program reads."""
-        return sum(array.nbytes for name, array in self.arrays.items() if name not in self.shared)
-
-    def keep(self, array: np.ndarray) -> Ref:
-        """The address of a C-contiguous array."""
-        return self._placed(own(array))
-
-    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
-        """The address of a constant in a packed form."""
-        kept = self._placed(self._packed.get(self._raw[name], form, make))
-        self.shared.add(kept.name)
-        return kept
-
-    def _placed(self, array: np.ndarray) -> Ref:
-        name = self._names.get(id(array))
-        if name is None:
-            name = self._names[id(array)] = f"constant {len(self.arrays)}"
-            self.arrays[name] = array
-        return Ref(name)
-
-    def room(self, size: int) -> np.ndarray:
-        """Memory for a constant in a packed form."""
-        return self._packed.pool.take(size)
-
-    def sealed(self) -> None:
-        """Let go of what constants were packed from."""
-        self._raw = {}
 
 
 @dataclass(frozen=True)
@@ -95,24 +53,6 @@ class Work:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Span:
-    """What a worker did for the work at a place, in seconds from the start of the run."""
-
-    work: int
-    worker: int
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A whole run: how long it took, and its spans."""
-
-    seconds: float
-    spans: list[Span]
-
-
 class Executable:
     """A network with fixed sizes.
 
@@ -120,6 +60,8 @@ class Executable:
     ----------
     works : list[Work]
         What runs, in order; views and what is written in place by others do not appear.
+    segments : list of Segment
+        The same as recorded kernel calls, with the nodes between them that references compute.
     memory : Memory
     raw_bytes : int
         Of the constants that its nodes read, as the graph had them; it lets go of them.
@@ -138,9 +80,9 @@ class Executable:
         self.memory = memory.plan(laid, target.isa.lanes)
         outputs = sum(nbytes(value) for value in self._output_values.values())
         check_bytes(self.memory.arena + outputs, f"{laid.graph.name}: a run")
-        self._constants = _Constants(laid.graph.constants, packed)
+        self._constants = FixedConstants(laid.graph.constants, packed)
         self._forms: dict[tuple[str, str], Place] = {}
-        self._hosts: dict[int, _Host] = {}
+        self._hosts: dict[int, Host] = {}
         self._read_by_hosts: dict[str, np.ndarray] = {}  # constants, of this program's own
         self.workspace_bytes = 0
         self.raw_bytes = sum(laid.graph.constants[name].nbytes for name in self._last_reads(laid))
@@ -150,16 +92,16 @@ class Executable:
             if value in laid.graph.constants
         }
         self.works = self._works(laid)
-        self._segments = self._record()
+        self.segments = self._record()
         self._check_addresses()
         self.constant_bytes = sum(array.nbytes for array in self._constants.arrays.values())
         self._graph = None  # type: ignore[assignment]  # raw weights are not kept beside packed ones
-        self._constants.sealed()
+        self._constants.seal()
         self._forms.clear()
         self._hosts.clear()
         self._read_by_hosts.clear()
-        self._free: list[_Context] = []
-        self._contexts: list[None] = []  # one for each that was made; threads may append at once
+        self._free: list[Caller] = []
+        self._callers: list[None] = []  # one for each that was made; threads may append at once
         self._bytes = self._sizes()
 
     # --- building -------------------------------------------------------------------------------------------------
@@ -231,9 +173,9 @@ class Executable:
             place = self._forms[name, lies] = constant_place(ref, array, lies, lanes)
         return place
 
-    def _record(self) -> list[Recording | _Host]:
+    def _record(self) -> list[Segment]:
         """Runs of kernel calls, with the nodes between them that references compute."""
-        segments: list[Recording | _Host] = []
+        segments: list[Segment] = []
         steps: list[Step] = []
         for work in self.works:
             if not work.host:
@@ -252,11 +194,11 @@ class Executable:
         known = {ARENA, WORKSPACE, *self._constants.arrays}
         known |= {f"input {at}" for at in range(len(self._inputs))}
         known |= {f"output {at}" for at in range(len(self._outputs))}
-        for segment in self._segments:
+        for segment in self.segments:
             if isinstance(segment, Recording) and segment.bases - known:
                 raise RuntimeError(f"addresses without a base: {', '.join(sorted(segment.bases - known))}")
 
-    def _host(self, node: Node) -> _Host:
+    def _host(self, node: Node) -> Host:
         for name in node.inputs:
             if name in self._graph.constants and name not in self._read_by_hosts:
                 self._read_by_hosts[name] = own(self._graph.constants[name])
@@ -264,11 +206,11 @@ class Executable:
             None if not name else self._read_by_hosts.get(name, self.memory.places.get(name)) for name in node.inputs
         ]
         outputs = [self.memory.places[name] if name else None for name in node.outputs]
-        return _Host(node, operands, outputs)
+        return Host(node, operands, outputs)
 
     def _sizes(self) -> tuple[int, int]:
         """Bytes of its own, objects roughly counted, and for each caller at a time."""
-        words = sum(segment.nbytes for segment in self._segments if isinstance(segment, Recording))
+        words = sum(segment.nbytes for segment in self.segments if isinstance(segment, Recording))
         arrays = sum(step.nbytes for work in self.works for step in work.steps)
         own = self._constants.own_bytes + arrays + words + _WORK_BYTES * len(self.works)
         return own, self.memory.arena + self.workspace_bytes + words
@@ -277,7 +219,7 @@ class Executable:
     def nbytes(self) -> int:
         """Bytes that are free once it is forgotten: more, the more callers there were at once."""
         own, each = self._bytes
-        return own + each * len(self._contexts)
+        return own + each * len(self._callers)
 
     # --- running --------------------------------------------------------------------------------------------------
 
@@ -290,20 +232,25 @@ class Executable:
             In the order of the network's inputs and outputs, C-contiguous, of the right shapes and dtypes.
         """
         try:
-            context = self._free.pop()
+            caller = self._free.pop()
         except IndexError:
-            context = _Context(self, self._segments)
-            self._contexts.append(None)
-        context.point(arrays, outputs)
-        context.run()
+            caller = self.caller()
+            self._callers.append(None)
+        caller.point(arrays, outputs)
+        caller.run()
         for output, array in self._fixed_outputs(outputs):
             output[...] = array
-        context.release()
-        self._free.append(context)
+        caller.release()
+        self._free.append(caller)
+
+    def caller(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
+        """Memory for one more caller, bound to the segments, or to others of this network; timed by `watch`."""
+        segments = self.segments if segments is None else segments
+        return Caller(segments, self.memory.arena, self.workspace_bytes, self._constants.arrays, watch)
 
     def release(self) -> None:
         """Free the memory of callers that are not running."""
-        del self._contexts[: len(self._free)]
+        del self._callers[: len(self._free)]
         self._free.clear()
 
     def _fixed_outputs(self, outputs: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -313,52 +260,6 @@ class Executable:
         return [
             (out, self._fixed[name]) for name, out in zip(self._outputs, outputs, strict=True) if name in self._fixed
         ]
-
-    def time_works(
-        self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of each work in each run, (runs, works), and of whole runs (runs): both are measured in turns."""
-        single: list[Recording | _Host] = [
-            self._host_of[id(work)] if work.host else Recording(work.steps, self.target.threads) for work in self.works
-        ]
-        apart, whole = _Context(self, single), _Context(self, self._segments)
-        for context in (apart, whole):
-            context.point(arrays, outputs)
-            context.run()
-        seconds, totals = np.zeros((runs, len(single))), np.zeros(runs)
-        for turn in range(runs):
-            for at, segment in enumerate(apart.segments):
-                start = time.perf_counter()
-                segment()
-                seconds[turn, at] = time.perf_counter() - start
-            start = time.perf_counter()
-            whole.run()
-            totals[turn] = time.perf_counter() - start
-        return seconds, totals
-
-    def watch_run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], runs: int) -> Watched:
-        """Who did what when in a run of `runs`: that of median length, timed as `Stopwatch` does."""
-        watch = Stopwatch(self.target.threads)
-        context = _Context(self, self._segments, watch)
-        context.point(arrays, outputs)
-        context.run()
-        seen = []
-        for _ in range(runs):
-            watch.spans()
-            begun = now()
-            told = context.watched()
-            seen.append((now() - begun, begun, told, watch.spans()))
-        seconds, begun, told, rows = sorted(seen, key=lambda each: each[0])[runs // 2]
-        spans, later, hosts = [], iter(rows), iter(told)
-        for at, work in enumerate(self.works):
-            done = [next(hosts)] if work.host else [span for _ in work.steps for span in next(later)]
-            spans += [Span(at, worker, start - begun, end - begun) for worker, start, end in done]
-        return Watched(seconds, spans)
-
-    @property
-    def _host_of(self) -> dict[int, _Host]:
-        hosts = iter(segment for segment in self._segments if isinstance(segment, _Host))
-        return {id(work): next(hosts) for work in self.works if work.host}
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -381,77 +282,3 @@ def _lying(array: np.ndarray, lies: str, lanes: int) -> np.ndarray:
     if lies == BLOCKED:
         return layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(lanes))
     return np.ascontiguousarray(array)
-
-
-@dataclass(frozen=True)
-class _Host:
-    """A node that its reference computes between kernels."""
-
-    node: Node
-    inputs: list[Any]  # a constant's array, a place, or None
-    outputs: list[Place | None]
-
-
-class _Context:
-    """One caller's arena, and the segments bound to it."""
-
-    def __init__(
-        self, executable: Executable, segments: Sequence[Recording | _Host], watch: Stopwatch | None = None
-    ) -> None:
-        self._arena = large(executable.memory.arena + 64)
-        self._workspace = large(executable.workspace_bytes + 64)
-        fixed = {name: address(array) for name, array in executable.constants.items()}
-        fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
-        self._bound = [
-            segment.bind(fixed, watch) if isinstance(segment, Recording) else segment for segment in segments
-        ]
-        self._late: dict[str, np.ndarray] = {}
-        self.segments = [  # what runs one after the other
-            part.run if isinstance(part, Bound) else _call(part, self._arena, self._late) for part in self._bound
-        ]
-
-    def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Give the next run its arrays."""
-        late = {f"input {at}": array for at, array in enumerate(arrays)}
-        late |= {f"output {at}": array for at, array in enumerate(outputs)}
-        for part in self._bound:
-            if isinstance(part, Bound):
-                for base, array in late.items():
-                    part.point(base, address(array))
-        self._late.update(late)
-
-    def run(self) -> None:
-        """Run all segments."""
-        for segment in self.segments:
-            segment()
-
-    def watched(self) -> list[tuple[int, float, float]]:
-        """Run all segments; when those began and ended that references compute, all by worker 0."""
-        told = []
-        for part, segment in zip(self._bound, self.segments, strict=True):
-            start = now()
-            segment()
-            if isinstance(part, _Host):
-                told.append((0, start, now()))
-        return told
-
-    def release(self) -> None:
-        """Let go of the caller's arrays."""
-        self._late.clear()
-
-
-def _call(host: _Host, arena: np.ndarray, late: Mapping[str, np.ndarray]) -> Callable[[], None]:
-    """What runs a node's reference on an arena and the caller's arrays; it holds no context, which holds it."""
-
-    def view(place: Place) -> np.ndarray:
-        memory = arena if place.ref.name == ARENA else late[place.ref.name].reshape(-1).view(np.uint8)
-        return np.ndarray(place.shape, place.dtype, memory, place.ref.offset, place.strides)
-
-    def call() -> None:
-        arrays = [view(item) if isinstance(item, Place) else item for item in host.inputs]
-        dtypes = [None if place is None else place.dtype for place in host.outputs]
-        for place, result in zip(host.outputs, run(host.node, arrays, dtypes), strict=False):
-            if place is not None:
-                view(place)[...] = result
-
-    return call

@@ -1,7 +1,7 @@
 """How every tensor of a network lies: an offer for each node, and copies where a reader needs another form.
 
-`planning` selects the offers. Its costs are those of the operators' models: what was tuned changes no layout, so the
-tuner is asked for the problems that will run.
+`planning` selects the offers. Its costs are those of the operators' models, so that what was tuned changes no layout,
+and the tuner is asked for the problems that will run. Only a race of whole runs may decide for another plan (`raced`).
 """
 
 from __future__ import annotations

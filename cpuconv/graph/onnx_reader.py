@@ -296,13 +296,13 @@ class _Reader:
         place = f"the constant {tensor.name!r}"
         if location != INSIDE:
             place += f" lies in the file {stated.get('location')!r}"
-        data = self.files.get(location, place)
         offset, needed = int(stated.get("offset", 0)), _bytes(tensor)
+        check_bytes(needed, place)
+        data = self.files.get(location, place)
         length = int(stated.get("length", needed))
         if length != needed or offset < 0 or offset + length > len(data):
             which = "" if location == INSIDE else ", which"
             raise SourceError(f"{place}{which} must hold {needed} bytes of it behind byte {offset}.")
-        check_bytes(needed, place)
         return _elements(tensor, data, offset, length)
 
     def attribute(self, proto: onnx.AttributeProto) -> object:

@@ -12,9 +12,10 @@ from tabulate import tabulate
 from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
 from cpuconv.choice.tuned import roofs
-from cpuconv.graph.executable import Executable, Watched, Work
+from cpuconv.graph.executable import Executable, Work
 from cpuconv.graph.explain import COPY, EVALUATOR, REFERENCE, algorithm, forms, shortened
 from cpuconv.graph.ir import Node
+from cpuconv.graph.timing import Watched, time_works, watch_run
 
 
 @dataclass(frozen=True)
@@ -146,13 +147,13 @@ def profile(
     watch: bool = False,
 ) -> Profile:
     """Time the operators of a network `runs` times, each alone, in turns with whole runs; as many more to `watch`."""
-    seconds, whole = executable.time_works(arrays, outputs, runs)
+    seconds, whole = time_works(executable, arrays, outputs, runs)
     each = np.median(seconds, axis=0)
     known = roofs(executable.target.threads)
     rows = [
         _row(work, float(time), float(each.sum()), known) for work, time in zip(executable.works, each, strict=True)
     ]
-    watched = executable.watch_run(arrays, outputs, runs) if watch else None
+    watched = watch_run(executable, arrays, outputs, runs) if watch else None
     return Profile(rows, float(np.median(whole)), executable.target.threads, watched)
 
 

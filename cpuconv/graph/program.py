@@ -1,4 +1,4 @@
-"""Programs: the kernel calls of a network, recorded as one table for the launcher.
+"""Recordings: the kernel calls of a network as one table for the launcher.
 
 Every address is a base and an offset. Bases are the arena (values while the network runs), the workspace (of one node
 at a time), constants, and the arrays of the caller. Addresses that are known when a recording is bound are written

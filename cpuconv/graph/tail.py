@@ -1,4 +1,4 @@
-"""What runs behind a program: the nodes whose sizes depend on the elements of inputs, and all that read of them.
+"""Where a graph is cut: off come the nodes whose sizes depend on the elements of inputs, and all that read of them.
 
 `NonZero` and `NonMaxSuppression` end detectors: how much they leave is known when they have run. What follows is mostly
 small arithmetic on what is left, other sizes every time; references compute it sooner than a program for these sizes is

@@ -1,0 +1,172 @@
+"""The calls that make a network ready to run: compile, load."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cpuconv.choice.model import Limits, check_options
+from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError, must
+from cpuconv.graph import passes
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.model import Model
+from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.prepared import Rewriting
+from cpuconv.graph.saved.container import is_saved
+from cpuconv.graph.saved.reading import Saved
+from cpuconv.isa import current
+from cpuconv.options import tuner_for
+from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def compile(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto | Graph,
+    *,
+    threads: int | str | None = None,
+    strategy: str = "cached",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    accuracy: str = "standard",
+    strict: bool = False,
+    skip_passes: Sequence[str] = (),
+) -> Model:
+    """Make a network ready to run: read, rewritten, laid out, placed in memory and recorded.
+
+    Parameters
+    ----------
+    source : path, bytes, onnx.ModelProto or Graph
+        An ONNX model, opset 7 or newer; or what has been read from one.
+    threads : int, "auto" or None
+        Most threads of a run. "auto": of 1, 2, 4, … and all cores as many as are fastest for this network and these
+        sizes, by the model of its operators; with strategy "profile" as timed on random data. None:
+        `get_num_threads()`.
+    strategy : "heuristic", "cached" or "profile"
+        How convolutions are chosen, as for `plan`.
+    input_shapes : mapping of str to sequence of int, or None
+        Sizes of inputs, where the model leaves them open. Those that stay open are taken from the arrays of a run.
+    accuracy : "exact", "standard" or "fast"
+        As for `plan`.
+    strict : bool
+        Whether to refuse operators that run through ONNX's reference evaluator.
+    skip_passes : sequence of str
+        Names of rewrites to leave out (`cpuconv.graph.passes.NAMES`), to look for the cause of a difference.
+
+    Returns
+    -------
+    Model
+        Call it with an array, or its `run` with a dict.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument has a wrong value or type.
+    SourceError
+        The model cannot be read, is wrong in itself, or has an operator that `strict` refuses.
+
+    Warns
+    -----
+    CpuconvWarning
+        Some operators run through ONNX's reference evaluator; it names them.
+    """
+    check_options(strategy, accuracy, None, False)
+    unknown = [name for name in skip_passes if name not in passes.NAMES]
+    if unknown:
+        raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
+    wanted = wanted_threads(threads)
+    auto = isinstance(wanted, str)
+    most = maximum_threads() if isinstance(wanted, str) else wanted
+    target = Target(current(), most, strategy, Limits(accuracy), tuner_for(strategy))
+    shapes = {} if input_shapes is None else input_shapes
+    if isinstance(source, (str, os.PathLike)) and is_saved(source):
+        raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
+    graph = source if isinstance(source, Graph) else read(source)
+    options = Rewriting(strict, tuple(skip_passes))
+    return Model(graph, target, shapes, options, source=_again(source, graph), auto=auto)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    strategy: str | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    accuracy: str | None = None,
+) -> Model:
+    """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
+
+    With the options that it was saved with, and on the same CPU, it runs exactly as before: equal arrays give equal
+    bits. Else layouts and algorithms are chosen anew. The package onnx is not needed.
+
+    Parameters
+    ----------
+    path : path
+        A file that `Model.save` wrote.
+    threads : int or None
+        Most threads of a run. None: as many as it was saved with, but no more than there are cores.
+    strategy, accuracy : str or None
+        As for `compile`. None: as it was saved with.
+    input_shapes : mapping of str to sequence of int, or None
+        Sizes of inputs, where the saved network leaves them open.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument has a wrong value or type.
+    SourceError
+        The file cannot be read, is no saved model, damaged, or of a newer version.
+
+    Warns
+    -----
+    CpuconvWarning
+        The model was saved on another CPU, or by a version that packs weights otherwise.
+    """
+    saved = Saved(path)
+    settings = saved.settings
+    limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
+    strategy = settings.strategy if strategy is None else strategy
+    check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
+    wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
+    if not saved.fits:
+        warnings.warn(
+            f"{saved.name} was saved on another CPU, or with weights packed otherwise: layouts and algorithms are"
+            " chosen anew, and weights packed again. Save it again here to load it faster.",
+            CpuconvWarning,
+            stacklevel=2,
+        )
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
+    shapes = {} if input_shapes is None else input_shapes
+    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+
+
+def _again(source: object, graph: Graph) -> Callable[[], Graph]:
+    """What gives the graph of a source again: it is kept where it came from memory, and read again from a file."""
+    if not isinstance(source, (str, os.PathLike)):
+        return lambda: graph
+    path = os.path.abspath(source)
+    known = _identity(path)
+
+    def again() -> Graph:
+        if _identity(path) != known:
+            raise SourceError(f"{path} must be as it was when the model was compiled, for the model to be saved.")
+        return read(path)
+
+    return again
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """What changes when a file does."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
