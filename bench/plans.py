@@ -28,8 +28,7 @@ from autotune.store.rows import COLD
 from autotune.timing.rounds import Rounds, run_rounds
 from autotune.timing.sample import calibrate
 from bench.models import counts
-from bench.networks import networks
-from bench.networks.problem import problems
+from bench.networks.problem import asked, problems
 from bench.report import NOTHING
 from bench.settings import words
 from cpuconv.choice.model import Limits
@@ -51,9 +50,7 @@ SAME = "same"  # a way that gives the very program of the plan
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a row for each network, number of images and threads."""
     args = parser().parse_args(argv)
-    there = {name: each for name, each in networks().items() if (args.folder / f"{name}.onnx").is_file()}
-    chosen = {name: there[name] for name in words(args.networks, there, "--networks") or tuple(there)}
-    ways = words(args.ways, WAYS, "--ways")
+    chosen, ways = asked(args.folder, args.networks), words(args.ways, WAYS, "--ways")
     found = []
     for batch in args.batch:
         with problems(args.folder, chosen, batch) as all_problems:
@@ -125,8 +122,10 @@ def compared(
 
 def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
     """Seconds of operators that are no convolutions, each alone in turns with the rest, by kind; the most first."""
+    from cpuconv.graph.timing import time_works
+
     took: dict[str, float] = {}
-    seconds, _ = program.time_works(inputs, outputs, RUNS)
+    seconds, _ = time_works(program, inputs, outputs, RUNS)
     for work, time in zip(program.works, np.median(seconds, axis=0), strict=True):
         if problem_of(work.laid) is None:
             op = work.laid.node.op

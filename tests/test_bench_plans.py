@@ -19,7 +19,7 @@ from autotune.machine.roofline import Level, Roofs  # noqa: E402
 from autotune.store.rows import COLD  # noqa: E402
 from autotune.store.store import Store  # noqa: E402
 from bench import plans  # noqa: E402
-from bench.networks import Network, __main__  # noqa: E402
+from bench.networks import Network, __main__, problem  # noqa: E402
 from cpuconv.choice.model import Limits  # noqa: E402
 from cpuconv.graph.layout import lay_out  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
@@ -50,7 +50,7 @@ def small(inputs: object) -> onnx.ModelProto:
 @pytest.fixture
 def folder(tmp_path: Path, our_store: Store, monkeypatch: pytest.MonkeyPatch) -> Path:
     network = Network("small", SHAPES, small, {"numpy": "numpy"})
-    for room in (plans, __main__):
+    for room in (problem, __main__):
         monkeypatch.setattr(room, "networks", lambda: {"small": network})
     monkeypatch.setattr(plans, "roofs", lambda threads: Roofs(1.0, 1.0, (READING,)))
     assert __main__.main([str(tmp_path)]) == 0
@@ -68,12 +68,12 @@ def tune(store: Store, folder: Path, seconds: float) -> None:
     """Store that each convolution takes so long."""
     target = Target(current(), 1, "cached", Limits())
     laid = lay_out(prepared(read(folder / "small.onnx"), SHAPES, Rewriting()).graph, target)
-    problems = [problem for each in laid.nodes if (problem := plans.problem_of(each)) is not None]
+    problems = [asked for each in laid.nodes if (asked := plans.problem_of(each)) is not None]
     assert len(problems) == 1
-    for problem in problems:
-        candidate = workload.candidates(problem.key, "quick")[0][0]
+    for asked in problems:
+        candidate = workload.candidates(asked.key, "quick")[0][0]
         sources = workload.sources_of(candidate.name)
-        blank = {"device": fingerprint().key, "problem": problem.key, "sources": sources, "state": "ok"}
+        blank = {"device": fingerprint().key, "problem": asked.key, "sources": sources, "state": "ok"}
         store.put([row(candidate.name, seconds, weights=COLD, **blank)])
 
 
