@@ -27,7 +27,7 @@ from cpuconv.graph.lowering import Offer, Target  # noqa: E402
 from cpuconv.graph.onnx_reader import read  # noqa: E402
 from cpuconv.graph.packed import Packed  # noqa: E402
 from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402
-from cpuconv.graph.planning import PLANS, Planner  # noqa: E402
+from cpuconv.graph.planning import PLANS, RULES, Planner  # noqa: E402
 from cpuconv.graph.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 
@@ -61,7 +61,7 @@ def test_the_cheapest_selection_against_brute_force(planner):
     picked, exact = planner.cheapest()
     assert exact and planner.cost(picked) == pytest.approx(best, rel=1e-9, abs=1e-15)
     assert planner.least() == pytest.approx(best, rel=1e-9, abs=1e-15)
-    for select in PLANS.values():
+    for select in RULES.values():
         assert planner.cost(select(planner)) >= best * (1 - 1e-9)
 
 
@@ -111,7 +111,7 @@ def test_every_plan_gives_the_right_results():
     model, x = network(), np.random.default_rng(1).standard_normal((1, 20, 9, 9), np.float32)
     graph = prepared(read(model), {}, Rewriting()).graph
     right = interpret(made(model), {"x": x})["y"]
-    for name in PLANS:
+    for name in RULES:
         laid = lay_out(graph, TARGET, plan=name)
         y = np.empty_like(right)
         Executable(laid, TARGET, Packed()).run([x], [y])

@@ -15,6 +15,7 @@ import cpuconv  # noqa: E402
 from autotune.cli.main import main  # noqa: E402
 from autotune.cli.options import INTERRUPTED, OK  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
+from autotune.tuning.effort import EFFORTS  # noqa: E402
 from cpuconv.graph.planning import PLANS  # noqa: E402
 from cpuconv.tuning import network_race  # noqa: E402
 from cpuconv.tuning.network_race import Race, Run, race_networks  # noqa: E402
@@ -75,6 +76,14 @@ def test_a_plan_whose_results_are_wrong_does_not_win(source, our_store, slow, mo
     monkeypatch.setattr(Run, "check", lambda self: 1.0)
     assert list(race_networks(source, 1, our_store)) == []
     assert cpuconv.compile(source, threads=1, input_shapes={"x": (1, 20, 9, 9)}).explain().plan_decided_by == "model"
+
+
+@pytest.mark.parametrize("afforded, plans", [(1, []), (2, [2])])
+def test_a_race_of_slow_programs_ends(source, our_store, monkeypatch, afforded, plans):
+    """As many plans run as the patience lets; one alone is no race."""
+    seconds = network_race.PATIENCE * EFFORTS["quick"].seconds / network_race._RUNS / (afforded + 0.5)
+    monkeypatch.setattr(network_race, "clock", lambda run: seconds)
+    assert [told.plans for told in race_networks(source, 1, our_store)] == plans
 
 
 def test_a_network_of_one_plan_is_not_raced(tmp_path, our_store):

@@ -16,7 +16,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
 from cpuconv.graph.ops.base import Op
 from cpuconv.graph.place import DENSE
-from cpuconv.graph.planning import CHEAPEST, PLANS, Planner, copied_form, fits, reads, seconds, writes
+from cpuconv.graph.planning import CHEAPEST, PLANS, RULES, Planner, copied_form, fits, reads, seconds, writes
 
 LEAST = "least"
 _COMPARED = ("blocked", "greedy")  # plans that `Layout.weighed` has in any case
@@ -96,7 +96,7 @@ def lay_out(
         Whether algorithms of convolutions are followed too: as they are where the problem is the same, by solver where
         sizes are others. Else they are chosen anew.
     plan : str or None
-        The one of `PLANS` that won a race of whole runs; None: the one that is cheapest by the models.
+        The one of `RULES` to follow, as it won a race of whole runs; None: the one that is cheapest by the models.
     """
     followed, anew = _followed(graph, target, chosen, algorithms)
     offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
@@ -104,7 +104,7 @@ def lay_out(
     if chosen is not None:
         return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
     name = plan or CHEAPEST
-    picked = PLANS[name](planner)
+    picked = RULES[name](planner)
     return _with_copies(planner, picked, name, "raced" if plan else "model", _weighed(planner, name, picked))
 
 

@@ -113,12 +113,12 @@ class Planner:
         """Seconds that no selection is below, by the models."""
         return layouts.least(*self._problem(1.0)) if self.offers else 0.0
 
-    def blocked(self) -> list[int]:
-        """Every node on as many blocked operands as it can be; of equal ones the cheapest offer."""
+    def uniform(self, *wanted: str) -> list[int]:
+        """Every node on as many operands of these forms as it can be; of equal ones the cheapest offer."""
 
         def rank(offer: Offer | None) -> tuple[int, float]:
             forms = () if offer is None else (*offer.inputs, *offer.outputs)
-            return -forms.count(BLOCKED), seconds(offer)
+            return -sum(map(forms.count, wanted)), seconds(offer)
 
         return [min(range(len(options)), key=lambda at: rank(options[at])) for options in self.offers]
 
@@ -201,13 +201,19 @@ class Planner:
 CHEAPEST = "cheapest"
 PLANS: Mapping[str, Callable[[Planner], list[int]]] = {
     CHEAPEST: lambda planner: planner.cheapest()[0],
-    "blocked": Planner.blocked,
+    "blocked": lambda planner: planner.uniform(BLOCKED),
     "greedy": Planner.greedy,
     "fewer copies": lambda planner: planner.cheapest(_FEWER)[0],
     "more copies": lambda planner: planner.cheapest(_MORE)[0],
 }
 """Ways to select offers, by name: what the models find cheapest, as it is and with copies taken for dearer or cheaper
 than they are; and two rules of thumb."""
+
+RULES: Mapping[str, Callable[[Planner], list[int]]] = {
+    **PLANS,
+    "dense": lambda planner: planner.uniform(DENSE, STRIDED),
+}
+"""Those, and one that no race tries: few kernels of planes are as fast as those of blocks, and each is compiled."""
 
 
 def _ways(written: str, asked: set[str]) -> Iterator[tuple[str, ...]]:

@@ -11,6 +11,8 @@ import numpy as np
 from autotune.machine.device import fingerprint
 from autotune.store.rows import Limits as Admitted
 from autotune.store.store import Store
+from autotune.timing.compare import MIN_ROUNDS
+from autotune.timing.sample import clock
 from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
@@ -30,6 +32,8 @@ from cpuconv.solvers.shared.base import aligned
 from cpuconv.tuning.networks import sized
 from cpuconv.tuning.speed_probe import speed_probe
 
+PATIENCE = 8.0  # times what a problem may take, that a race of slow programs may
+_RUNS = search.MIN_VISITS * (3 + MIN_ROUNDS)  # of a plan at least: first, calibrated, checked, and then timed
 _ERROR = 1e-3  # most difference between the outputs of two plans, whose algorithms may differ in every layer
 
 
@@ -68,11 +72,13 @@ def race_networks(
         target = Target(current(), threads, "cached", Limits())
         race = Race(prepared(graph, shapes, Rewriting()).graph, target)
         asked = Admitted(race.sources)
-        if len(race.layouts) > 1 and (again or store.best(fingerprint().key, race.key, asked) is None):
-            row = search.profile(race, race.key, store, effort=effort)
-            known = {each.candidate: each for each in store.rows(fingerprint().key, race.key) if each.is_timed}
-            if row is not None:
-                yield Raced(name, threads, len(race.layouts), row.candidate, known[race.first].median / row.median)
+        if not again and store.best(fingerprint().key, race.key, asked) is not None:
+            continue
+        race.shorten(PATIENCE * EFFORTS[effort].seconds)
+        row = search.profile(race, race.key, store, effort=effort) if len(race.layouts) > 1 else None
+        known = {each.candidate: each for each in store.rows(fingerprint().key, race.key) if each.is_timed}
+        if row is not None:
+            yield Raced(name, threads, len(race.layouts), row.candidate, known[race.first].median / row.median)
 
 
 class Race:
@@ -95,6 +101,13 @@ class Race:
         self._packed = Packed()
         self._inputs = [random_array(graph.value(name)) for name in graph.inputs]
 
+    def shorten(self, seconds: float) -> None:
+        """Leave out plans, those first that the models find slowest, until runs of all take so many seconds at most."""
+        if len(self.layouts) > 1:
+            most = max(1, int(seconds / (_RUNS * clock(self._first_run.run))))
+            ranked = sorted(self.layouts, key=lambda name: (name != self.first, self.layouts[name].seconds))
+            self.layouts = {name: self.layouts[name] for name in ranked[:most]}
+
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
         """The plans."""
         afforded = [*self.layouts.values()][: EFFORTS[effort].candidates]
@@ -110,15 +123,15 @@ class Race:
 
     def prepare(self, key: str, name: str, weights: str = "warm") -> Run:
         """The program of a plan, with other memory for values in between and outputs than before."""
-        return Run(self._program(name), self._inputs, self._expected)
+        return Run(self._program(name), self._inputs, self._first_run.outputs)
 
     def speed_probe(self, key: str) -> Callable[[], None]:
         """Work of known length on the threads of the network."""
         return speed_probe(self._target.threads)
 
     @functools.cached_property
-    def _expected(self) -> list[np.ndarray]:
-        return Run(self._program(self.first), self._inputs).outputs
+    def _first_run(self) -> Run:
+        return Run(self._program(self.first), self._inputs)
 
     def _program(self, name: str) -> Executable:
         if name not in self._programs:

@@ -1,0 +1,182 @@
+"""Networks as they are laid out, beside other ways to lay them out: `python -m bench.plans --help`.
+
+A network runs as `compile` makes it; with every operator in channel blocks as far as it can be; the same in planes
+(NCHW); by the greedy plan; and as planned where nothing is tuned. All are programs of one process, and whole runs are
+timed in turn, by the tuner's rounds. Beside that stands the sum of what its layers take alone: convolutions as the
+store has them with cold weights, other products as long as their weights take to be read from memory. Where a layer is
+not tuned there is no sum. What the other operators take is listed by kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/plans.py` works too
+
+import numpy as np
+from tabulate import tabulate
+
+from autotune.store.rows import COLD
+from autotune.timing.rounds import Rounds, run_rounds
+from autotune.timing.sample import calibrate
+from bench.models import counts
+from bench.networks.problem import asked, problems
+from bench.report import NOTHING
+from bench.settings import words
+from cpuconv.choice.model import Limits
+from cpuconv.choice.tuned import best, roofs, rows
+from cpuconv.isa import current
+
+if TYPE_CHECKING:
+    from cpuconv.graph.executable import Executable
+    from cpuconv.graph.layout import Laid, Layout
+    from cpuconv.problem.problem import ConvProblem
+
+PLANNED, UNTUNED = "planned", "untuned"
+WAYS = (UNTUNED, "cheapest", "blocked", "dense", "greedy")  # beside the plan: what is not tuned, and rules of plans
+PRODUCTS = ("Linear", "Gemm", "MatMul")
+RUNS, MOST = 15, 6  # of an operator alone; kinds of operators that are listed
+SAME = "same"  # a way that gives the very program of the plan
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a row for each network, number of images and threads."""
+    args = parser().parse_args(argv)
+    chosen, ways = asked(args.folder, args.networks), words(args.ways, WAYS, "--ways")
+    found = []
+    for batch in args.batch:
+        with problems(args.folder, chosen, batch) as all_problems:
+            for threads in args.threads:
+                for name, problem in all_problems.items():
+                    told = compared(problem.path, problem.feed(), threads, ways, args.seconds)
+                    found.append({"network": name, "batch": batch, "threads": threads, **told})
+    print(table(found, ways))
+    for line in found:
+        print(f"{line['network']}, {line['threads']}:", ", ".join(f"{op} {1e6 * t:.0f} µs" for op, t in line["others"]))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.plans", description=__doc__)
+    p.add_argument("folder", type=Path, metavar="DIR", help="where bench.networks put the files")
+    p.add_argument("--networks", default="", metavar="NAMES", help="comma-separated (all that are there)")
+    p.add_argument("--threads", type=counts, default=(1,), help="as 1,2 (1)")
+    p.add_argument("--batch", type=counts, default=(1,), help="images, as 1,8 (1)")
+    p.add_argument("--ways", default=",".join(WAYS), help="comma-separated, beside the plan (%(default)s)")
+    p.add_argument("--seconds", type=float, default=1.5, help="time spent on the rounds of a network (1.5)")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    return p
+
+
+def compared(
+    path: Path, feed: Mapping[str, np.ndarray], threads: int, ways: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """A network's plan, its seconds, each way's time over the plan's (centre, least and most likely), what the plan
+    takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
+    from cpuconv.graph.executable import Executable
+    from cpuconv.graph.layout import lay_out
+    from cpuconv.graph.lowering import Target
+    from cpuconv.graph.onnx_reader import read
+    from cpuconv.graph.packed import Packed
+    from cpuconv.graph.prepared import Rewriting, prepared
+    from cpuconv.graph.raced import winner
+    from cpuconv.tuning.network_race import Run
+
+    tuned = Target(current(), threads, "cached", Limits())
+    graph = prepared(read(path), {name: array.shape for name, array in feed.items()}, Rewriting()).graph
+    laid = {PLANNED: lay_out(graph, tuned, plan=winner(graph, tuned))}
+    for way in ways:
+        target = replace(tuned, strategy="heuristic") if way == UNTUNED else tuned
+        other = lay_out(graph, target, plan=None if way == UNTUNED else way)
+        if way == UNTUNED or other.chosen() != laid[PLANNED].chosen():
+            laid[way] = other
+    layers, packed, programs, runs = alone(laid[PLANNED], threads), Packed(), {}, {}
+    for way, layout in laid.items():
+        programs[way] = program = Executable(layout, layout.target, packed)
+        first = runs[PLANNED].outputs if runs else None
+        runs[way] = run = Run(program, [feed[name] for name in program.inputs], first)
+        if (error := run.check()) > run.limit:
+            raise SystemExit(f"{path.stem}, {way}: outputs differ by {error:.1g}.")
+    rounds, entrants = Rounds(), {way: calibrate(run.run, summary=statistics.median) for way, run in runs.items()}
+    run_rounds(rounds, entrants, rng=random.Random(0), most=1000, seconds=seconds)
+    took = rounds.median(PLANNED)
+    return {
+        "plan": laid[PLANNED].plan,
+        "seconds": took,
+        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in laid else SAME for way in ways},
+        "layers": layers and took / layers,
+        "others": others(programs[PLANNED], [feed[name] for name in programs[PLANNED].inputs], runs[PLANNED].outputs),
+    }
+
+
+def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
+    """Seconds of operators that are no convolutions, each alone in turns with the rest, by kind; the most first."""
+    from cpuconv.graph.timing import time_works
+
+    took: dict[str, float] = {}
+    seconds, _ = time_works(program, inputs, outputs, RUNS)
+    for work, time in zip(program.works, np.median(seconds, axis=0), strict=True):
+        if problem_of(work.laid) is None:
+            op = work.laid.node.op
+            took[op] = took.get(op, 0.0) + float(time)
+    return sorted(took.items(), key=lambda each: -each[1])[:MOST]
+
+
+def problem_of(laid: Laid) -> ConvProblem | None:
+    """What a node asks solvers for, if it does."""
+    return getattr(laid.offer.detail, "problem", None) if laid.offer is not None else None
+
+
+def alone(laid: Layout, threads: int) -> float | None:
+    """Seconds of the convolutions and products of a network, each alone; None if one is not tuned."""
+    total, known = 0.0, roofs(threads)
+    for each in laid.nodes:
+        problem = problem_of(each)
+        if problem is not None:
+            chosen = best(problem, Limits())
+            cold = [found.row for found in rows(problem) if found.current and found.row.weights == COLD]
+            times = [row.median for row in cold if chosen is not None and row.candidate == chosen.row.candidate]
+            if chosen is None or known is None:
+                return None
+            total += times[0] if times else chosen.row.median  # of a shipped table, with warm weights
+        elif each.node.op in PRODUCTS and known is not None:
+            weights = [laid.graph.constants[name].nbytes for name in each.node.inputs if name in laid.graph.constants]
+            total += sum(weights) / known.levels[-1].gbs * 1e-9
+    return total
+
+
+def table(found: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> str:
+    """A row a network: milliseconds, ratios, and what they are in the middle."""
+    lines = [
+        [
+            line["network"], line["batch"], line["threads"], line["plan"], f"{1e3 * line['seconds']:.2f}",
+            *(_ratio(line["ways"][way]) for way in ways),
+            NOTHING if line["layers"] is None else f"{line['layers']:.2f}",
+        ]
+        for line in found
+    ]  # fmt: skip
+    heads = ("network", "images", "threads", "plan", "ms", *(f"{way} ÷ plan" for way in ways), "plan ÷ layers alone")
+    means = []
+    for way in ways:
+        centres = [1.0 if line["ways"][way] == SAME else line["ways"][way][0] for line in found]
+        means.append(f"{way} ÷ plan: geometric mean {statistics.geometric_mean(centres):.3f}, least {min(centres):.3f}")
+    return "\n".join((tabulate(lines, heads, disable_numparse=True), "", *means))
+
+
+def _ratio(ratio: Sequence[float] | str) -> str:
+    return ratio if isinstance(ratio, str) else "{:.2f} ({:.2f} to {:.2f})".format(*ratio)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
