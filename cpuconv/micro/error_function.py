@@ -43,6 +43,7 @@ _HALF = 0.5 - 2.0**-25  # the float below 1/2: _END times a float, so that x far
 _PER_OCTAVE_BITS = 4  # stretches: bits of a float from 1 to 4 below its exponent
 _PER_SQUARE = float(np.nextafter(np.float32(2.875 / _END**2), np.float32(1)))  # at the end 1 + 2.875 = entry 31
 _TANH_LINEAR, _TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
+_TANH_ENDS = (-10.06, 9.9)  # where e^-(twice what tanh is of) is e^88.7, infinity here, and e^-84.9
 
 
 def erf(vec: Vector, x: Any) -> Any:
@@ -65,9 +66,9 @@ def gelu_tanh(vec: Vector, x: Any) -> Any:
     """x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2, which is x / (1 + e^-(twice what tanh is of))."""
     if avx512.usable(vec):
         return _gate(vec, x, _half_tanh)
-    near = vec.clip(x, -10.0, 10.0)
+    near = vec.clip(x, *_TANH_ENDS)
     inner = vec.fma(vec.mul(near, near), vec.constant(2 * _TANH_LINEAR * _TANH_CUBIC), vec.constant(2 * _TANH_LINEAR))
-    return over_one_plus_exp(vec, x, vec.clip(vec.mul(near, inner), -87.0, 87.0), -1.0)
+    return over_one_plus_exp(vec, x, vec.mul(near, inner), -1.0)
 
 
 def _gate(vec: Vector, x: Any, g: Callable[[float], float]) -> Any:
@@ -96,7 +97,7 @@ def _cubic(g: Callable[[float], float], low: float, high: float) -> tuple[float,
     """The cubic through g(√s)/√s at four points of [low, high], those of Chebyshev's polynomial."""
     middle, reach = (low + high) / 2, (high - low) / 2
 
-    def values(points: np.ndarray) -> np.ndarray:
+    def values(points: Any) -> Any:
         roots = np.sqrt(middle + reach * points)
         return np.array([g(float(root)) for root in roots]) / roots
 

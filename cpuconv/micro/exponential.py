@@ -26,7 +26,10 @@ _TERMS = (0.00829028, 0.041898161, 0.16667639, 0.49999148, 0.9999997, 1.0)  # le
 
 
 def factors(vec: Vector, x: Any, times: float = 1.0) -> tuple[Any, Any]:
-    """Two factors of e^(times·x), the first close to 1, for times·x within (-87, 89); `times` is a power of two."""
+    """Two factors of e^(times·x), the first close to 1, for times·x within [-87, 89]; ±`times` is a power of two.
+
+    From 88.4 or 88.8 on, by the CPU, their product is infinity.
+    """
     table = avx512.usable(vec)
     rounder = _ROUNDER / (avx512.ENTRIES if table else 1)
     rounded = vec.fma(x, vec.constant(times / _LN2), vec.constant(rounder))
@@ -42,7 +45,7 @@ def factors(vec: Vector, x: Any, times: float = 1.0) -> tuple[Any, Any]:
 
 
 def exp(vec: Vector, x: Any) -> Any:
-    """e^x to 3 ulp; from 88.8 on infinity, and below -87 the power at -87."""
+    """e^x to 3 ulp; from 88.4 or 88.8 on infinity, and below -87 the power at -87."""
     return vec.mul(*factors(vec, vec.clip(x, *_RANGE)))
 
 
@@ -55,7 +58,7 @@ def quotient(vec: Vector, a: Any, b: Any) -> Any:
 
 
 def over_one_plus_exp(vec: Vector, a: Any, x: Any, times: float) -> Any:
-    """a / (1 + e^(times·x)), for times·x within ±87."""
+    """a / (1 + e^(times·x)), for times·x within ±87; to 89 where the CPU divides."""
     near, power = factors(vec, x, times)
     return quotient(vec, a, vec.fma(near, power, vec.constant(1.0)))
 
