@@ -184,3 +184,14 @@ class Vector:
     def round(self, a: Any) -> Any:
         """Nearest integer, ties to even."""
         return self._intrinsic("nearbyint", [a])
+
+    def clip(self, a: Any, low: float, high: float) -> Any:
+        """min(max(a, low), high); NaN stays."""
+        return self.minimum(self.constant(high), self.maximum(self.constant(low), a))
+
+    def polynomial(self, a: Any, coefficients: Sequence[float]) -> Any:
+        """Horner's rule, highest power first."""
+        result = self.constant(coefficients[0])
+        for coefficient in coefficients[1:]:
+            result = self.fma(result, a, self.constant(coefficient))
+        return result

@@ -17,6 +17,8 @@ from llvmlite.ir.instructions import FastMathFlags
 
 from cpuconv.isa.vector import Vector
 from cpuconv.micro import epilogue
+from cpuconv.micro.error_function import erf
+from cpuconv.micro.exponential import exp
 from cpuconv.problem import activation
 
 _TINY, _TINY_EXPONENT = 2.0**-126, 23  # below, numbers have fewer digits: they are scaled by 2^23 first
@@ -24,24 +26,6 @@ _SQRT_HALF_BITS = 0x3F3504F3
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n·high is exact
 _ATANH = tuple(2 / (2 * k + 1) for k in reversed(range(7)))  # of 2·atanh(s)/s in s², |s| <= 1/3
 _EXPM1 = tuple(1 / math.factorial(k) for k in range(8, 0, -1))  # of (e^x - 1)/x, |x| <= 1/2
-# erf(x)/x on [-4, 4] as a quotient of polynomials in x² (Eigen, generic_fast_erf_float); beyond, erf is 1 in float32
-_ERF_RANGE = 4.0
-_ERF_ABOVE = (
-    -2.72614225801306e-10,
-    2.77068142495902e-08,
-    -2.10102402082508e-06,
-    -5.69250639462346e-05,
-    -7.34990630326855e-04,
-    -2.95459980854025e-03,
-    -1.60960333262415e-02,
-)
-_ERF_BELOW = (
-    -1.45660718464996e-05,
-    -2.13374055278905e-04,
-    -1.68282697438203e-03,
-    -7.37332916720468e-03,
-    -1.42647390514189e-02,
-)
 
 
 class Math(Vector):
@@ -68,13 +52,6 @@ class Math(Vector):
     def where(self, comparison: str, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
         """`then` where the comparison holds, which it does not with NaN, else `otherwise`."""
         return self.builder.select(self.builder.fcmp_ordered(comparison, a, b), then, otherwise)
-
-    def polynomial(self, x: Any, coefficients: tuple[float, ...]) -> Any:
-        """Horner's rule, highest power first."""
-        result = self.constant(coefficients[0])
-        for coefficient in coefficients[1:]:
-            result = self.fma(result, x, self.constant(coefficient))
-        return result
 
 
 class Function(NamedTuple):
@@ -114,7 +91,7 @@ def _with_nan(pick: Callable[..., Any]) -> Callable[..., Any]:
 
 def _exp(vec: Math, x: Any) -> Any:
     """(e^(x/2))²: right up to the largest float, and below the smallest normal one."""
-    half = epilogue.exp(vec, vec.mul(x, vec.constant(0.5)))
+    half = exp(vec, vec.mul(x, vec.constant(0.5)))
     return vec.mul(half, half)
 
 
@@ -160,13 +137,6 @@ def _mish(vec: Math, x: Any) -> Any:
     return vec.mul(x, vec.div(n, vec.add(n, two)))
 
 
-def _erf(vec: Math, x: Any) -> Any:
-    x = epilogue.clip(vec, x, -_ERF_RANGE, _ERF_RANGE)
-    square = vec.mul(x, x)
-    above = vec.mul(x, vec.polynomial(square, _ERF_ABOVE))
-    return epilogue.clip(vec, vec.div(above, vec.polynomial(square, _ERF_BELOW)), -1.0, 1.0)
-
-
 def _pow(vec: Math, x: Any, y: Any) -> Any:
     """e^(y·log|x|); of a negative x, with its sign for odd y and NaN for broken ones."""
     builder, zero = vec.builder, vec.constant(0.0)
@@ -208,18 +178,18 @@ FUNCTIONS: dict[str, Function] = {
     "floor": Function(np.floor, Math.floor),
     "ceil": Function(np.ceil, Math.ceil),
     "round": Function(np.rint, Math.round),  # halves to even
-    "exp": Function(np.exp, _exp, 9),
-    "expm1": Function(np.expm1, _expm1, 12),
+    "exp": Function(np.exp, _exp, 5),
+    "expm1": Function(np.expm1, _expm1, 8),
     "log": Function(np.log, _log, 12),
-    "pow": Function(np.power, _pow, 31),
-    "erf": Function(lambda x: np.asarray(_erf_of(x), np.float64), _erf, 9),
-    "softplus": Function(lambda x: np.logaddexp(x, 0), _softplus, 17),
-    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), _mish, 13),
+    "pow": Function(np.power, _pow, 27),
+    "erf": Function(lambda x: np.asarray(_erf_of(x), np.float64), erf, 9),
+    "softplus": Function(lambda x: np.logaddexp(x, 0), _softplus, 12),
+    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), _mish, 9),
     "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), _prelu, 1.5),
     "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), _above, 1),
-    "sigmoid": _of_epilogues("sigmoid", 11),
-    "tanh": _of_epilogues("tanh", 11),
-    "gelu": _of_epilogues("gelu", 16),
-    "gelu_tanh": _of_epilogues("gelu_tanh", 14),
+    "sigmoid": _of_epilogues("sigmoid", 6),
+    "tanh": _of_epilogues("tanh", 6.5),
+    "gelu": _of_epilogues("gelu", 6),
+    "gelu_tanh": _of_epilogues("gelu_tanh", 6),
 }
 """By the names that expressions are written with."""

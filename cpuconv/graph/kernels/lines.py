@@ -17,14 +17,12 @@ from llvmlite import ir
 from cpuconv.graph.kernels.functions import FUNCTIONS, Math
 from cpuconv.graph.kernels.line import At, Line, LineTile
 from cpuconv.isa.vector import Vector
+from cpuconv.micro.exponential import factors
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 _log = FUNCTIONS["log"].emit
 _LEAST = -87.0  # e to this power is the smallest normal number; below, it is zero here
-_LOG2_E, _ROUNDER = 1.4426950408889634, 1.5 * 2**23
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n·high is exact
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
 
 
 # --- what is done along a line --------------------------------------------------------------------------------------
@@ -55,19 +53,8 @@ def _log_softmax(line: Line) -> None:
 
 
 def _exp_below(vec: Math, x: Any) -> Any:
-    """e^x of x <= 0 to 2 ulp, exactly zero where it is below the normal numbers (Cephes expf).
-
-    Adding `_ROUNDER` leaves n, the nearest integer to x / log 2, in the last bits of a float.
-    """
-    builder = vec.builder
-    rounded = vec.fma(x, vec.constant(_LOG2_E), vec.constant(_ROUNDER))
-    n = vec.sub(rounded, vec.constant(_ROUNDER))
-    r = vec.fma(n, vec.constant(-_LN2_HIGH), x)
-    r = vec.fma(n, vec.constant(-_LN2_LOW), r)
-    exponent = builder.shl(builder.bitcast(rounded, vec.int_type), vec.int_constant(23))
-    power = builder.bitcast(builder.add(exponent, vec.int_constant(127 << 23)), vec.type)
-    value = vec.mul(vec.polynomial(r, _EXP), power)
-    return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), value)
+    """e^x of x <= 0 to 3 ulp, exactly zero where it is below the normal numbers."""
+    return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), vec.mul(*factors(vec, x)))
 
 
 def _standard(line: Line, affine: Callable[[At, Any], Any]) -> None:

@@ -1,0 +1,80 @@
+"""e^x and what is made of it: sigmoid and tanh, emitted for vectors of any number of lanes. NaN passes through.
+
+With n = x/log 2 to the nearest 1/steps and r = x - n·log 2 the power is 2^n·e^r, where e^r is a polynomial. Adding a
+`rounder` to x/log 2 leaves n·steps in the last bits of a float. A CPU that looks up 32 floats at once takes 2^n's
+fraction from a table, so that r is short and two terms do; others take whole n, which are bits of an exponent.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cpuconv.isa import avx512
+from cpuconv.isa.vector import Vector
+
+_LN2 = math.log(2)  # the nearest float is 3e-9 of it off: n times that is exact enough, without a second part
+_ROUNDER = 1.5 * 2.0**23  # the floats around it are whole numbers
+_RANGE = (-87.0, 89.0)  # at its upper end infinity
+_OPEN = (-87.0, 87.0)  # e^x and its inverse are normal numbers
+_SATURATED = 10.0  # from here on tanh is 1 in float32
+
+_TABLE = tuple(2.0 ** (i / avx512.ENTRIES) for i in range(avx512.ENTRIES))
+_SHORT = _LN2 / 2 / avx512.ENTRIES  # |r| with the table
+_SHORT_TERMS = (0.5, 1 + _SHORT**2 / 8, 1.0)  # within 6e-8: r³/6 is nearest to a line there at _SHORT²/8·r
+_TERMS = (0.00829028, 0.041898161, 0.16667639, 0.49999148, 0.9999997, 1.0)  # least relative error up to log 2/2: 9e-8
+
+
+def factors(vec: Vector, x: Any, times: float = 1.0) -> tuple[Any, Any]:
+    """Two factors of e^(times·x), the first close to 1, for times·x within [-87, 89]; ±`times` is a power of two.
+
+    From 88.4 or 88.8 on, by the CPU, their product is infinity.
+    """
+    table = avx512.usable(vec)
+    rounder = _ROUNDER / (avx512.ENTRIES if table else 1)
+    rounded = vec.fma(x, vec.constant(times / _LN2), vec.constant(rounder))
+    n = vec.sub(rounded, vec.constant(rounder))
+    r = vec.fma(n, vec.constant(-_LN2 / times), x)
+    terms = _SHORT_TERMS if table else _TERMS
+    near = vec.polynomial(r, [term * times**power for power, term in zip(range(len(terms))[::-1], terms, strict=True)])
+    bits = vec.builder.bitcast(rounded, vec.int_type)
+    if table:
+        return near, avx512.scale(vec, avx512.pick(vec, _TABLE, bits), n)
+    exponent = vec.builder.shl(bits, vec.int_constant(23))
+    return near, vec.builder.bitcast(vec.builder.add(exponent, vec.int_constant(127 << 23)), vec.type)
+
+
+def exp(vec: Vector, x: Any) -> Any:
+    """e^x to 3 ulp; from 88.4 or 88.8 on infinity, and below -87 the power at -87."""
+    return vec.mul(*factors(vec, vec.clip(x, *_RANGE)))
+
+
+def quotient(vec: Vector, a: Any, b: Any) -> Any:
+    """a / b to 2 ulp, for normal b with a normal inverse: by an estimate and a step of Newton's if the CPU has one."""
+    if not avx512.usable(vec):
+        return vec.div(a, b)
+    inverse = avx512.reciprocal(vec, b)
+    return vec.mul(a, vec.fma(inverse, vec.fma(vec.negative(b), inverse, vec.constant(1.0)), inverse))
+
+
+def over_one_plus_exp(vec: Vector, a: Any, x: Any, times: float) -> Any:
+    """a / (1 + e^(times·x)), for times·x within ±87; to 89 where the CPU divides."""
+    near, power = factors(vec, x, times)
+    return quotient(vec, a, vec.fma(near, power, vec.constant(1.0)))
+
+
+def sigmoid(vec: Vector, x: Any) -> Any:
+    """1 / (1 + e^-x); e^-87 from there on."""
+    return over_one_plus_exp(vec, vec.constant(1.0), vec.clip(x, *_OPEN), -1.0)
+
+
+def silu(vec: Vector, x: Any) -> Any:
+    """x / (1 + e^-x)."""
+    return over_one_plus_exp(vec, x, vec.clip(x, *_OPEN), -1.0)
+
+
+def tanh(vec: Vector, x: Any) -> Any:
+    """1 - 2 / (1 + e^2x), as precise as 1 is."""
+    x = vec.clip(x, -_SATURATED, _SATURATED)
+    inverse = over_one_plus_exp(vec, vec.constant(1.0), x, 2.0)
+    return vec.fma(inverse, vec.constant(-2.0), vec.constant(1.0))
