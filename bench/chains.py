@@ -1,7 +1,7 @@
 """Operators of vision networks and detectors, alone or in a chain: what `bench.operators` times beside its layers.
 
 A row of `CHAINS` is a name, the shapes of its inputs, its nodes one a line, and its constants. A line of a node is its
-operator, inputs, output and attributes; `_` is an input left out.
+operator, inputs, outputs with commas between them, and attributes; `_` is an input left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -22,12 +22,12 @@ OPSET = 17
 
 
 class Chain(NamedTuple):
-    """A small network: `constants` are shapes of random floats, or the numbers themselves."""
+    """A small network, whose output is y."""
 
     name: str
     inputs: Shapes
     nodes: str
-    constants: Mapping[str, Any] = {}
+    constants: Mapping[str, np.ndarray] = {}
 
 
 def _weights(*shape: int) -> np.ndarray:
@@ -91,7 +91,7 @@ CHAINS = (
     Chain("MatMul 64x3x49x32 by transposed", {"a": (64, 3, 49, 32), "b": (64, 3, 32, 49)}, "MatMul a b y"),
     Chain("MatMul 12x577x64 by 12x64x577", {"a": (12, 577, 64), "b": (12, 64, 577)}, "MatMul a b y"),
     Chain("MatMul 12x577x577 by 12x577x64", {"a": (12, 577, 577), "b": (12, 577, 64)}, "MatMul a b y"),
-    Chain("MatMul 2x12x197x64 by 64x197", {"a": (2, 12, 197, 64), "b": (2, 12, 64, 197)}, "MatMul a b y"),
+    Chain("MatMul 2x12x197x64 by 2x12x64x197", {"a": (2, 12, 197, 64), "b": (2, 12, 64, 197)}, "MatMul a b y"),
     Chain("MatMul 1x197x768 by 768x3072", _TOKENS, "MatMul x w y", {"w": _weights(3072, 768).T.copy()}),
     Chain("MatMul 1x1024x64 by 64x1024", {"a": (1, 1024, 64), "b": (1, 64, 1024)}, "MatMul a b y"),
     Chain("Transpose 1x197x768", _TOKENS, "Transpose x y perm=[0,2,1]"),
@@ -173,7 +173,7 @@ CHAINS = (
     Chain("Slice 1x3x640x640 by 2", {"x": (1, 3, 640, 640)}, "Slice x s e a t y",
         {"s": _long(0, 1), "e": _long(640, 640), "a": _long(2, 3), "t": _long(2, 2)}),
     Chain("Split 1x197x2304 in 3", {"x": (1, 197, 2304)}, "Split x p a,b,y axis=-1", {"p": _long(768, 768, 768)}),
-    Chain("Gather 49 of 169x3", {"x": (169, 3)}, "Gather x i y axis=0", {"i": np.arange(2401) % 169}),
+    Chain("Gather 2401 of 169x3", {"x": (169, 3)}, "Gather x i y axis=0", {"i": np.arange(2401) % 169}),
     Chain("Gather 1x197x768 over 2", _TOKENS, "Gather x i y axis=2", {"i": np.arange(0, 768, 3)}),
     Chain("Pad 1x64x56x56 by 1", _IMAGE, "Pad x p y", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
     Chain("Pad reflect 1x64x56x56 by 1", _IMAGE, "Pad x p y mode='reflect'", {"p": _long(0, 0, 1, 1, 0, 0, 1, 1)}),
