@@ -27,7 +27,7 @@ from cpuconv.solvers.shared.arguments import worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Ref, Space, Step, aligned, divide
 from cpuconv.solvers.shared.machine import machine
 
-_SHARED_BYTES = 1 << 19  # of the weights that a worker reads in a step; with fewer, waiting for the others costs more
+_SHARED_BYTES = 1 << 18  # of the weights that a worker reads in a step; with fewer, waiting for the others costs more
 
 
 @dataclass(frozen=True)
