@@ -1,7 +1,7 @@
 """Operators that are no convolutions, each a network of its own, beside other engines: `python -m bench.operators`.
 
-Recurrent layers as text recognisers have them, products at batch 1, attention's products and softmaxes. They are timed
-and judged as `bench.models` does it.
+Recurrent layers as text recognisers have them, products at batch 1, attention's products and softmaxes; and what
+`bench.chains` lists. They are timed and judged as `bench.models` does it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from bench.chains import chains, made
 from bench.models import counts, notes, raced, settings, table
 from bench.models import parser as models_parser
 from bench.networks import Network, Shapes
@@ -51,7 +52,7 @@ _ROWS = ((1, 8, 197, 197), (1, 8, 40, 40), (1, 40, 6625), (3136, 96), (197, 768)
 
 
 def operators() -> Iterator[Network]:
-    """Networks of one operator."""
+    """Networks of one operator or a few."""
     for op, steps, batch, size, hidden, directions in _LAYERS:
         name = f"{op} {steps}x{batch}x{size} to {directions}x{hidden}"
         yield Network(name, {"x": (steps, batch, size)}, partial(_layer, op, hidden, directions), {})
@@ -64,6 +65,7 @@ def operators() -> Iterator[Network]:
         scale = {"scale": (shape[-1],), "bias": (shape[-1],)}
         yield Network(f"LayerNorm {_by(shape)}", {"x": shape}, partial(_model, "LayerNormalization", scale), {})
     yield Network("Gelu 3136x384", {"x": (3136, 384)}, _gelu, {})
+    yield from chains()
 
 
 def _by(shape: Sequence[int]) -> str:
@@ -87,7 +89,7 @@ def _gelu(inputs: Shapes) -> onnx.ModelProto:
     numbers = {"root": math.sqrt(0.5), "one": 1.0, "half": 0.5}
     lines = ("Mul x root a", "Erf a b", "Add b one c", "Mul x c d", "Mul d half y")
     nodes = [helper.make_node(op, names, [result]) for op, *names, result in map(str.split, lines)]
-    return _made(nodes, {name: np.array(number, np.float32) for name, number in numbers.items()}, inputs)
+    return made(nodes, {name: np.array(number, np.float32) for name, number in numbers.items()}, inputs)
 
 
 def _model(op: str, weights: Shapes, inputs: Shapes, **attributes: object) -> onnx.ModelProto:
@@ -95,15 +97,7 @@ def _model(op: str, weights: Shapes, inputs: Shapes, **attributes: object) -> on
     drawn = {
         name: (rng.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32) for name, shape in weights.items()
     }
-    return _made([helper.make_node(op, [*inputs, *weights], ["y"], **attributes)], drawn, inputs)
-
-
-def _made(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, np.ndarray], inputs: Shapes) -> onnx.ModelProto:
-    fed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
-    known = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    given = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "operator", fed, [given], known)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return made([helper.make_node(op, [*inputs, *weights], ["y"], **attributes)], drawn, inputs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,11 +8,12 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from bench import operators  # noqa: E402
+from bench import chains, operators  # noqa: E402
 from cpuconv.graph.onnx_reader import read  # noqa: E402
 from cpuconv.graph.specialise import specialise  # noqa: E402
 
 LARGE = 1 << 22  # elements of weights that are not made here
+CHAINS = {network.name: network for network in chains.chains()}
 NETWORKS = {network.name: network for network in operators.operators()}
 LAYERS = ("LST", "GRU", "RNN")  # the first letters
 
@@ -36,7 +37,10 @@ def test_layers(name):
     assert graph.value("y").shape == (steps, 2, batch, hidden)
 
 
-@pytest.mark.parametrize("name", [name for name, each in NETWORKS.items() if name[:3] not in LAYERS and is_small(each)])
+OTHERS = [name for name in NETWORKS if name not in CHAINS and name[:3] not in LAYERS]
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if is_small(NETWORKS[name])])
 def test_others(name):
     network = NETWORKS[name]
     graph = specialise(read(network.make(network.inputs)), network.inputs)
@@ -44,6 +48,13 @@ def test_others(name):
     assert graph.nodes[-1].op == kinds.get(name.split()[0], name.split()[0])
 
 
+def test_chains():
+    """Every one is a network whose shapes follow, and whose output is y."""
+    for name, network in CHAINS.items():
+        graph = specialise(read(network.make(network.inputs)), network.inputs)
+        assert graph.value("y").shape, name
+
+
 def test_patterns_that_fit_nothing():
     with pytest.raises(SystemExit, match="No operator has such a name"):
-        operators.main(["Conv*"])
+        operators.main(["Deconv*"])

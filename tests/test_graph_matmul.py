@@ -56,6 +56,10 @@ def test_matmul(arrays, threads, apart):
         ((3, 1, 37), (3, 37, 1101)),
         ((2, 1, 9), (9, 4200)),
         ((2, 131, 35), (2, 35, 1)),
+        ((2, 120, 9), (2, 9, 600)),  # rows of the right matrix far apart
+        ((90, 35), (35, 513)),
+        ((1, 577, 19), (19, 515)),
+        ((60, 300), (300, 1100)),  # more than fits a cache
     ],
 )
 def test_sizes_of_attention(a, b, threads):

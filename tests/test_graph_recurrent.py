@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.interpret import run  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
+from cpuconv.graph.kernels import recurrent  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 
@@ -127,6 +130,32 @@ def test_results_do_not_depend_on_the_number_of_threads(form):
     (offer,) = lowered.offers(node, arrays, CONSTANT)
     one, two = (lowered.run_offer(node, arrays, offer, CONSTANT, threads) for threads in (1, 2))
     assert all(map(np.array_equal, one, two))
+
+
+@pytest.mark.parametrize("far", (False, True), ids=("directions at once", "directions in turn"))
+@pytest.mark.parametrize("form", ("LSTM", "GRU as PyTorch has it", "RNN"))
+@pytest.mark.parametrize(
+    ("hidden", "batch", "direction", "layout"),
+    [(LANES + 1, 1, "bidirectional", 0), (3 * LANES + 5, 2, "reverse", 1), (2 * LANES, 5, "bidirectional", 0)],
+)
+def test_workers_share_steps(form, hidden, batch, direction, layout, far, monkeypatch):
+    """Weights that no worker's cache holds, or more workers than directions: a call for each step, the same results."""
+    node, arrays = sized(form, hidden, batch, direction, False, layout)
+    states = [(batch, 1 + (direction == "bidirectional"), hidden)] * (2 if form == "LSTM" else 1)
+    states = [shape if layout else shape[1::-1] + shape[2:] for shape in states]
+    rng = np.random.default_rng(0)
+    arrays += [None, *(rng.normal(size=shape).astype(np.float32) for shape in states)]
+    names = ["" if array is None else f"x{at}" for at, array in enumerate(arrays)]
+    node = replace(node, inputs=tuple(names))
+    (offer,) = lowered.offers(node, arrays, CONSTANT)
+    alone = lowered.run_offer(node, arrays, offer, CONSTANT, 1)
+    here, call, calls = recurrent.machine(), recurrent._layer_step, []
+    monkeypatch.setattr(recurrent, "_SHARED_BYTES", 1)
+    monkeypatch.setattr(recurrent, "machine", lambda: replace(here, l2=0 if far else 1 << 30))
+    monkeypatch.setattr(recurrent, "_layer_step", lambda *args: calls.append(args) or call(*args))
+    shared = lowered.run_offer(node, arrays, offer, CONSTANT, 24)
+    assert len(calls) == 5 * (arrays[2].shape[0] if far else 1) + 1
+    assert all(map(np.array_equal, alone, shared))
 
 
 def test_lengths_of_whole_sequences_are_none():

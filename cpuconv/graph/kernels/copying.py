@@ -30,6 +30,7 @@ RUNS, COLUMNS, LINES, ZIP, UNZIP, ELEMENTS = range(6)
 lines interleaved, or told apart; element by element."""
 
 _QUAD = 16  # bytes that are moved at once at the ends of runs, and the largest element
+SHORTEST_RUN = _QUAD
 _ELEMENTS = (1, 2, 4, 8, _QUAD)
 _FEW = 4  # lines that are interleaved; more of them are transposed
 _MANY = 8  # planes of a unit; along a shorter axis there are too few for what a unit costs
@@ -126,8 +127,8 @@ def _unzip(tile: Any, vec: Vector, source: Any, target: Any, step: Any) -> None:
 
 
 @inline
-def _copy_run(tile, x, y, size):
-    """Copy `size` bytes, 16 at least; the last vector overlaps the one before."""
+def copy_run(tile, x, y, size):
+    """Copy `size` bytes, `SHORTEST_RUN` at least; the last vector overlaps the one before."""
     step = 4 * tile.lanes
     if size >= step:
         for at in range(0, size - step, step):
@@ -143,7 +144,7 @@ def _plane_of_runs(tile, args, x, y, row, rows, column, columns):
     x += row * args.x_row + column
     y += row * args.y_row + column
     for _ in range(rows):
-        _copy_run(tile, x, y, columns)
+        copy_run(tile, x, y, columns)
         x += args.x_row
         y += args.y_row
 

@@ -1,9 +1,12 @@
 """Stacks of products of two matrices, read where they lie: GEMM tiles whose lanes are columns.
 
 Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). For each product, panels
-of a few vectors of columns of the right matrix meet all rows of the left one, a tile of rows at a time, whose elements
-are broadcast. A right matrix with rows side by side is read in place; any other is packed, one panel at a time, into
-the worker's workspace. The left one is always read in place: a tile of its rows stays in L1 under a panel.
+of a few vectors of columns of the right matrix meet rows of the left one, a tile of rows at a time, whose elements are
+broadcast. A right matrix with rows side by side that are short is read in place; any other is packed into the worker's
+workspace. The left one is always read in place: a tile of its rows stays in L1 under a panel.
+
+Where the right matrix fits a cache, all its panels meet a few tiles of rows before the next ones: a product whose sums
+are short writes more than it reads, and so writes it row by row. Else each panel meets all rows.
 """
 
 from __future__ import annotations
@@ -14,28 +17,32 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpuconv.graph.kernels.copying import SHORTEST_RUN, copy_run
 from cpuconv.graph.kernels.matvec import Vectors, vectors_step
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.place import Place
 from cpuconv.isa import Isa
+from cpuconv.micro.choice import choose
 from cpuconv.micro.gemm import GemmTile, call_gemm_strip, gemm_strip
 from cpuconv.micro.intrinsics import copy_float, word
 from cpuconv.micro.parts import last_unit
 from cpuconv.micro.transpose import transpose_block, transpose_part
-from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.runtime.kernel import kernel
 from cpuconv.solvers.shared import tiling
 from cpuconv.solvers.shared.arguments import worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Ref, Space, Step, divide
 from cpuconv.solvers.shared.machine import machine
 from cpuconv.solvers.shared.sharing import first_even
 
-IN_PLACE, TURNED, ANY = range(3)
-"""How panels of the right matrix come about: in place; from columns that lie side by side; float by float."""
+IN_PLACE, COPIED, TURNED, ANY = range(4)
+"""How panels of the right matrix come about: in place; from rows or columns that lie side by side; float by float."""
 
 _UNROLL = 8  # elements of a segment of the sum
 _SERIAL_FLOPS = 500_000  # below, one thread is done before others have started
 _MANY_UNITS = 16  # for each worker: sharing one more is not worth packing panels twice
 _TURN_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to pack a vector, and a float
+_CHUNK = 4  # tiles of rows that meet all panels before the next ones
+_FAR_ROWS = 1 << 11  # bytes between rows of which many take as many pages, and few of the cache's sets
 
 
 # --- the kernel -----------------------------------------------------------------------------------------------------
@@ -49,7 +56,6 @@ class MatmulTile:
     pack: int
 
 
-@inline
 def _turn(tile, args, b, count, target):
     """A panel of `count` columns that are side by side; of at least `lanes` rows."""
     for first in range(0, count, tile.lanes):
@@ -64,7 +70,12 @@ def _turn(tile, args, b, count, target):
                 transpose_part(tile, column + 4 * row, args.b_column, present, to, args.pitch, tile.lanes)
 
 
-@inline
+def _copy(tile, args, b, count, target):
+    """A panel of `count` columns whose rows are side by side."""
+    for row in range(args.depth):
+        copy_run(tile, b + row * args.b_row, target + row * args.pitch, 4 * count)
+
+
 def _gather(tile, args, b, count, target):
     """A panel of `count` columns of any strides."""
     for row in range(args.depth):
@@ -72,37 +83,50 @@ def _gather(tile, args, b, count, target):
             copy_float(tile, b + row * args.b_row + i * args.b_column, target + row * args.pitch + 4 * i)
 
 
+_PACKS = {IN_PLACE: _gather, COPIED: _copy, TURNED: _turn, ANY: _gather}
+
+
+@choose(lambda tile: _PACKS[tile.pack])
+def _pack(tile, args, b, count, target):
+    """A panel of `count` columns of the right matrix, which begins at `b`."""
+
+
 @kernel(
-    "gemm gemm_last a b y offsets items panels panel_columns columns depth chunks tiles whole_tiles rows table "
-    "segments a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step pitch"
+    "gemm gemm_last a b y offsets items groups grouped panel_columns columns depth chunks tiles whole_tiles rows "
+    "table segments a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step panel_bytes pitch"
 )
 def matmul(tile, worker, before, part, parts, args):
     """y = a b for each item: its three words of `offsets` are bytes to its matrices.
 
-    Units are (item, panel of columns, chunk of tiles of rows). The last tile of rows overlaps the one before.
+    Units are (item, group of panels of columns, chunk of tiles of rows, panel). The last tile of rows overlaps the one
+    before.
     """
-    units = args.items * args.panels * args.chunks
-    packed = last_unit(units, before, parts) // args.chunks
-    panel = args.panel + worker * args.panel_step
+    panels = args.panel + worker * args.panel_step
+    group_units = args.chunks * args.grouped
+    units = args.items * args.groups * group_units
+    packed = last_unit(units, before, parts) // group_units
     for unit in range(units * part // parts, units * (part + 1) // parts):
-        place = unit // args.chunks
-        chunk = unit - place * args.chunks
-        item = place // args.panels
-        first = (place - item * args.panels) * args.panel_columns
+        place = unit // group_units
+        chunk = unit % group_units // args.grouped
+        number = unit % args.grouped
+        item = place // args.groups
+        group_first = (place - item * args.groups) * args.grouped * args.panel_columns
+        first = group_first + number * args.panel_columns
         last = first + args.panel_columns >= args.columns
         offsets = args.offsets + 24 * item
         a = args.a + word(tile, offsets, 0)
-        b = args.b + word(tile, offsets, 1) + first * args.b_column
+        b = args.b + word(tile, offsets, 1)
         y = args.y + word(tile, offsets, 2) + 4 * first
         if tile.pack != 0:
             if packed != place:
                 packed = place
-                count = min(args.panel_columns, args.columns - first)
-                if tile.pack == 1:
-                    _turn(tile, args, b, count, panel)
-                else:
-                    _gather(tile, args, b, count, panel)
-            b = panel
+                for i in range(args.grouped):
+                    column = group_first + i * args.panel_columns
+                    count = min(args.panel_columns, args.columns - column)
+                    _pack(tile, args, b + column * args.b_column, count, panels + i * args.panel_bytes)
+            b = panels + number * args.panel_bytes
+        else:
+            b += first * args.b_column
         begin, end = args.tiles * chunk // args.chunks, args.tiles * (chunk + 1) // args.chunks
         for overlapping in range(2):
             start = begin if overlapping == 0 else max(begin, args.whole_tiles)
@@ -240,12 +264,14 @@ def product_step(target: Target, space: Space, product: Product) -> Step:
         if streamed is not None:
             return streamed
     _, v, n = _best(isa, product.rows, depth, product.columns)
-    pack = IN_PLACE if b.column == FLOAT or product.columns == 1 else ANY
-    if pack == ANY and b.row == FLOAT and depth >= isa.lanes:
-        pack = TURNED
-    vector = isa.lanes * FLOAT
+    vector, tiles = isa.lanes * FLOAT, divide(product.rows, n)
     panels = divide(product.columns, v * isa.lanes)
     rest = product.columns - (panels - 1) * v * isa.lanes
+    pack = IN_PLACE if b.column == FLOAT or product.columns == 1 else ANY
+    if pack == IN_PLACE and b.row >= _FAR_ROWS and tiles >= _CHUNK and rest * FLOAT >= SHORTEST_RUN:
+        pack = COPIED
+    elif pack == ANY and b.row == FLOAT and depth >= isa.lanes:
+        pack = TURNED
     unroll = min(_UNROLL, depth) if a.column else 1  # a step of 0 means another thing to the tile
     segments = divide(depth, unroll)
     gemm = GemmTile(
@@ -263,9 +289,12 @@ def product_step(target: Target, space: Space, product: Product) -> Step:
         tails=int(depth % unroll > 0),
     )
     last = replace(gemm, v=divide(rest, isa.lanes), valid=rest % isa.lanes)
-    items, tiles = math.prod(product.stack), divide(product.rows, n)
-    _, chunks = first_even(threads, items * panels, [(1, 1 + i) for i in range(min(tiles, threads))], _MANY_UNITS)
-    pitch = b.row if pack == IN_PLACE else v * vector
+    items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
+    cached = depth * panels * v * vector <= machine().l2 // 2 and (pack == IN_PLACE or items >= threads)
+    grouped, chunks = panels, divide(tiles, _CHUNK)
+    if not cached or chunks == 1:
+        counts = [(1, 1 + i) for i in range(min(tiles, threads))]
+        grouped, (_, chunks) = 1, first_even(threads, items * panels, counts, _MANY_UNITS)
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm) if panels > 1 else 0,
         "gemm_last": MicroRef(gemm_strip, last),
@@ -274,7 +303,8 @@ def product_step(target: Target, space: Space, product: Product) -> Step:
         "y": y.ref,
         "offsets": offsets.ravel(),
         "items": items,
-        "panels": panels,
+        "groups": panels // grouped,
+        "grouped": grouped,
         "panel_columns": v * isa.lanes,
         "columns": product.columns,
         "depth": depth,
@@ -290,7 +320,8 @@ def product_step(target: Target, space: Space, product: Product) -> Step:
         "b_column": b.column,
         "y_row": y.row,
         "vector_bytes": vector,
-        **worker_args("panel", space, 0 if pack == IN_PLACE else depth * pitch, threads),
+        **worker_args("panel", space, 0 if pack == IN_PLACE else grouped * depth * pitch, threads),
+        "panel_bytes": depth * pitch,
         "pitch": pitch,
     }
     parts = int(threads > 1 and product.flops > _SERIAL_FLOPS)

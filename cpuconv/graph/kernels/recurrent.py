@@ -1,10 +1,10 @@
 """Recurrent layers: the steps of all sequences, each a product with the state and the cell's expressions of its sums.
 
-What the inputs give to the gates is known beforehand. A cell has one stage or two; a stage multiplies a vector with the
-weights of its gates, and computes its outputs from the sums while they are in registers. Weights are packed in the
-order in which they are read: a panel for each vector of hidden units, in it a vector for each gate and element.
+What the inputs give to the gates is known beforehand. Sequences do not depend on one another, nor do directions:
+workers share them, and no step waits for another worker. Where there are fewer of them than workers, or where a
+direction's weights are too many for a worker's cache, workers share the hidden units of each step and wait for one
+another behind it: each then keeps its part of the weights from step to step.
 
-Sequences do not depend on one another, nor do directions: workers share them, and no step waits for another worker.
 The state before a step is read where the step before has written it, in the output. Every other step goes through the
 weights from their end: of those that are too many for a cache, it finds the ones that were read last.
 """
@@ -12,200 +12,22 @@ weights from their end: of those that are too many for a cache, it finds the one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
-from cpuconv.graph.kernels.expression import Expression, Operand
-from cpuconv.graph.kernels.fold import repeat
-from cpuconv.graph.kernels.functions import Math
+from cpuconv.graph.kernels.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
 from cpuconv.graph.lowering import Target
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.micro.intrinsics import copy_float, emitter, zero_float
-from cpuconv.micro.loop import loop
-from cpuconv.micro.transpose import first_lanes
 from cpuconv.runtime.kernel import inline, kernel
-from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared.arguments import worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Ref, Space, Step, aligned, divide
+from cpuconv.solvers.shared.machine import machine
 
-PEEPHOLES = 3
-_CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
-_UNROLL = 4  # elements of the state in one turn of the loop
-
-
-class Stage(NamedTuple):
-    """A part of a cell: `gates` of its gates from number `first` on, and what it makes of their sums.
-
-    Operands of the outputs, by position: what the inputs give to each of the gates; then their products with the state,
-    or behind another stage with its first output; the state before the step; the second state of the cell, or the
-    second output of the stage before; then the peepholes.
-    """
-
-    first: int
-    gates: int
-    outputs: tuple[Expression, ...]
-
-    @property
-    def read(self) -> frozenset[int]:
-        """Positions of the operands that the outputs read."""
-        return frozenset(position for output in self.outputs for position in output.operands)
-
-
-# --- the micro-kernel -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CellTile:
-    """A stage for `cols` sequences at once; `total`: gates of the whole cell."""
-
-    lanes: int
-    cols: int
-    total: int
-    stage: Stage
-
-
-@MicroKernel
-def cell(
-    tile: CellTile,
-    builder: ir.IRBuilder,
-    fed: Any,
-    fed_step: Any,
-    x: Any,
-    x_step: Any,
-    depth: Any,
-    weights: Any,
-    bias: Any,
-    h: Any,
-    h_step: Any,
-    second: Any,
-    second_step: Any,
-    peepholes: Any,
-    y: Any,
-    y_step: Any,
-    kept: Any,
-    kept_step: Any,
-    panels: Any,
-    turned: Any,
-) -> None:
-    """One step of a stage: its outputs at y and `kept` from the vectors x, of `depth` hidden units.
-
-    Names with `_step` are bytes from a sequence to the next. Panels are gone through from the last one on if `turned`.
-    """
-    vec = Math(builder, tile.lanes)
-    starts = [vec.pointer(address) for address in (fed, x, weights, bias, h, second, peepholes, y, kept)]
-    steps = _Steps(fed_step, x_step, h_step, second_step, (y_step, kept_step))
-    backward = builder.icmp_signed("!=", turned, I64(0))
-
-    def body(index: Any) -> None:
-        panel = builder.select(backward, builder.sub(builder.sub(panels, I64(1)), index), index)
-        _Panel(tile, vec, panel, depth, steps, starts).emit()
-
-    loop(builder, 0, panels, body)
-
-
-class _Steps(NamedTuple):
-    fed: Any
-    x: Any
-    h: Any
-    second: Any
-    outputs: tuple[Any, Any]
-
-
-class _Panel:
-    """Emits what a stage does for one vector of hidden units."""
-
-    def __init__(self, tile: CellTile, vec: Math, panel: Any, depth: Any, steps: _Steps, starts: Sequence[Any]) -> None:
-        builder, gates = vec.builder, tile.stage.gates
-        fed, self.x, weights, bias, h, second, peepholes, y, kept = starts
-        self.tile, self.vec, self.depth, self.steps = tile, vec, depth, steps
-
-        def of_panel(address: Any, vectors: Any) -> Any:
-            return vec.offset(address, builder.mul(panel, builder.mul(vectors, I64(vec.size))))
-
-        self.fed = vec.offset(of_panel(fed, I64(tile.total)), tile.stage.first * vec.size)
-        self.weights = of_panel(weights, builder.mul(depth, I64(gates)))
-        self.bias, self.peepholes = of_panel(bias, I64(gates)), of_panel(peepholes, I64(PEEPHOLES))
-        self.h, self.second, *self.outputs = (of_panel(address, I64(1)) for address in (h, second, y, kept))
-        left = builder.sub(depth, builder.mul(panel, I64(vec.lanes)))
-        self.whole = builder.icmp_signed(">=", left, I64(vec.lanes))
-        self.mask = first_lanes(vec, builder.select(self.whole, I64(vec.lanes), left))
-
-    def emit(self) -> None:
-        sums = self._sums()
-        results = [self._results(col, gates) for col, gates in enumerate(sums)]
-        with self.vec.builder.if_else(self.whole) as (whole, part):
-            with whole:
-                self._store(results, lambda value, address: self.vec.store(value, address))
-            with part:
-                self._store(results, lambda value, address: self.vec.store_first(value, address, self.mask))
-
-    def _sums(self) -> list[list[Any]]:
-        """bias + weights · x, by sequence and gate."""
-        tile, vec, builder = self.tile, self.vec, self.vec.builder
-        gates, cols = tile.stage.gates, range(tile.cols)
-        each = gates * tile.cols
-        chains = min(_UNROLL, divide(_CHAINS, each))
-        starts = [self._sequence(self.x, self.steps.x, col) for col in cols]
-        biases = [vec.load(vec.offset(self.bias, g * vec.size)) for g in range(gates)]
-        values = [*biases * tile.cols, *[vec.constant(0.0)] * (each * (chains - 1))]
-
-        def several(count: int) -> Any:
-            def body(index: Any, values: list[Any]) -> list[Any]:
-                at = vec.offset(self.weights, builder.mul(index, I64(count * gates * vec.size)))
-                elements = [vec.offset(start, builder.mul(index, I64(count * FLOAT))) for start in starts]
-                for k in range(count):
-                    row = [vec.load(vec.offset(at, (k * gates + g) * vec.size)) for g in range(gates)]
-                    for col in cols:
-                        element = vec.broadcast(vec.offset(elements[col], k * FLOAT))
-                        for g in range(gates):
-                            place = (k % chains) * each + col * gates + g
-                            values[place] = vec.fma(element, row[g], values[place])
-                return values
-
-            return body
-
-        turns = builder.udiv(self.depth, I64(_UNROLL))
-        values = repeat(vec, I64(0), turns, values, several(_UNROLL))
-        values = repeat(vec, builder.mul(turns, I64(_UNROLL)), self.depth, values, several(1))
-        for chain in range(1, chains):
-            values[:each] = [vec.add(a, b) for a, b in zip(values[:each], values[chain * each :], strict=False)]
-        return [values[col * gates : (col + 1) * gates] for col in cols]
-
-    def _results(self, col: int, sums: Sequence[Any]) -> list[Any]:
-        stage = self.tile.stage
-        known: dict[Expression, Any] = {Operand(at): self._operand(at, col, sums) for at in sorted(stage.read)}
-        return [output.emit(self.vec, known) for output in stage.outputs]
-
-    def _operand(self, position: int, col: int, sums: Sequence[Any]) -> Any:
-        """An operand of a stage's outputs, as `Stage` counts them."""
-        vec, gates = self.vec, self.tile.stage.gates
-        if position < gates:
-            return vec.load(vec.offset(self._sequence(self.fed, self.steps.fed, col), position * vec.size))
-        if position < 2 * gates:
-            return sums[position - gates]
-        states = (self.h, self.steps.h), (self.second, self.steps.second)
-        at = position - 2 * gates
-        if at < len(states):
-            return vec.load_first(self._sequence(*states[at], col), self.mask)
-        return vec.load(vec.offset(self.peepholes, (at - len(states)) * vec.size))
-
-    def _store(self, results: Sequence[Sequence[Any]], store: Any) -> None:
-        for col, values in enumerate(results):
-            for value, address, step in zip(values, self.outputs, self.steps.outputs, strict=False):
-                store(value, self._sequence(address, step, col))
-
-    def _sequence(self, address: Any, step: Any, col: int) -> Any:
-        return self.vec.offset(address, self.vec.builder.mul(step, I64(col))) if col else address
-
-
-_call_cell = cell.caller()
-
-
-# --- the driver -----------------------------------------------------------------------------------------------------
+_SHARED_BYTES = 1 << 18  # of the weights that a worker reads in a step; with fewer, waiting for the others costs more
 
 
 @dataclass(frozen=True)
@@ -231,20 +53,26 @@ def _copy_rows(tile, source, source_step, target, target_step, rows, floats):
 
 
 @kernel(
-    "cell cell_last second_cell second_cell_last units tiles cols cols_last steps backward hidden panels "
+    "cell cell_last second_cell second_cell_last units direction directions tiles shares cols cols_last steps backward "
+    "turned hidden panels "
     "lengths lengths_b fed fed_t fed_d fed_b weights weights_d bias bias_d "
     "second_weights second_weights_d second_bias second_bias_d peepholes peepholes_d "
     "h0 h0_d h0_b c0 c0_d c0_b y y_t y_d y_b y_h y_h_d y_h_b y_c y_c_d y_c_b scratch scratch_step row"
 )
 def layer(tile, worker, before, part, parts, args):
-    """All steps of units (direction, tile of sequences): y, the last state, and the last second state.
+    """All steps of units (share of the panels, direction, tile of sequences): y, and the last states.
 
-    `row`: bytes of a sequence's row in the worker's scratch memory, which lies between two stages.
+    Where panels are shared there is one step, and the last first state is left out. With `turned`, the first step goes
+    through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory, which lies
+    between two stages.
     """
     scratch = args.scratch + worker * args.scratch_step
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
-        d = unit // args.tiles
-        number = unit - d * args.tiles
+        number = unit % args.tiles
+        d = args.direction + unit // args.tiles % args.directions
+        share = unit // args.tiles // args.directions
+        begin = args.panels * share // args.shares
+        panels = args.panels * (share + 1) // args.shares - begin
         last = number == args.tiles - 1
         b = number * args.cols
         cols = args.cols_last if last else args.cols
@@ -261,24 +89,25 @@ def layer(tile, worker, before, part, parts, args):
         if tile.lengths:
             steps = max(0, min(steps, _int32(tile, args.lengths + b * args.lengths_b)))
         for s in range(steps):
+            turned = (s + args.turned) % 2
             t = steps - 1 - s if args.backward + d > 0 else s
             fed_t, y_t = fed + t * args.fed_t, y + t * args.y_t
             if tile.stages == 1:
-                _call_cell(
+                call_cell(
                     micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
-                    y_t, args.y_b, y_c, args.y_c_b, args.panels, s % 2,
+                    y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
                 )  # fmt: skip
                 c, c_b = y_c, args.y_c_b
             else:
                 kept = scratch + args.row * cols
-                _call_cell(
+                call_cell(
                     micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, h, h_b, peepholes,
-                    scratch, args.row, kept, args.row, args.panels, s % 2,
+                    scratch, args.row, kept, args.row, begin, panels, turned,
                 )  # fmt: skip
-                _call_cell(
+                call_cell(
                     second, fed_t, args.fed_b, scratch, args.row, args.hidden,
                     args.second_weights + d * args.second_weights_d, args.second_bias + d * args.second_bias_d,
-                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, args.panels, s % 2,
+                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, begin, panels, turned,
                 )  # fmt: skip
             h, h_b = y_t, args.y_b
         for t in range(steps, args.steps):
@@ -301,6 +130,14 @@ class Rows:
     t: int
     d: int
     b: int
+
+    def at(self, times: tuple[int, int]) -> Rows:
+        """Those of one step: a time for each direction."""
+        first, second = times
+        return replace(self, ref=self.ref + first * self.t, d=self.d + (second - first) * self.t)
+
+
+_NONE = Rows(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -341,6 +178,26 @@ class Layer:
     y: Rows
     last: tuple[Rows, ...]
 
+    def step(self, number: int) -> Layer:
+        """A layer of that step alone, without the last first state; or behind all steps, of nothing but that state."""
+        before, now = self._times(number - 1), self._times(number)
+        h, *others = self.first if number == 0 else (self.y.at(before), *self.last[1:])
+        if number == self.steps:
+            return replace(self, steps=0, first=(h,), last=self.last[:1])
+        return replace(
+            self,
+            steps=1,
+            fed=self.fed.at(now),
+            first=(h, *others),
+            y=self.y.at(now),
+            last=(_NONE, *self.last[1:]),
+        )
+
+    def _times(self, step: int) -> tuple[int, int]:
+        """What each direction comes to in a step."""
+        end = self.steps - 1 - step
+        return end if self.backward else step, end
+
 
 def packed(array: np.ndarray, gates: int, lanes: int, first: int = 0, count: int | None = None) -> np.ndarray:
     """Gates `first` … `first + count` - 1 of (directions, gates x hidden, depth), or without depth, in panels.
@@ -366,8 +223,31 @@ def tiles(isa: Isa, stages: Sequence[Stage], batch: int, lengths: bool) -> tuple
     return count, divide(batch, count)
 
 
-def layer_step(target: Target, space: Space, work: Layer) -> Step:
-    """One call that runs all steps of all sequences."""
+def layer_steps(target: Target, space: Space, work: Layer) -> list[Step]:
+    """The calls that run all steps of all sequences: a single one, or one for each step that workers share."""
+    lanes, threads = target.isa.lanes, target.threads
+    panels, (count, _) = divide(work.hidden, lanes), tiles(target.isa, work.stages, work.batch, bool(work.lengths))
+    weights = work.stages[0].gates * work.hidden * panels * lanes * FLOAT
+    many = machine().is_far(weights)
+    shares = min(panels, threads if many else threads // (work.directions * count))
+    if len(work.stages) > 1 or work.lengths or shares < 2 or weights // shares < _SHARED_BYTES:
+        return [_layer_step(target, space, work)]
+    groups = [range(d, d + 1) for d in range(work.directions)] if many else [range(work.directions)]
+    made = [
+        _layer_step(target, space, work.step(number), directions, shares, number % 2)
+        for directions in groups
+        for number in range(work.steps)
+    ]
+    if work.last[0].ref:
+        made.append(_layer_step(target, space, work.step(work.steps)))
+    return made
+
+
+def _layer_step(
+    target: Target, space: Space, work: Layer, directions: range | None = None, shares: int = 1, turned: int = 0
+) -> Step:
+    """One call that runs all steps of `directions` (all); workers share the hidden units in so many `shares`."""
+    directions = directions or range(work.directions)
     lanes, stages, hidden = target.isa.lanes, work.stages, work.hidden
     count, cols = tiles(target.isa, stages, work.batch, work.lengths is not None)
     count = divide(work.batch, cols)
@@ -382,12 +262,16 @@ def layer_step(target: Target, space: Space, work: Layer) -> Step:
         "cell_last": micro(0, rest),
         "second_cell": micro(1, cols),
         "second_cell_last": micro(1, rest),
-        "units": work.directions * count,
+        "units": shares * len(directions) * count,
+        "direction": directions.start,
+        "directions": len(directions),
         "tiles": count,
+        "shares": shares,
         "cols": cols,
         "cols_last": rest,
         "steps": work.steps,
         "backward": int(work.backward),
+        "turned": turned,
         "hidden": hidden,
         "panels": panels,
         "lengths": work.lengths.ref if work.lengths else 0,
@@ -405,11 +289,10 @@ def layer_step(target: Target, space: Space, work: Layer) -> Step:
             f"{prefix}bias": work.bias[number] if gates else 0,
             f"{prefix}bias_d": panels * gates * vector,
         }
-    none = Rows(0, 0, 0, 0)
-    firsts, lasts = (*work.first, none)[:2], (*work.last, none)[:2]
+    firsts, lasts = (*work.first, _NONE)[:2], (*work.last, _NONE)[:2]
     for name, rows in zip(("h0", "c0", "y_h", "y_c"), (*firsts, *lasts), strict=True):
         args |= {name: rows.ref, f"{name}_d": rows.d, f"{name}_b": rows.b}
     for name, rows in (("fed", work.fed), ("y", work.y)):
         args |= {name: rows.ref, f"{name}_t": rows.t, f"{name}_d": rows.d, f"{name}_b": rows.b}
-    parts = divide(work.directions * count, target.threads) if target.threads > 1 else 0
+    parts = divide(shares * len(directions) * count, target.threads) if target.threads > 1 else 0
     return Step(layer, LayerTile(lanes, len(stages), work.lengths is not None), args, parts)

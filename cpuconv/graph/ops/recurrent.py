@@ -18,7 +18,8 @@ import numpy as np
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.convolution import rows_operand, rows_problem, steps, way
 from cpuconv.graph.kernels.expression import Expression, Operand, apply
-from cpuconv.graph.kernels.recurrent import PEEPHOLES, Layer, Rows, Stage, layer_step, packed, tiles
+from cpuconv.graph.kernels.recurrent import Layer, Rows, layer_steps, packed, tiles
+from cpuconv.graph.kernels.recurrent_cell import PEEPHOLES, Stage
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
 from cpuconv.graph.ops.elementwise import FORMS
@@ -306,7 +307,7 @@ def _lower(call: Call) -> list[Step]:
             call, (batch, directions, hidden) if batch_first else (directions, batch, hidden)
         )
     steps_, apart, between = (y.strides[1], y.strides[2], y.strides[0]) if batch_first else y.strides[:3]
-    step = Layer(
+    work = Layer(
         stages,
         length,
         directions,
@@ -329,7 +330,7 @@ def _lower(call: Call) -> list[Step]:
         Rows(y.ref, steps_, apart, between),
         tuple(Rows(0, 0, 0, 0) if place is None else _states(place, batch_first) for place in last),
     )
-    return [*product, layer_step(call.target, call.space, step)]
+    return [*product, *layer_steps(call.target, call.space, work)]
 
 
 def _workspace(call: Call, shape: tuple[int, ...]) -> Place:
