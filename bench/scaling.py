@@ -7,7 +7,7 @@ share. Nothing is run and nothing compiled.
 
 Roofs are those that `autotune doctor --measure` found for one thread, else the model's. Private caches and L3 serve
 each core alike; memory serves all cores as fast as `--memory-cores` of them. What a barrier costs is measured for two
-workers; for more, who are asked one after another, it is assumed (`cpuconv.graph.counts`).
+workers; for more, who are asked one after another, it is assumed (`cpuconv.graph.lowering`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from cpuconv import work as algorithms
 from cpuconv.choice.model import Choice, Limits, modelled_cost
 from cpuconv.choice.select import choose, favourite_layouts
 from cpuconv.choice.tuned import roofs as measured_roofs
-from cpuconv.graph.counts import join_seconds
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.layout import lay_out
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import Target, join_seconds
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Rewriting, prepared
