@@ -17,7 +17,7 @@ from cpuconv.graph.memory import WORKSPACE
 from cpuconv.graph.place import Place
 from cpuconv.solvers.shared.base import Ref, Step
 
-_SMALL = 100  # joins: an operator that takes longer gains less than a hundredth
+_SMALL = 1000  # joins: an operator that takes longer has units enough for every worker
 _AHEAD = 32  # operators that are looked at: values computed far ahead of their readers leave the caches
 
 
@@ -57,7 +57,7 @@ def _is_view(laid: Laid) -> bool:
 
 
 def _is_small(laid: Laid, threads: int) -> bool:
-    """Whether a join is more than a hundredth of a kernel's time."""
+    """Whether a kernel takes less than `_SMALL` joins."""
     offer = laid.offer
     return offer is not None and not offer.view and offer.seconds < _SMALL * join_seconds(threads)
 

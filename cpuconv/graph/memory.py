@@ -44,9 +44,18 @@ class Memory:
     unshared: int
 
 
-def plan(laid: Layout, block: int, moments: Sequence[int]) -> Memory:
-    """Places for a graph whose offers are chosen; `block`: channels of a block; `moments`: of each node."""
-    planner = _Planner(laid, block, moments)
+def plan(laid: Layout, block: int, moments: Sequence[int] | None = None) -> Memory:
+    """Places for a graph whose offers are chosen.
+
+    Parameters
+    ----------
+    laid : Layout
+    block : int
+        Channels of a block.
+    moments : Sequence[int] or None
+        Of each node: those of one moment may run side by side. None: each has its own.
+    """
+    planner = _Planner(laid, block, range(len(laid.nodes)) if moments is None else moments)
     return planner.memory()
 
 
