@@ -215,7 +215,7 @@ def convolution_on(
     seconds on one."""
     candidate = _choice(problem).candidate
     alone = replace(problem, threads=1)
-    steps = assemble(problem, candidate).steps
+    steps = [replace(step, parts=step.parts * (problem.threads > 1)) for step in assemble(problem, candidate).steps]
     least = algorithms.work(problem, candidate)
     seconds = modelled_cost(alone, candidate).estimate
     return _predicted(label, str(candidate), workers or problem.threads, assemble(alone, candidate).steps, steps, least,
