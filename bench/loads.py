@@ -69,11 +69,14 @@ class Shared:
         Cycles of all workers.
     bytes : float
         That they read: inputs of their places and weights of their chunks, once for each worker.
+    ends : tuple[float, ...]
+        When each worker is done; with it what runs beside the load begins.
     """
 
     slowest: float
     total: float
     bytes: float
+    ends: tuple[float, ...]
 
     @property
     def share(self) -> float:
@@ -87,10 +90,15 @@ def cut(count: int, parts: int) -> np.ndarray:
     return np.diff(ends)
 
 
-def shared(load: Load, workers: int, each: int) -> Shared:
-    """A load on so many workers, each with `each` parts to begin with; 0: one worker does all of it."""
+def shared(load: Load, workers: int, each: int, starts: Sequence[float] = (), owner: int = 0) -> Shared:
+    """A load on so many workers, each with `each` parts to begin with; 0: one worker, the `owner`, does all of it.
+
+    Workers begin at `starts`, the cycles that what runs beside the load has taken; none: all at once.
+    """
+    begun = list(starts) or [0.0] * workers
     if not each or workers == 1:
-        return Shared(load.total, load.total, load.read + load.weights)
+        begun[owner] += load.total
+        return Shared(max(begun), load.total, load.read + load.weights, tuple(begun))
     parts = each * workers
     edges = (load.units * np.arange(parts + 1) // parts).tolist()
     places, chunks = load.places.tolist(), load.chunks.tolist()
@@ -98,13 +106,14 @@ def shared(load: Load, workers: int, each: int) -> Shared:
     runs = [[parts * worker // workers, parts * (worker + 1) // workers] for worker in range(workers)]
     last = [-1] * workers
     came: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in range(workers)]
-    clock = [(0.0, worker) for worker in range(workers)]
-    slowest = total = 0.0
+    clock = [(start, worker) for worker, start in enumerate(begun)]
+    heapq.heapify(clock)
+    total = 0.0
     while clock:
         start, worker = heapq.heappop(clock)
         part = _take(runs, worker)
         if part is None:
-            slowest = max(slowest, start)
+            begun[worker] = start
             continue
         taken = 0.0
         for unit in range(edges[part], edges[part + 1]):
@@ -119,7 +128,7 @@ def shared(load: Load, workers: int, each: int) -> Shared:
         heapq.heappush(clock, (start + taken, worker))
     read = load.read / max(1, len(places)) * sum(len(each) for each, _ in came)
     weights = load.weights / max(1, len(chunks)) * sum(len(each) for _, each in came)
-    return Shared(slowest, total, read + weights)
+    return Shared(max(begun), total, read + weights, tuple(begun))
 
 
 def _take(runs: list[list[int]], worker: int) -> int | None:

@@ -7,7 +7,7 @@ share. Nothing is run and nothing compiled.
 
 Roofs are those that `autotune doctor --measure` found for one thread, else the model's. Private caches and L3 serve
 each core alike; memory serves all cores as fast as `--memory-cores` of them. What a barrier costs is measured for two
-workers; for more, who are asked one after another, it is assumed (`cpuconv.graph.counts`).
+workers; for more, who are asked one after another, it is assumed (`cpuconv.graph.lowering`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from tabulate import tabulate
 
 from autotune.files import write_whole
 from autotune.machine.device import fingerprint
-from autotune.machine.roofline import SHARED, Level, Roofs, Work, bounds
+from autotune.machine.roofline import SHARED, Level, Roofs, bounds
+from autotune.machine.roofline import Work as Least
 from bench import shapes
 from bench.loads import Shared, load, shared
 from bench.settings import machine_name, words
@@ -35,10 +36,9 @@ from cpuconv import work as algorithms
 from cpuconv.choice.model import Choice, Limits, modelled_cost
 from cpuconv.choice.select import choose, favourite_layouts
 from cpuconv.choice.tuned import roofs as measured_roofs
-from cpuconv.graph.counts import join_seconds
-from cpuconv.graph.executable import Executable
+from cpuconv.graph.executable import Executable, Work
 from cpuconv.graph.layout import lay_out
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import Target, join_seconds
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Rewriting, prepared
@@ -98,6 +98,10 @@ class Predicted:
     speed_up, efficiency : float
     bound_by : str
         "work", a roof, or "barriers".
+    ends : tuple[float, ...]
+        Seconds after which each worker turns to what runs beside the operator.
+    is_shared : bool
+        Whether workers share it, or what runs beside it.
     """
 
     label: str
@@ -110,6 +114,8 @@ class Predicted:
     single: float
     seconds: float
     bound_by: str
+    ends: tuple[float, ...]
+    is_shared: bool
 
     @property
     def speed_up(self) -> float:
@@ -201,27 +207,32 @@ def _choice(problem: ConvProblem) -> Choice:
     return choose(problem, "cached", Limits())
 
 
-def convolution_on(label: str, problem: ConvProblem, single: float, machines: Machines) -> Predicted:
-    """A convolution on the problem's threads; it takes `single` seconds on one."""
+def convolution_on(
+    label: str, problem: ConvProblem, single: float, machines: Machines,
+    workers: int | None = None, before: Predicted | None = None,
+) -> Predicted:  # fmt: skip
+    """A convolution on the problem's threads, of so many workers, beside the operator `before`; it takes `single`
+    seconds on one."""
     candidate = _choice(problem).candidate
     alone = replace(problem, threads=1)
-    steps = assemble(problem, candidate).steps
+    steps = [replace(step, parts=step.parts * (problem.threads > 1)) for step in assemble(problem, candidate).steps]
     least = algorithms.work(problem, candidate)
     seconds = modelled_cost(alone, candidate).estimate
-    return _predicted(label, str(candidate), problem.threads, assemble(alone, candidate).steps, steps, least,
-                      seconds, single, machines)  # fmt: skip
+    return _predicted(label, str(candidate), workers or problem.threads, assemble(alone, candidate).steps, steps, least,
+                      seconds, single, machines, before)  # fmt: skip
 
 
 def _predicted(
-    label: str, algorithm: str, workers: int, alone: Sequence[Step], steps: Sequence[Step], least: Work,
-    seconds: float, single: float, machines: Machines,
+    label: str, algorithm: str, workers: int, alone: Sequence[Step], steps: Sequence[Step], least: Least,
+    seconds: float, single: float, machines: Machines, before: Predicted | None,
 ) -> Predicted:  # fmt: skip
     """An operator whose steps take `seconds` on one worker, where the best ones for one worker take `single`."""
-    totals = [load(step).total for step in alone]
-    loads = [shared(load(step), workers, step.parts) for step in steps]
-    barriers = sum(step.parts > 0 for step in steps) if workers > 1 else 0
-    slowest, total = (sum(getattr(each, name) for each in loads) for name in ("slowest", "total"))
-    cycles = sum(totals) or 1.0
+    cycles = sum(load(step).total for step in alone) or 1.0
+    starts = [end * cycles / seconds for end in before.ends] if before else [0.0] * workers
+    loads = [shared(load(step), workers, step.parts, starts) for step in steps]
+    barriers = sum(step.parts > 0 for step in steps) if workers > 1 and not (before and before.is_shared) else 0
+    slowest = sum(each.slowest - max(starts) for each in loads)
+    total = sum(each.total for each in loads)
     read = _from_levels(loads, least, machines.roofs(workers))
     times = {
         "work": seconds * slowest / cycles,
@@ -240,10 +251,12 @@ def _predicted(
         single=single,
         seconds=times[roof] + times["barriers"],
         bound_by="barriers" if times["barriers"] > times[roof] else roof,
+        ends=tuple(end * seconds / cycles for end in loads[-1].ends),
+        is_shared=barriers > 0 or bool(before and before.is_shared),
     )
 
 
-def _from_levels(loads: Sequence[Shared], least: Work, roofs: Roofs) -> dict[str, float]:
+def _from_levels(loads: Sequence[Shared], least: Least, roofs: Roofs) -> dict[str, float]:
     """Bytes from each level: all that workers read, past the caches of all of them, and past the shared one."""
     once = float(least.inputs + least.weights)
     left = max(sum(each.bytes for each in loads), once)
@@ -279,22 +292,29 @@ def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predict
     targets = [Target(current(), count) for count in (1, workers)]
     alone, many = (_Planned(lay_out(graph, target), target, _Unpacked()) for target in targets)
     known = {work.laid.node.outputs: work for work in alone.works}
-    for work in many.works:
-        node = work.laid.node
-        before = known.get(node.outputs, work)
-        offer, single = work.laid.offer, before.laid.offer
-        if offer is None or single is None:
-            continue
-        asked = getattr(offer.detail, "problem", None)
-        if isinstance(asked, ConvProblem):
-            one = getattr(single.detail, "problem", asked)
-            one = replace(one if isinstance(one, ConvProblem) else asked, threads=1)
-            best = modelled_cost(one, _choice(one).candidate).estimate
-            yield convolution_on(node.origin or node.outputs[0], asked, best, machines)
-            continue
-        least = Work(0, work.inputs, work.weights, work.outputs)
-        yield _predicted(node.origin or node.outputs[0], "", workers, before.steps, work.steps, least, single.seconds,
-                         single.seconds, machines)  # fmt: skip
+    for members in many.sets:
+        before = None
+        for work in (many.works[at] for at in members):
+            found = _work_on(work, known.get(work.laid.node.outputs, work), workers, machines, before)
+            if found is not None:
+                yield found
+            before = found
+
+
+def _work_on(work: Work, alone: Work, workers: int, machines: Machines, before: Predicted | None) -> Predicted | None:
+    """An operator of a network beside another one; None where its reference runs."""
+    node, offer, single = work.laid.node, work.laid.offer, alone.laid.offer
+    if offer is None or single is None:
+        return None
+    label, asked = node.origin or node.outputs[0], getattr(offer.detail, "problem", None)
+    if isinstance(asked, ConvProblem):
+        one = getattr(single.detail, "problem", asked)
+        one = replace(one if isinstance(one, ConvProblem) else asked, threads=1)
+        best = modelled_cost(one, _choice(one).candidate).estimate
+        return convolution_on(label, asked, best, machines, workers, before)
+    least = Least(0, work.inputs, work.weights, work.outputs)
+    return _predicted(label, "", workers, alone.steps, work.steps, least, single.seconds, single.seconds, machines,
+                      before)  # fmt: skip
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

@@ -9,15 +9,18 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
+from graph_branches import branches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import networks
 
 from cpuconv.choice.model import Limits
-from cpuconv.graph import lowering
+from cpuconv.graph import abreast, lowering
+from cpuconv.graph.executable import Executable
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.packed import Packed
 from cpuconv.graph.program import Recording
 from cpuconv.isa import current
 from cpuconv.recipe import Candidate
@@ -71,3 +74,20 @@ def test_a_network(drawn, count):
     executable._free.clear()  # what is bound to many workers
     for name, array in made.run(feed).items():
         np.testing.assert_array_equal(array, many[name], err_msg=name)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("count", [2, *WORKERS])
+def test_branches(n, count, monkeypatch):
+    """Operators that share a join, and the same ones one after another."""
+    x = np.random.default_rng(1).standard_normal((n, 20, 14, 14), np.float32)
+    found = []
+    for small in (abreast._SMALL, 0):
+        monkeypatch.setattr(abreast, "_SMALL", small)
+        made = Executable(branches(n, count), Target(current(), count, "heuristic", Limits()), Packed())
+        outputs = [np.full([int(size) for size in each.shape], np.nan, np.float32) for each in made.outputs.values()]
+        made.run([x], outputs)
+        found.append(outputs)
+        assert any(len(each) > 1 for each in made.sets) == bool(small)
+    for together, apart in zip(*found, strict=True):
+        np.testing.assert_array_equal(together, apart)

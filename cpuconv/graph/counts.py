@@ -18,11 +18,9 @@ from cpuconv.graph.executable import Executable, Work
 from cpuconv.graph.ir import Value
 from cpuconv.graph.kernels.convolution import Convolution
 from cpuconv.graph.layout import Layout
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import Target, join_seconds
 from cpuconv.graph.packed import Packed
 
-_PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
-_EACH_SECONDS = 0.15e-6  # for each further one, asked in turn: two cache lines that another core has
 _SECONDS, _ROUNDS = 0.3, 15  # of timing all counts together; most of its rounds
 
 
@@ -40,12 +38,9 @@ def fastest(laid_out: Callable[[Target], Layout], target: Target, packed: Packed
 
 def modelled(executable: Executable) -> float:
     """Seconds of a run by the model; operators that references compute are left out."""
-    return sum(_seconds(work, executable.target.threads) for work in executable.works)
-
-
-def join_seconds(threads: int) -> float:
-    """Seconds for which so many threads begin and end a call together; measured for two, assumed for more."""
-    return _PAIR_SECONDS + _EACH_SECONDS * (threads - 2) if threads > 1 else 0.0
+    threads = executable.target.threads
+    saved = sum(len(each) - 1 for each in executable.sets)
+    return sum(_seconds(work, threads) for work in executable.works) - saved * join_seconds(threads)
 
 
 def _seconds(work: Work, threads: int) -> float:

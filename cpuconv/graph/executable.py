@@ -10,6 +10,7 @@ import numpy as np
 
 import layouts
 from cpuconv.graph import memory, ops
+from cpuconv.graph.abreast import Touched, abreast, sets
 from cpuconv.graph.caller import Caller, Host, Segment
 from cpuconv.graph.constants import FixedConstants
 from cpuconv.graph.elements import let_go, own
@@ -60,6 +61,8 @@ class Executable:
     ----------
     works : list[Work]
         What runs, in order; views and what is written in place by others do not appear.
+    sets : list[list[int]]
+        Places of works that run side by side, in order.
     segments : list of Segment
         The same as recorded kernel calls, with the nodes between them that references compute.
     memory : Memory
@@ -73,11 +76,12 @@ class Executable:
 
     def __init__(self, laid: Layout, target: Target, packed: Packed) -> None:
         self.target = target
+        laid, moments = abreast(laid)
         self._graph = laid.graph
         self._inputs = {name: laid.graph.value(name) for name in laid.graph.inputs}
         self._outputs = laid.outputs
         self._output_values = {name: laid.graph.value(value) for name, value in laid.outputs.items()}
-        self.memory = memory.plan(laid, target.isa.lanes)
+        self.memory = memory.plan(laid, target.isa.lanes, moments)
         outputs = sum(nbytes(value) for value in self._output_values.values())
         check_bytes(self.memory.arena + outputs, f"{laid.graph.name}: a run")
         self._constants = FixedConstants(laid.graph.constants, packed)
@@ -85,13 +89,14 @@ class Executable:
         self._hosts: dict[int, Host] = {}
         self._read_by_hosts: dict[str, np.ndarray] = {}  # constants, of this program's own
         self.workspace_bytes = 0
+        self._space = Space()  # of the nodes of a moment
         self.raw_bytes = sum(laid.graph.constants[name].nbytes for name in self._last_reads(laid))
         self._fixed = {
             name: own(laid.graph.constants[value])
             for name, value in laid.outputs.items()
             if value in laid.graph.constants
         }
-        self.works = self._works(laid)
+        self.works, self.sets = self._works(laid, moments)
         self.segments = self._record()
         self._check_addresses()
         self.constant_bytes = sum(array.nbytes for array in self._constants.arrays.values())
@@ -111,18 +116,29 @@ class Executable:
         constants = laid.graph.constants
         return {name: at for at, each in enumerate(laid.nodes) for name in each.node.inputs if name in constants}
 
-    def _works(self, laid: Layout) -> list[Work]:
-        """What runs, in order. A constant goes when its last reader has packed it: those of a network fill memory."""
+    def _works(self, laid: Layout, moments: Sequence[int]) -> tuple[list[Work], list[list[int]]]:
+        """What runs, in order, and which of it side by side. A constant goes when its last reader has packed it: those
+        of a network fill memory."""
         ending: dict[int, list[str]] = {}
         for name, at in self._last_reads(laid).items():
             ending.setdefault(at, []).append(name)
         works: list[Work] = []
+        touched: list[Touched] = []
         for at, each in enumerate(laid.nodes):
-            works += self._work(each)
+            if at and moments[at] != moments[at - 1]:
+                self._space = Space()
+            for work in self._work(each):
+                works.append(work)
+                touched.append(self._touched(moments[at], work))
             let_go(laid.graph.constants[name] for name in each.node.inputs if name in laid.graph.constants)
             for name in ending.get(at, ()):
                 laid.graph.forget(name)
-        return works
+        return works, sets(touched)
+
+    def _touched(self, moment: int, work: Work) -> Touched:
+        node, places = work.laid.node, self.memory.places
+        read, written = ([places[name] for name in names if name in places] for names in (node.inputs, node.outputs))
+        return Touched(moment, work.steps, read, written)
 
     def _work(self, laid: Laid) -> list[Work]:
         node = laid.node
@@ -152,11 +168,10 @@ class Executable:
         assert laid.offer is not None
         inputs = [self._operand(name, laid.reads(at)) if name else None for at, name in enumerate(node.inputs)]
         outputs = [self.memory.places[name] for name in node.outputs if name]
-        space = Space()
         lower = ops.TABLE[node.op].lower
         assert lower is not None
-        steps = lower(Call(node, inputs, outputs, laid.offer, self.target, space, self._constants))
-        self.workspace_bytes = max(self.workspace_bytes, space.size)
+        steps = lower(Call(node, inputs, outputs, laid.offer, self.target, self._space, self._constants))
+        self.workspace_bytes = max(self.workspace_bytes, self._space.size)
         return steps
 
     def _operand(self, name: str, lies: str) -> Place:
@@ -177,16 +192,19 @@ class Executable:
         """Runs of kernel calls, with the nodes between them that references compute."""
         segments: list[Segment] = []
         steps: list[Step] = []
-        for work in self.works:
+        sizes: list[int] = []  # of sets of steps
+        for each in self.sets:
+            work = self.works[each[0]]
             if not work.host:
-                steps += work.steps
+                steps += [step for at in each for step in self.works[at].steps]
+                sizes += [len(each)] if len(each) > 1 else [1] * len(work.steps)
                 continue
             if steps:
-                segments.append(Recording(steps, self.target.threads))
-                steps = []
+                segments.append(Recording(steps, self.target.threads, sizes))
+                steps, sizes = [], []
             segments.append(self._hosts[id(work.laid.node)])
         if steps or not segments:
-            segments.append(Recording(steps, self.target.threads))
+            segments.append(Recording(steps, self.target.threads, sizes))
         return segments
 
     def _check_addresses(self) -> None:

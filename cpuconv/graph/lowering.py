@@ -17,7 +17,14 @@ from cpuconv.solvers.shared.base import Ref, Space, Step
 from cpuconv.solvers.shared.machine import machine
 
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
+_PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
+_EACH_SECONDS = 0.15e-6  # for each further one, asked in turn: two cache lines that another core has
 PART_BYTES, MOST_PARTS = 1 << 15, 8  # of a part, at least, and for each thread: a thread that starts late leaves some
+
+
+def join_seconds(threads: int) -> float:
+    """Seconds for which so many threads begin and end a call together; measured for two, assumed for more."""
+    return _PAIR_SECONDS + _EACH_SECONDS * (threads - 2) if threads > 1 else 0.0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ arXiv:2001.03288).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,17 +44,26 @@ class Memory:
     unshared: int
 
 
-def plan(laid: Layout, block: int) -> Memory:
-    """Places for a graph whose offers are chosen; `block`: channels of a block."""
-    planner = _Planner(laid, block)
+def plan(laid: Layout, block: int, moments: Sequence[int] | None = None) -> Memory:
+    """Places for a graph whose offers are chosen.
+
+    Parameters
+    ----------
+    laid : Layout
+    block : int
+        Channels of a block.
+    moments : Sequence[int] or None
+        Of each node: those of one moment may run side by side. None: each has its own.
+    """
+    planner = _Planner(laid, block, range(len(laid.nodes)) if moments is None else moments)
     return planner.memory()
 
 
 class _Planner:
     """Buffers are bases of their own name until they get an offset in the arena."""
 
-    def __init__(self, laid: Layout, block: int) -> None:
-        self.laid, self.graph, self.block = laid, laid.graph, block
+    def __init__(self, laid: Layout, block: int, moments: Sequence[int]) -> None:
+        self.laid, self.graph, self.block, self.moments = laid, laid.graph, block, moments
         self.last = {name: at for at, node in enumerate(laid.nodes) for name in node.node.inputs if name}
         self.pinned = self._pinned()
         self.parts: dict[str, tuple[str, int]] = {}  # value -> the concatenation that it is a part of, and which part
@@ -202,10 +211,10 @@ class _Planner:
     # --- buffers --------------------------------------------------------------------------------------------------
 
     def _buffers(self) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-        """Bytes of each buffer, and the first and last node that touch it."""
+        """Bytes of each buffer, and the first and last moment of nodes that touch it."""
         sizes: dict[str, int] = {}
         lives: dict[str, tuple[int, int]] = {}
-        for at, laid in enumerate(self.laid.nodes):
+        for at, laid in zip(self.moments, self.laid.nodes, strict=True):
             for name in (*laid.node.inputs, *laid.node.outputs):
                 place = self.places.get(name) if name else None
                 if place is None or not place.ref.name.startswith("buffer "):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.graph.kernels.beside import joined
 from cpuconv.graph.kernels.timed import Stopwatch
 from cpuconv.problem.arrays import address
 from cpuconv.runtime import Program
@@ -58,12 +59,15 @@ class Recording:
     rows : Sequence[Row]
     threads : int
         Most threads to run on.
+    sets : Sequence[int] or None
+        Numbers of rows that run side by side, from the first on; None: one after another.
     """
 
-    def __init__(self, steps: Sequence[Step], threads: int) -> None:
+    def __init__(self, steps: Sequence[Step], threads: int, sets: Sequence[int] | None = None) -> None:
         self._kept: list[Any] = []
         self.rows = [compiled(step, self._kept) for step in steps]
         self.threads = threads
+        self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
         starts = np.cumsum([0, *(row.words.size for row in self.rows)])
         self._words = np.concatenate([row.words for row in self.rows] or [np.zeros(0, np.int64)])
         self._starts = starts
@@ -107,6 +111,7 @@ class Bound:
         rows = [(row.code, block, row.parts) for row, block in zip(recording.rows, blocks, strict=True)]
         if watch is not None:
             rows = watch.timed(rows)
+        rows, self._calls = joined(rows, recording.sets)
         self._program = Program(rows, recording.threads) if rows else None
 
     def point(self, base: str, start: int) -> None:

@@ -107,6 +107,8 @@ def sizes(
     blocks = [min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile))) for share in shares]
     if total * per_tile <= _L3_SHARE * machine.l3:
         blocks.append(total)
+    if total < _STREAM_TILES * problem.threads:
+        blocks.append(divide(total, problem.threads))  # one for each worker, of narrower GEMM tiles
     seen = set()
     for block in blocks:
         least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
