@@ -12,6 +12,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import (
     affine,
     common,
+    convolutions,
     decomposed,
     elementwise,
     epilogues,
@@ -48,6 +49,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("transposed", transposed.run),
     ("views", views.run),
     ("shuffles", shuffles.run),
+    ("convolutions", convolutions.run),
     ("equal_constants", equal_constants.run),
     ("common", common.run),
     ("epilogues", epilogues.run),
