@@ -183,6 +183,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("convolutions", conv(x, array(36, 1, 3, 3), group=6), "Conv"),
     ("convolutions", conv(x, array(6, 3, 3, 3), group=2), "Conv"),
     ("convolutions", op.Conv(x, feed(12, 1, 3, 3), group=6), "Conv"),
+    ("volumes", op.Conv(feed(2, 3, 5, 4), feed(4, 3, 3, 3)), "Conv"),
     ("common", op.Relu(x) + op.Relu(x), "Relu Add"),
     ("common", op.Relu(x) + op.Neg(x), "Relu Neg Add"),
     ("common", op.Exp(op.Relu(x)) + op.Exp(op.Relu(x)), "Relu Exp Add"),
@@ -261,6 +262,35 @@ def test_taps_that_meet_only_padding_go(attributes, kernel):
     assert (made is before) == (kernel == (3, 3))
     assert RUN["convolutions"](made) is made
     same(before, made)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("attributes", "kernel", "groups"),
+    [
+        ({"pads": [1, 1, 1, 1, 1, 1]}, (3, 3, 3), 1),
+        ({"pads": [1, 1, 1, 1, 1, 1]}, (3, 3, 3), 2),
+        ({"pads": [1, 1, 0, 2, 1, 1], "activation": ("relu",)}, (3, 3, 2), 6),
+        ({"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 2, 0]}, (3, 3, 3), 1),
+        ({"strides": [2, 2, 2], "auto_pad": "SAME_UPPER"}, (4, 3, 1), 3),
+        ({"dilations": [2, 1, 2], "pads": [3, 0, 0, 2, 0, 0]}, (3, 1, 2), 1),
+        ({"strides": [2, 2, 2]}, (1, 1, 1), 1),
+        ({"strides": [3, 1, 1]}, (5, 3, 3), 1),
+        ({}, (2, 1, 1), 1),
+    ],
+)
+def test_convolutions_of_volumes_become_those_of_images(batch, attributes, kernel, groups):
+    weight = array(6, 6 // groups, *kernel)
+    first = op.Conv(feed(batch, 6, 5, 4, 6), weight, array(6), group=groups, **attributes)
+    residual = op.Conv(first, array(6, 6, 1, 1, 1), None, op.Exp(first), activation=("leaky_relu", 0.5))
+    before = graph(residual)
+    made = RUN["volumes"](before)
+    assert all(len(made.value(node.outputs[0]).shape) == 4 for node in made.nodes if node.op == "Conv")
+    assert RUN["volumes"](made) is made
+    same(before, made)
+    less = RUN["views"](made)
+    assert sum(node.op == "Transpose" for node in less.nodes) == 4  # of the input, around Exp, of the result
+    same(before, less)
 
 
 def test_what_epilogues_take():

@@ -27,6 +27,7 @@ from cpuconv.graph.passes import (
     shuffles,
     transposed,
     views,
+    volumes,
     weights,
 )
 from cpuconv.graph.passes.notes import Note, changes, summary
@@ -53,6 +54,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("equal_constants", equal_constants.run),
     ("common", common.run),
     ("epilogues", epilogues.run),
+    ("volumes", volumes.run),
     ("views", views.run),
     ("elementwise", elementwise.run),
 )
