@@ -71,6 +71,9 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("forms", op.AveragePool(x, kernel_shape=[5, 4]), "GlobalAveragePool"),
     ("forms", op.AveragePool(x, kernel_shape=[5, 4], pads=[0, 0, 1, 0]), "AveragePool"),
     ("forms", op.MaxPool(x, kernel_shape=[3, 4], dilations=[2, 1]), "MaxPool"),
+    ("forms", op.GlobalAveragePool(feed(2, 6, 3, 5, 4)), "Reshape GlobalAveragePool Reshape"),
+    ("forms", op.GlobalMaxPool(feed(2, 6, 3, 2, 5, 4)), "Reshape GlobalMaxPool Reshape"),
+    ("forms", op.GlobalMaxPool(x), "GlobalMaxPool"),
     ("forms", op.Sum(x, y), "Add"),
     ("forms", op.Sum(x, y, x), "Sum"),
     (
@@ -260,6 +263,29 @@ def test_taps_that_meet_only_padding_go(attributes, kernel):
     (node,) = made.nodes
     assert made.constants[node.inputs[1]].shape[2:] == kernel
     assert (made is before) == (kernel == (3, 3))
+    assert RUN["convolutions"](made) is made
+    same(before, made)
+
+
+@pytest.mark.parametrize(
+    ("size", "attributes", "parts"),
+    [
+        ((17, 16), {"dilations": [9, 12], "pads": [9, 12, 9, 12]}, 9),
+        ((17, 16), {"dilations": [9, 8], "pads": [9, 8, 9, 8], "activation": ("relu",)}, 6),
+        ((40, 30), {"dilations": [1, 28], "pads": [1, 28, 1, 28]}, 9),
+        ((40, 30), {"dilations": [24, 28], "pads": [26, 20, 22, 31]}, 12),
+        ((40, 30), {"dilations": [24, 28], "pads": [50, 28, 24, 28]}, 1),  # some outputs meet no tap
+        ((40, 30), {"dilations": [2, 2], "pads": [2, 2, 2, 2]}, 1),
+        ((40, 30), {"dilations": [1, 1], "pads": [1, 1, 1, 1]}, 1),
+        ((15, 16), {"dilations": [9, 12], "pads": [9, 12, 9, 12]}, 1),
+        ((31, 31), {"dilations": [9, 12], "pads": [9, 12, 9, 12], "strides": [2, 1]}, 1),
+    ],
+)
+def test_parts_of_an_image_that_meet_few_taps(size, attributes, parts):
+    before = graph(conv(feed(2, 6, *size), bias=array(7), **attributes))
+    made = RUN["convolutions"](before)
+    assert sum(node.op == "Conv" for node in made.nodes) == parts
+    assert (made is before) == (parts == 1)
     assert RUN["convolutions"](made) is made
     same(before, made)
 

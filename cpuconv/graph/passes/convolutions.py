@@ -3,18 +3,27 @@
 Taps that only ever meet padding go, as those of a kernel that is dilated by more than the image is wide: their products
 are with zeros, which only weights that are infinite or not numbers could tell.
 
+Where taps far apart meet the image in one part of the outputs only, parts are convolutions of their own, each with the
+taps that it meets, if that leaves out many products: the middle of an image often meets the middle tap alone. Equal but
+for products with zeros.
+
 A group of one channel that has several outputs becomes that many groups with an output each, of the channel repeated:
 a depthwise convolution. Equal up to the order of sums.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.window import Window
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, rewritten, shape_of
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of
 
+_LEAST_OUTPUTS, _MOST_PRODUCTS = 256, 0.6  # pixels, and part of all products, of what is worth several convolutions
 _MOST_REPEATS = 4  # of a channel: what is read is written so many times before
 
 
@@ -33,7 +42,7 @@ def _met(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
     if min(near) < 0 or min(far) < 0:
         return None
     maker = Maker(graph, node)
-    less = w[(..., *(slice(kept.start, kept.stop) for kept in taps))]
+    index = (slice(None), slice(None), *(slice(kept.start, kept.stop) for kept in taps))
     attributes = {
         **node.attributes,
         "auto_pad": "NOTSET",
@@ -41,8 +50,69 @@ def _met(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
         "dilations": [gap if len(kept) > 1 else 1 for kept, gap in zip(taps, window.dilations, strict=True)],
         "pads": [*near, *far],
     }
-    weight = maker.constant(np.ascontiguousarray(less), "weight")
+    weight = maker.constant(np.ascontiguousarray(w[index]), "weight")
     maker.node("Conv", node.inputs[0], weight, *node.inputs[2:], **attributes)
+    return maker.done()
+
+
+class _Part(NamedTuple):
+    """Outputs first … last-1 of an axis, the taps that meet the input there, and the inputs that these read."""
+
+    first: int
+    last: int
+    taps: slice
+    begin: int
+    end: int
+
+    @classmethod
+    def all_of(cls, size: int, kernel: int, gap: int, near: int, count: int) -> list[_Part]:
+        """The parts of an axis of `size` inputs and `count` outputs, with steps of 1."""
+        starts = [tap * gap - near for tap in range(kernel)]  # what each tap reads for the first output
+        cuts = {0, count, *(cut for start in starts for cut in (-start, size - start) if 0 < cut < count)}
+        parts = []
+        for first, last in itertools.pairwise(sorted(cuts)):
+            met = [tap for tap, start in enumerate(starts) if first + start >= 0 and last + start <= size]
+            ends = (first + starts[met[0]], last + starts[met[-1]]) if met else (0, 0)
+            parts.append(cls(first, last, slice(met[0], met[-1] + 1) if met else slice(0, 0), *ends))
+        return parts
+
+    @property
+    def products(self) -> int:
+        return (self.last - self.first) * (self.taps.stop - self.taps.start)
+
+
+def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
+    """A convolution for each part of an image, if they have fewer products by far."""
+    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
+    if (
+        w.ndim != 4
+        or node["group"] > 1
+        or operand(node, 3)
+        or max(window.strides) > 1
+        or max(window.dilations) == 1
+        or math.prod(window.outputs) < _LEAST_OUTPUTS
+    ):
+        return None
+    rows, columns = map(_Part.all_of, window.sizes, window.kernel, window.dilations, window.near, window.outputs)
+    products = math.prod(sum(part.products for part in parts) for parts in (rows, columns))
+    whole = math.prod(window.kernel) * math.prod(window.outputs)
+    if not all(part.products for part in (*rows, *columns)) or products > _MOST_PRODUCTS * whole:
+        return None
+    maker = Maker(graph, node)
+    axes = maker.constant(np.array([2, 3]), "axes")
+    lines = []
+    for row in rows:
+        parts = []
+        for column in columns:
+            begins, ends = (np.array(pair) for pair in ((row.begin, column.begin), (row.end, column.end)))
+            bounds = maker.constant(begins, "begins"), maker.constant(ends, "ends"), axes
+            x = maker.node("Slice", node.inputs[0], *bounds, part="read")
+            less = np.ascontiguousarray(w[:, :, row.taps, column.taps])
+            attributes = {**node.attributes, "auto_pad": "NOTSET", "kernel_shape": less.shape[2:], "pads": [0] * 4}
+            names = x, maker.constant(less, "weight"), *node.inputs[2:]
+            parts.append(maker.node("Conv", *names, part="part", **attributes))
+        lines.append(maker.node("Concat", *parts, part="line", axis=3))
+    maker.node("Concat", *lines, axis=2)
     return maker.done()
 
 
@@ -60,7 +130,7 @@ def _depthwise(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
     w = constant(graph, node.inputs[1]) if node.op == "Conv" and node.meaning is None else None
-    return None if w is None else _met(graph, node, w) or _depthwise(graph, node, w)
+    return None if w is None else _met(graph, node, w) or _parted(graph, node, w) or _depthwise(graph, node, w)
 
 
 def run(graph: Graph) -> Graph:
