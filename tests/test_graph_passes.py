@@ -31,6 +31,7 @@ def twice(value: Expression) -> Expression:
     return value + op.Exp(value)
 
 
+EINSUM = "Transpose Reshape Transpose Reshape MatMul Reshape Transpose"
 NOTHING = op.Relu(x)  # what a node that goes follows
 
 # The rewrite, a graph, and the operators of what it becomes.
@@ -70,6 +71,9 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("forms", op.AveragePool(x, kernel_shape=[5, 4]), "GlobalAveragePool"),
     ("forms", op.AveragePool(x, kernel_shape=[5, 4], pads=[0, 0, 1, 0]), "AveragePool"),
     ("forms", op.MaxPool(x, kernel_shape=[3, 4], dilations=[2, 1]), "MaxPool"),
+    ("forms", op.GlobalAveragePool(feed(2, 6, 3, 5, 4)), "Reshape GlobalAveragePool Reshape"),
+    ("forms", op.GlobalMaxPool(feed(2, 6, 3, 2, 5, 4)), "Reshape GlobalMaxPool Reshape"),
+    ("forms", op.GlobalMaxPool(x), "GlobalMaxPool"),
     ("forms", op.Sum(x, y), "Add"),
     ("forms", op.Sum(x, y, x), "Sum"),
     (
@@ -77,6 +81,16 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
         op.GroupNormalization(x, array(6), array(6, seed=1), num_groups=3),
         "Reshape InstanceNormalization Reshape Reshape Reshape Mul Add",
     ),
+    ("decomposed", op.Einsum(x, y, equation="n c h w, n c g w -> n c h g"), EINSUM),
+    ("decomposed", op.Einsum(x, y, equation="nchw,ndhw->dnc"), EINSUM),
+    ("decomposed", op.Einsum(x, feed(6, 5), equation="abcd,bc->da"), EINSUM),
+    ("decomposed", op.Einsum(feed(6, 5), x, equation="ij,aijb->ab"), EINSUM),
+    ("decomposed", op.Einsum(rows, array(8, 5), equation="abc,cd->abd"), "Transpose Reshape MatMul Reshape Transpose"),
+    ("decomposed", op.Einsum(x, y, equation="nchw,nchw->nchw"), "Einsum"),
+    ("decomposed", op.Einsum(x, y, equation="nchw,ndhv->nw"), "Einsum"),
+    ("decomposed", op.Einsum(x, y, equation="...w,...w->..."), "Einsum"),
+    ("decomposed", op.Einsum(x, y, equation="nchw,nchw"), "Einsum"),
+    ("decomposed", op.Einsum(feed(4, 4), feed(4, 5), equation="aa,ab->b"), "Einsum"),
     ("formulas", x * op.Sigmoid(x), "Swish"),
     ("formulas", op.Sigmoid(x) * x, "Swish"),
     ("formulas", op.Sigmoid(x * 1.7) * x, "Swish"),
@@ -166,6 +180,13 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("views", op.Reshape(op.Softmax(op.Reshape(rows, [6, 8]), axis=0), [2, 3, 8]), "Reshape Softmax Reshape"),
     ("views", op.Reshape(op.Linear(op.Reshape(rows, [6, 8]), array(8, 6)), [2, 9, 2]), "Reshape Linear Reshape"),
     ("views", op.Reshape(op.Linear(op.Reshape(rows, [3, 16]), array(16, 8)), [1, 3, 8]), "Reshape Linear Reshape"),
+    ("convolutions", conv(x, array(12, 1, 3, 3), group=6, bias=array(12)), "Gather Conv"),
+    ("convolutions", op.Conv(feed(2, 6, 5), array(18, 1, 3), group=6, pads=[1, 1]), "Gather Conv"),
+    ("convolutions", conv(x, array(6, 1, 3, 3), group=6), "Conv"),
+    ("convolutions", conv(x, array(36, 1, 3, 3), group=6), "Conv"),
+    ("convolutions", conv(x, array(6, 3, 3, 3), group=2), "Conv"),
+    ("convolutions", op.Conv(x, feed(12, 1, 3, 3), group=6), "Conv"),
+    ("volumes", op.Conv(feed(2, 3, 5, 4), feed(4, 3, 3, 3)), "Conv"),
     ("common", op.Relu(x) + op.Relu(x), "Relu Add"),
     ("common", op.Relu(x) + op.Neg(x), "Relu Neg Add"),
     ("common", op.Exp(op.Relu(x)) + op.Exp(op.Relu(x)), "Relu Exp Add"),
@@ -221,6 +242,81 @@ def test_rewrite(name, outputs, after):
     same(before, made, 1e-4 if name == "formulas" else 2e-6)
     if kinds(before) == after:
         assert made is before
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kernel"),
+    [
+        ({"dilations": [5, 5], "pads": [5, 5, 5, 5]}, (1, 1)),
+        ({"dilations": [5, 4], "pads": [5, 4, 5, 4], "activation": ("relu",)}, (1, 1)),
+        ({"dilations": [9, 1], "auto_pad": "SAME_UPPER", "pads": None}, (1, 3)),
+        ({"dilations": [5, 1], "pads": [5, 7, 5, 2], "strides": [1, 2]}, (1, 3)),
+        ({"dilations": [1, 2], "pads": [1, 4, 1, 0]}, (3, 2)),
+        ({"dilations": [2, 2], "pads": [2, 2, 2, 2]}, (3, 3)),
+        ({"dilations": [5, 4], "pads": [11, 4, 10, 4]}, (3, 1)),
+        ({"dilations": [6, 1], "pads": [5, 1, 5, 1]}, (3, 3)),  # would need padding that takes away
+    ],
+)
+def test_taps_that_meet_only_padding_go(attributes, kernel):
+    before = graph(conv(x, bias=array(7), **attributes))
+    made = RUN["convolutions"](before)
+    (node,) = made.nodes
+    assert made.constants[node.inputs[1]].shape[2:] == kernel
+    assert (made is before) == (kernel == (3, 3))
+    assert RUN["convolutions"](made) is made
+    same(before, made)
+
+
+@pytest.mark.parametrize(
+    ("size", "attributes", "parts"),
+    [
+        ((17, 16), {"dilations": [9, 12], "pads": [9, 12, 9, 12]}, 9),
+        ((17, 16), {"dilations": [9, 8], "pads": [9, 8, 9, 8], "activation": ("relu",)}, 6),
+        ((40, 30), {"dilations": [1, 28], "pads": [1, 28, 1, 28]}, 9),
+        ((40, 30), {"dilations": [24, 28], "pads": [26, 20, 22, 31]}, 12),
+        ((40, 30), {"dilations": [24, 28], "pads": [50, 28, 24, 28]}, 1),  # some outputs meet no tap
+        ((40, 30), {"dilations": [2, 2], "pads": [2, 2, 2, 2]}, 1),
+        ((40, 30), {"dilations": [1, 1], "pads": [1, 1, 1, 1]}, 1),
+        ((15, 16), {"dilations": [9, 12], "pads": [9, 12, 9, 12]}, 1),
+        ((31, 31), {"dilations": [9, 12], "pads": [9, 12, 9, 12], "strides": [2, 1]}, 1),
+    ],
+)
+def test_parts_of_an_image_that_meet_few_taps(size, attributes, parts):
+    before = graph(conv(feed(2, 6, *size), bias=array(7), **attributes))
+    made = RUN["convolutions"](before)
+    assert sum(node.op == "Conv" for node in made.nodes) == parts
+    assert (made is before) == (parts == 1)
+    assert RUN["convolutions"](made) is made
+    same(before, made)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("attributes", "kernel", "groups"),
+    [
+        ({"pads": [1, 1, 1, 1, 1, 1]}, (3, 3, 3), 1),
+        ({"pads": [1, 1, 1, 1, 1, 1]}, (3, 3, 3), 2),
+        ({"pads": [1, 1, 0, 2, 1, 1], "activation": ("relu",)}, (3, 3, 2), 6),
+        ({"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 2, 0]}, (3, 3, 3), 1),
+        ({"strides": [2, 2, 2], "auto_pad": "SAME_UPPER"}, (4, 3, 1), 3),
+        ({"dilations": [2, 1, 2], "pads": [3, 0, 0, 2, 0, 0]}, (3, 1, 2), 1),
+        ({"strides": [2, 2, 2]}, (1, 1, 1), 1),
+        ({"strides": [3, 1, 1]}, (5, 3, 3), 1),
+        ({}, (2, 1, 1), 1),
+    ],
+)
+def test_convolutions_of_volumes_become_those_of_images(batch, attributes, kernel, groups):
+    weight = array(6, 6 // groups, *kernel)
+    first = op.Conv(feed(batch, 6, 5, 4, 6), weight, array(6), group=groups, **attributes)
+    residual = op.Conv(first, array(6, 6, 1, 1, 1), None, op.Exp(first), activation=("leaky_relu", 0.5))
+    before = graph(residual)
+    made = RUN["volumes"](before)
+    assert all(len(made.value(node.outputs[0]).shape) == 4 for node in made.nodes if node.op == "Conv")
+    assert RUN["volumes"](made) is made
+    same(before, made)
+    less = RUN["views"](made)
+    assert sum(node.op == "Transpose" for node in less.nodes) == 4  # of the input, around Exp, of the result
+    same(before, less)
 
 
 def test_what_epilogues_take():

@@ -63,10 +63,14 @@ class Window:
 
     def taps(self) -> Iterator[tuple[Index, Index, Index]]:
         """Each tap that ever meets the input, the outputs for which it does, and the inputs that it then reads."""
-        for tap in itertools.product(*map(_meeting, *self._axes())):
+        for tap in itertools.product(*self.meeting()):
             offsets = [at * gap - pad for at, gap, pad in zip(tap, self.dilations, self.near, strict=True)]
             pairs = list(map(overlap, offsets, self.strides, self.sizes, self.outputs))
             yield (..., *tap), (..., *(out for out, _ in pairs)), (..., *(read for _, read in pairs))
+
+    def meeting(self) -> list[range]:
+        """The taps of each axis that meet the input at one of the outputs."""
+        return list(map(_meeting, *self._axes()))
 
     def counts(self, padded: bool = False) -> np.ndarray:
         """How many taps of the window at each output lie inside the input; inside input and padding if `padded`."""

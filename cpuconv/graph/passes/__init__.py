@@ -12,6 +12,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import (
     affine,
     common,
+    convolutions,
     decomposed,
     elementwise,
     epilogues,
@@ -26,6 +27,7 @@ from cpuconv.graph.passes import (
     shuffles,
     transposed,
     views,
+    volumes,
     weights,
 )
 from cpuconv.graph.passes.notes import Note, changes, summary
@@ -51,6 +53,8 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("equal_constants", equal_constants.run),
     ("common", common.run),
     ("epilogues", epilogues.run),
+    ("convolutions", convolutions.run),
+    ("volumes", volumes.run),
     ("views", views.run),
     ("elementwise", elementwise.run),
 )

@@ -6,6 +6,7 @@ Transpose that moves only axes of size 1       Reshape
 a reduction that drops its axes                one that keeps them, and Reshape
 ReduceMean, ReduceMax of whole planes          GlobalAveragePool, GlobalMaxPool
 AveragePool, MaxPool of a whole plane          GlobalAveragePool, GlobalMaxPool
+GlobalAveragePool, GlobalMaxPool of volumes    the same of images, of as many pixels
 Sum of two                                     Add
 =============================================  ====================================================
 
@@ -14,6 +15,7 @@ Equal in every bit, but for the order in which a mean adds up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from cpuconv.graph.ir import Graph, Node
@@ -71,6 +73,15 @@ def _pool(graph: Graph, node: Node) -> Rewrite | None:
     return _plane(graph, node) if whole and not padded and not any(node.outputs[1:]) else None
 
 
+def _global(graph: Graph, node: Node) -> Rewrite | None:
+    shape, maker = shape_of(graph, node.inputs[0]), Maker(graph, node)
+    if len(shape) < 5:
+        return None
+    image = maker.reshape(node.inputs[0], (*shape[:2], math.prod(shape[2:-1]), shape[-1]), "image")
+    maker.reshape(maker.node(node.op, image, part="pooled"), shape_of(graph, node.outputs[0]))
+    return maker.done()
+
+
 def _sum(graph: Graph, node: Node) -> Rewrite | None:
     if len(node.inputs) != 2:
         return None
@@ -87,6 +98,7 @@ FORMS: dict[str, Callable[[Graph, Node], Rewrite | None]] = {
         for name in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
     },
     **dict.fromkeys(("AveragePool", "MaxPool"), _pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global),
     "Sum": _sum,
 }
 

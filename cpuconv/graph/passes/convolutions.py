@@ -1,0 +1,138 @@
+"""Convolutions in a form that solvers are quick at.
+
+Taps that only ever meet padding go, as those of a kernel that is dilated by more than the image is wide: their products
+are with zeros, which only weights that are infinite or not numbers could tell.
+
+Where taps far apart meet the image in one part of the outputs only, parts are convolutions of their own, each with the
+taps that it meets, if that leaves out many products: the middle of an image often meets the middle tap alone. Equal but
+for products with zeros.
+
+A group of one channel that has several outputs becomes that many groups with an output each, of the channel repeated:
+a depthwise convolution. Equal up to the order of sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.window import Window
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of
+
+_LEAST_OUTPUTS, _MOST_PRODUCTS = 256, 0.6  # pixels, and part of all products, of what is worth several convolutions
+_MOST_REPEATS = 4  # of a channel: what is read is written so many times before
+
+
+def _met(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
+    """Without the taps that meet nothing, if padding can say so."""
+    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
+    taps = window.meeting()
+    if tuple(map(len, taps)) == window.kernel or not all(taps) or 0 in window.outputs:
+        return None
+    near, far = [], []
+    for size, kept, step, gap, pad, count in zip(
+        window.sizes, taps, window.strides, window.dilations, window.near, window.outputs, strict=True
+    ):
+        near.append(pad - kept.start * gap)
+        far.append((count - 1) * step + (len(kept) - 1) * gap + 1 - size - near[-1])
+    if min(near) < 0 or min(far) < 0:
+        return None
+    maker = Maker(graph, node)
+    index = (slice(None), slice(None), *(slice(kept.start, kept.stop) for kept in taps))
+    attributes = {
+        **node.attributes,
+        "auto_pad": "NOTSET",
+        "kernel_shape": [len(kept) for kept in taps],
+        "dilations": [gap if len(kept) > 1 else 1 for kept, gap in zip(taps, window.dilations, strict=True)],
+        "pads": [*near, *far],
+    }
+    weight = maker.constant(np.ascontiguousarray(w[index]), "weight")
+    maker.node("Conv", node.inputs[0], weight, *node.inputs[2:], **attributes)
+    return maker.done()
+
+
+class _Part(NamedTuple):
+    """Outputs first … last-1 of an axis, the taps that meet the input there, and the inputs that these read."""
+
+    first: int
+    last: int
+    taps: slice
+    begin: int
+    end: int
+
+    @classmethod
+    def all_of(cls, size: int, kernel: int, gap: int, near: int, count: int) -> list[_Part]:
+        """The parts of an axis of `size` inputs and `count` outputs, with steps of 1."""
+        starts = [tap * gap - near for tap in range(kernel)]  # what each tap reads for the first output
+        cuts = {0, count, *(cut for start in starts for cut in (-start, size - start) if 0 < cut < count)}
+        parts = []
+        for first, last in itertools.pairwise(sorted(cuts)):
+            met = [tap for tap, start in enumerate(starts) if first + start >= 0 and last + start <= size]
+            ends = (first + starts[met[0]], last + starts[met[-1]]) if met else (0, 0)
+            parts.append(cls(first, last, slice(met[0], met[-1] + 1) if met else slice(0, 0), *ends))
+        return parts
+
+    @property
+    def products(self) -> int:
+        return (self.last - self.first) * (self.taps.stop - self.taps.start)
+
+
+def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
+    """A convolution for each part of an image, if they have fewer products by far."""
+    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
+    if (
+        w.ndim != 4
+        or node["group"] > 1
+        or operand(node, 3)
+        or max(window.strides) > 1
+        or max(window.dilations) == 1
+        or math.prod(window.outputs) < _LEAST_OUTPUTS
+    ):
+        return None
+    rows, columns = map(_Part.all_of, window.sizes, window.kernel, window.dilations, window.near, window.outputs)
+    products = math.prod(sum(part.products for part in parts) for parts in (rows, columns))
+    whole = math.prod(window.kernel) * math.prod(window.outputs)
+    if not all(part.products for part in (*rows, *columns)) or products > _MOST_PRODUCTS * whole:
+        return None
+    maker = Maker(graph, node)
+    axes = maker.constant(np.array([2, 3]), "axes")
+    lines = []
+    for row in rows:
+        parts = []
+        for column in columns:
+            begins, ends = (np.array(pair) for pair in ((row.begin, column.begin), (row.end, column.end)))
+            bounds = maker.constant(begins, "begins"), maker.constant(ends, "ends"), axes
+            x = maker.node("Slice", node.inputs[0], *bounds, part="read")
+            less = np.ascontiguousarray(w[:, :, row.taps, column.taps])
+            attributes = {**node.attributes, "auto_pad": "NOTSET", "kernel_shape": less.shape[2:], "pads": [0] * 4}
+            names = x, maker.constant(less, "weight"), *node.inputs[2:]
+            parts.append(maker.node("Conv", *names, part="part", **attributes))
+        lines.append(maker.node("Concat", *parts, part="line", axis=3))
+    maker.node("Concat", *lines, axis=2)
+    return maker.done()
+
+
+def _depthwise(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
+    """A convolution of the repeated channels, each with weights of its own."""
+    groups, repeats = node["group"], len(w) // node["group"]
+    if groups == 1 or w.shape[1] > 1 or not 1 < repeats <= _MOST_REPEATS:
+        return None
+    maker = Maker(graph, node)
+    channels = maker.constant(np.repeat(np.arange(groups), repeats), "channels")
+    x = maker.node("Gather", node.inputs[0], channels, part="repeated", axis=1)
+    maker.node("Conv", x, *node.inputs[1:], **{**node.attributes, "group": len(w)})
+    return maker.done()
+
+
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    w = constant(graph, node.inputs[1]) if node.op == "Conv" and node.meaning is None else None
+    return None if w is None else _met(graph, node, w) or _parted(graph, node, w) or _depthwise(graph, node, w)
+
+
+def run(graph: Graph) -> Graph:
+    """Rewrite them all."""
+    return rewritten(graph, _rule)

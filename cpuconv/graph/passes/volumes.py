@@ -1,0 +1,86 @@
+"""Convolutions of volumes become convolutions of images, whose channels are those of the slices that a window reads.
+
+Pattern: Conv over three axes with constant weights. With the slices of volumes as images, tap t of the depth reads the
+slice o * stride + t * dilation - pad for the slice o of the result:
+
+    y[o] = sum over t of w[t] x[o * stride + t * dilation - pad],
+
+where slices that are not there are zeros. That is one convolution of the slices side by side as channels; with groups,
+one for each t, added up. Equal up to the order of sums and products with zeros. Slices stay images from one such
+convolution to the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ops.window import Window
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of
+from cpuconv.problem.reference import overlap
+
+_TO_SLICES, _TO_VOLUMES = [2, 0, 1, 3, 4], [1, 2, 0, 3, 4]  # (N, C, D, H, W) and (D, N, C, H, W)
+
+
+def _rule(graph: Graph, node: Node) -> Rewrite | None:
+    w = constant(graph, node.inputs[1]) if node.op == "Conv" and node.meaning is None else None
+    if w is None or w.ndim != 5:
+        return None
+    shape = shape_of(graph, node.inputs[0])
+    window = Window.of(node, shape[2:], w.shape[2:])
+    depth, *plane = window.outputs
+    read = [
+        overlap(tap * window.dilations[0] - window.near[0], window.strides[0], shape[2], depth)
+        for tap in range(w.shape[2])
+    ]
+    if shape[0] == 0 or 0 in plane or not all(out.stop > out.start for out, _ in read):
+        return None
+    maker = Maker(graph, node)
+    x, batch = _images(maker, node.inputs[0], "slices"), shape[0]
+    taps = [_moved(maker, x, shape, depth, *pair, f"tap{at}") for at, pair in enumerate(read)]
+    weights = list(np.moveaxis(w, 2, 0))
+    if node["group"] == 1 and len(taps) > 1:
+        taps, weights = [maker.node("Concat", *taps, part="taps", axis=1)], [np.concatenate(weights, 1)]
+    attributes = {
+        **node.attributes,
+        "auto_pad": "NOTSET",
+        "kernel_shape": window.kernel[1:],
+        "strides": window.strides[1:],
+        "dilations": window.dilations[1:],
+        "pads": [*window.near[1:], *window.far[1:]],
+        "activation": None,
+    }
+    y = operand(node, 3) and _images(maker, node.inputs[3], "residual")
+    for at, (tap, weight) in enumerate(zip(taps, weights, strict=True), 1 - len(taps)):
+        names = tap, maker.constant(np.ascontiguousarray(weight), "weight"), "" if at else operand(node, 2), y
+        ending = attributes if at else {**attributes, "activation": node["activation"]}
+        y = maker.node("Conv", *names, part="images", **ending)
+    y = maker.reshape(y, (depth, batch, len(w), *plane), "volumes")
+    maker.node("Transpose", y, perm=_TO_VOLUMES)
+    return maker.done()
+
+
+def _images(maker: Maker, x: str, part: str) -> str:
+    """The slices of volumes, (N, C, D, H, W), as images, (D N, C, H, W)."""
+    n, c, d, h, w = shape_of(maker.graph, x)
+    return maker.reshape(maker.node("Transpose", x, part=f"{part}.turned", perm=_TO_SLICES), (d * n, c, h, w), part)
+
+
+def _moved(maker: Maker, x: str, shape: tuple[int, ...], depth: int, out: slice, read: slice, part: str) -> str:
+    """The images of the slices `read`, and around them zeros so that they are the slices `out` of `depth`."""
+    n, c, d, h, w = shape
+    each = 1 if read.step > 1 else n  # images to a step: slices of several volumes are no even steps
+    if each < n:
+        x = maker.reshape(x, (d, n * c, h, w), f"{part}.slices")
+    numbers = (read.start * each, read.stop * each, 0, read.step)
+    bounds = [maker.constant(np.array([number]), f"{part}.bound{at}") for at, number in enumerate(numbers)]
+    x = maker.node("Slice", x, *bounds, part=f"{part}.read")
+    if each < n:
+        x = maker.reshape(x, ((out.stop - out.start) * n, c, h, w), f"{part}.images")
+    pads = np.array([out.start * n, 0, 0, 0, (depth - out.stop) * n, 0, 0, 0])
+    return maker.node("Pad", x, maker.constant(pads, f"{part}.pads"), part=part)
+
+
+def run(graph: Graph) -> Graph:
+    """Rewrite them all."""
+    return rewritten(graph, _rule)
