@@ -31,7 +31,6 @@ from bench.models import counts
 from bench.networks.problem import asked, problems
 from bench.report import NOTHING
 from bench.settings import words
-from cpuconv.choice.model import Limits
 from cpuconv.choice.tuned import best, roofs, rows
 from cpuconv.isa import current
 
@@ -93,7 +92,7 @@ def compared(
     from cpuconv.graph.raced import winner
     from cpuconv.tuning.network_race import Run
 
-    tuned = Target(current(), threads, "cached", Limits())
+    tuned = Target(current(), threads, "cached")
     graph = prepared(read(path), {name: array.shape for name, array in feed.items()}, Rewriting()).graph
     laid = {PLANNED: lay_out(graph, tuned, plan=winner(graph, tuned))}
     for way in ways:
@@ -140,11 +139,13 @@ def problem_of(laid: Laid) -> ConvProblem | None:
 
 def alone(laid: Layout, threads: int) -> float | None:
     """Seconds of the convolutions and products of a network, each alone; None if one is not tuned."""
+    from cpuconv.graph.lowering import IN_NETWORK
+
     total, known = 0.0, roofs(threads)
     for each in laid.nodes:
         problem = problem_of(each)
         if problem is not None:
-            chosen = best(problem, Limits())
+            chosen = best(problem, IN_NETWORK)
             cold = [found.row for found in rows(problem) if found.current and found.row.weights == COLD]
             times = [row.median for row in cold if chosen is not None and row.candidate == chosen.row.candidate]
             if chosen is None or known is None:

@@ -33,12 +33,12 @@ from bench import shapes
 from bench.loads import Shared, load, shared
 from bench.settings import machine_name, words
 from cpuconv import work as algorithms
-from cpuconv.choice.model import Choice, Limits, modelled_cost
+from cpuconv.choice.model import Choice, modelled_cost
 from cpuconv.choice.select import choose, favourite_layouts
 from cpuconv.choice.tuned import roofs as measured_roofs
 from cpuconv.graph.executable import Executable, Work
 from cpuconv.graph.layout import lay_out
-from cpuconv.graph.lowering import Target, join_seconds
+from cpuconv.graph.lowering import IN_NETWORK, Target, join_seconds
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.packed import Packed
 from cpuconv.graph.prepared import Rewriting, prepared
@@ -204,7 +204,7 @@ def line_on(line: shapes.Line, workers: Sequence[int], machines: Machines) -> It
 
 
 def _choice(problem: ConvProblem) -> Choice:
-    return choose(problem, "cached", Limits())
+    return choose(problem, "cached", IN_NETWORK)
 
 
 def convolution_on(

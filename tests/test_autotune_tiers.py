@@ -13,7 +13,7 @@ import stored
 
 from autotune.machine.device import fingerprint
 from autotune.store.database import StoreWarning
-from autotune.store.rows import COLD, Limits, Row
+from autotune.store.rows import COLD, WARM, Limits, Row
 from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
 from autotune.wisdom import tiers
@@ -61,6 +61,9 @@ def test_the_first_tier_that_knows_decides(tmp_path: Path, monkeypatch: pytest.M
     assert ask() == ("store", "stored")
     assert ask(workspace=99) == ("shipped", "shipped")
     assert ask("r") == ("store", "cold")
+    Store().put([row("warm", 9e-3, problem="r")])
+    assert ask("r") == ("store", "warm")
+    assert ask("r", weights=(COLD, WARM)) == ("store", "cold")  # as in a network
     table(pinned, row("pinned", 9e-3), row("stale", 1e-3, sources="old"))
     monkeypatch.setenv(tiers.PINNED, str(pinned))
     assert ask() == ("pinned", "pinned")

@@ -20,7 +20,6 @@ from autotune.store.rows import COLD  # noqa: E402
 from autotune.store.store import Store  # noqa: E402
 from bench import plans  # noqa: E402
 from bench.networks import Network, __main__, problem  # noqa: E402
-from cpuconv.choice.model import Limits  # noqa: E402
 from cpuconv.graph.layout import lay_out  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.onnx_reader import read  # noqa: E402
@@ -66,7 +65,7 @@ def told(folder: Path, *options: str) -> dict:
 
 def tune(store: Store, folder: Path, seconds: float) -> None:
     """Store that each convolution takes so long."""
-    target = Target(current(), 1, "cached", Limits())
+    target = Target(current(), 1, "cached")
     laid = lay_out(prepared(read(folder / "small.onnx"), SHAPES, Rewriting()).graph, target)
     problems = [asked for each in laid.nodes if (asked := plans.problem_of(each)) is not None]
     assert len(problems) == 1

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import networks
 
-from cpuconv.choice.model import Limits
 from cpuconv.graph import abreast, lowering
 from cpuconv.graph.executable import Executable
 from cpuconv.graph.lowering import Target
@@ -65,7 +64,7 @@ def test_a_convolution(solver):
 def test_a_network(drawn, count):
     """Planned for many workers and run by them, or by one."""
     model, feed = drawn
-    made = Model(read(model), Target(current(), count, "heuristic", Limits()), {})
+    made = Model(read(model), Target(current(), count, "heuristic"), {})
     many = {name: array.copy() for name, array in made.run(feed).items()}
     executable = made._programs.last.executable
     for segment in executable.segments:
@@ -84,7 +83,7 @@ def test_branches(n, count, monkeypatch):
     found = []
     for small in (abreast._SMALL, 0):
         monkeypatch.setattr(abreast, "_SMALL", small)
-        made = Executable(branches(n, count), Target(current(), count, "heuristic", Limits()), Packed())
+        made = Executable(branches(n, count), Target(current(), count, "heuristic"), Packed())
         outputs = [np.full([int(size) for size in each.shape], np.nan, np.float32) for each in made.outputs.values()]
         made.run([x], outputs)
         found.append(outputs)

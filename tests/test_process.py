@@ -183,12 +183,13 @@ before = made(x)
 reading, writing = os.pipe()
 child = os.fork()
 if child == 0:
+    tasks = lambda: len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 0
+    others = tasks()  # an emulator has threads too
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         same = all((made(x) == before).all() for _ in range(3))
     count = sum(issubclass(each.category, CpuconvWarning) for each in caught)
-    helpers = len(os.listdir("/proc/self/task")) - 1 if os.path.exists("/proc/self/task") else -1
-    os.write(writing, json.dumps([bool(same), count, helpers]).encode())
+    os.write(writing, json.dumps([bool(same), count, tasks() - others]).encode())
     os._exit(0)
 os.close(writing)
 same, count, helpers = json.loads(os.read(reading, 100))

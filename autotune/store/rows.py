@@ -160,12 +160,15 @@ class Limits(NamedTuple):
         Classes; None for all.
     prefix : str
         Of the candidate's name: its solver, or part of its parameters.
+    weights : tuple of str
+        In which order rows of these weights are asked for.
     """
 
     sources: frozenset[str]
     workspace: int | None = None
     accuracies: tuple[str, ...] | None = None
     prefix: str = ""
+    weights: tuple[str, ...] = WEIGHTS
 
     def admits(self, row: Row) -> bool:
         """Whether the row was timed, is sound, current and keeps the limits."""

@@ -165,7 +165,7 @@ class Tiers:
         Whoever asks should look twice at their candidates, whose times may be others now.
         """
         best = self.lookup(device, problem, limits)
-        for weights in WEIGHTS:
+        for weights in limits.weights:
             for name, tier in self._look(device).tiers:
                 if best is None or (best.row.weights, best.tier) == (weights, name):
                     rows = _older(tier.rows(device, problem, weights), limits, best and best.row)
@@ -249,7 +249,7 @@ def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list
 
 
 def _search(tiers: Iterable[tuple[str, Tier]], device: str, problem: str, limits: Limits) -> Found | None:
-    for weights in WEIGHTS:
+    for weights in limits.weights:
         for name, tier in tiers:
             row = tier.best(device, problem, limits, weights)
             if row is not None:

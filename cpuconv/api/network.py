@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cpuconv.choice.model import Limits, check_options
+from cpuconv.choice.model import check_options
 from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import IN_NETWORK, Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.prepared import Rewriting
@@ -81,7 +81,7 @@ def compile(
     wanted = wanted_threads(threads)
     auto = isinstance(wanted, str)
     most = maximum_threads() if isinstance(wanted, str) else wanted
-    target = Target(current(), most, strategy, Limits(accuracy), tuner_for(strategy))
+    target = Target(current(), most, strategy, replace(IN_NETWORK, accuracy=accuracy), tuner_for(strategy))
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")

@@ -34,6 +34,7 @@ class Limits:
     accuracy: str = "standard"
     workspace: int | None = None
     reproducible: bool = False  # the same bits whatever the number of threads
+    cold: bool = False  # weights come from memory, as in a network: rows that were timed so count first
 
     def admits_accuracy(self, accuracy: str) -> bool:
         """Whether a candidate of that class may run."""

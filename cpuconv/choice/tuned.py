@@ -7,7 +7,7 @@ from autotune.machine.roofline import Roofs, roofs_for
 from autotune.store import rows as stored
 from autotune.store.store import shared
 from autotune.wisdom.tiers import Found
-from autotune.workload import ADMITS
+from autotune.workload import ADMITS, WEIGHTS
 from cpuconv import session
 from cpuconv.choice.model import Choice, Limits
 from cpuconv.isa import current
@@ -18,8 +18,8 @@ from cpuconv.recipe import Candidate, current_sources
 def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
     """The fastest row within the limits, of a candidate whose name begins so, with the tier that knows it, or None.
 
-    Rows timed with warm weights count before those timed with cold ones; `read_only=False` asks the store that
-    `profile` writes.
+    Rows timed with the weights of the limits, warm or cold, count before others; `read_only=False` asks the store
+    that `profile` writes.
     """
     asked = _stored_limits(limits, prefix)
     return session.current.tiers.lookup(fingerprint().key, problem.key, asked, read_only=read_only)
@@ -68,4 +68,5 @@ def roofs(threads: int) -> Roofs | None:
 
 
 def _stored_limits(limits: Limits, prefix: str) -> stored.Limits:
-    return stored.Limits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix)
+    weights = WEIGHTS[::-1] if limits.cold else WEIGHTS
+    return stored.Limits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix, weights)

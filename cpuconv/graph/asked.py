@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cpuconv.choice.model import Limits
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.layout import Layout, plans
@@ -81,7 +80,7 @@ def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[in
 
 def _problems(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
     head = prepared(graph, shapes, Rewriting()).graph
-    target = Target(current(), threads, "heuristic", Limits())
+    target = Target(current(), threads, "heuristic")
     layouts, won = plans(head, target), winner(head, replace(target, strategy="cached"))
     first = {problem for problem, _ in _asked_by(layouts[0])}
     yield from _asked_by(layouts[0])

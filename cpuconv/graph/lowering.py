@@ -16,6 +16,7 @@ from cpuconv.isa import Isa
 from cpuconv.solvers.shared.base import Ref, Space, Step
 from cpuconv.solvers.shared.machine import machine
 
+IN_NETWORK = Limits(cold=True)
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
 _PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
 _EACH_SECONDS = 0.15e-6  # for each further one, asked in turn: two cache lines that another core has
@@ -46,7 +47,7 @@ class Target:
     isa: Isa
     threads: int = 1
     strategy: str = "cached"
-    limits: Limits = Limits()
+    limits: Limits = IN_NETWORK
     tuner: Tuner | None = None
 
     def moving(self, size: float) -> float:

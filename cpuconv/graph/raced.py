@@ -16,9 +16,8 @@ from autotune.store.rows import Limits as Admitted
 from autotune.store.store import together
 from autotune.workload import WEIGHTS
 from cpuconv import session
-from cpuconv.choice.model import Limits
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import IN_NETWORK, Target
 from cpuconv.graph.planning import PLANS
 from cpuconv.recipe import current_sources
 
@@ -44,7 +43,7 @@ def key_of(graph: Graph, target: Target) -> str:
 
 def winner(graph: Graph, target: Target) -> str | None:
     """The plan that won the race of a network, if one is stored that holds for the target."""
-    if target.strategy == "heuristic" or target.limits != Limits():
+    if target.strategy == "heuristic" or target.limits != IN_NETWORK:
         return None
     device, tiers, kind = fingerprint().key, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):

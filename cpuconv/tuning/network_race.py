@@ -16,7 +16,6 @@ from autotune.timing.sample import clock
 from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
-from cpuconv.choice.model import Limits
 from cpuconv.graph import raced
 from cpuconv.graph.counts import random_array
 from cpuconv.graph.executable import Executable
@@ -69,7 +68,7 @@ def race_networks(
         Whether networks that have a winner are raced too.
     """
     for name, graph, shapes in sized(source, batches, inputs):
-        target = Target(current(), threads, "cached", Limits())
+        target = Target(current(), threads, "cached")
         race = Race(prepared(graph, shapes, Rewriting()).graph, target)
         asked = Admitted(race.sources)
         if not again and store.best(fingerprint().key, race.key, asked) is not None:

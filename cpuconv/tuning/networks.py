@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from cpuconv.choice.model import Limits
 from cpuconv.graph.asked import with_batch
 from cpuconv.graph.counts import random_array
 from cpuconv.graph.ir import Graph, Value
@@ -24,7 +23,7 @@ def time_networks(
     """(name, threads, median seconds of a run) of a model for each batch, on random data; sizes as for `asked`."""
     times = []
     for name, graph, shapes in sized(source, batches, inputs):
-        model = Model(graph, Target(current(), threads, "cached", Limits()), shapes)
+        model = Model(graph, Target(current(), threads, "cached"), shapes)
         times.append((name, threads, _median_seconds(model)))
     return times
 

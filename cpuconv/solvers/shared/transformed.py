@@ -315,7 +315,7 @@ def cost(
         products += planes.pairs * complex_cycles(isa, params.v, params.n, reduction)
     multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
     transform = total * _transforms(problem, isa, count, operations)
-    weight_bytes = count * reduction * vectors * pixel
+    weight_bytes = count * reduction * divide(vectors, params.v) * params.v * pixel  # the last panel is a whole one
     transforms = count * block * channel_blocks * pixel
     summed = count * block * params.chunk * params.v * pixel
     again = 0 if weight_bytes + transforms + summed <= _KEPT * machine.l2 else blocks - 1
