@@ -18,7 +18,7 @@ from cpuconv.micro.fft import GAUSS, REGULAR
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
 from cpuconv.solvers import TABLE, fft, winograd
-from cpuconv.solvers.shared import packing
+from cpuconv.solvers.shared import forms, packing
 from cpuconv.solvers.shared.base import aligned
 
 ISA = current()
@@ -120,7 +120,7 @@ def test_one_value_for_all(solver):
 @SOLVERS
 def test_workers_agree(solver, monkeypatch):
     """1, 2 and 3 workers, however small the units: the same bits."""
-    monkeypatch.setattr(packing, "_BUFFER", 1)
+    monkeypatch.setattr(forms, "_BUFFER", 1)
     packing._jobs.cache_clear()
     for problem in variants(solver):
         w, candidate = spoilt(problem.weight_shape), candidates(solver, problem)[-1]

@@ -15,8 +15,9 @@ from cpuconv.micro.convolve import NO_BAND
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.base import FLOAT, Cost, MicroRef, Operand, Operands, Space, Step, divide, is_plain
+from cpuconv.solvers.shared.forms import Panels
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing, Panels
+from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.tiling import tiles
 
 NAME = "channels_last"

@@ -13,8 +13,9 @@ from cpuconv.isa import Isa
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, lanewise
 from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
+from cpuconv.solvers.shared.forms import Panels
 from cpuconv.solvers.shared.machine import Machine
-from cpuconv.solvers.shared.packing import Filters, Packing, Panels
+from cpuconv.solvers.shared.packing import Filters, Packing
 
 NAME = "depthwise"
 ACCURACY = "exact"

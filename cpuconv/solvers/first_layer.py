@@ -14,8 +14,9 @@ from cpuconv.micro.convolve import PLANAR_BAND
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
+from cpuconv.solvers.shared.forms import Panels
 from cpuconv.solvers.shared.machine import Machine
-from cpuconv.solvers.shared.packing import Packing, Panels
+from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.tiling import tiles
 
 NAME = "first_layer"

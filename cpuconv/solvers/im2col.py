@@ -20,8 +20,9 @@ from cpuconv.micro.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
+from cpuconv.solvers.shared.forms import Panels
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing, Panels
+from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
 from cpuconv.solvers.shared.tiling import Tile, cycles, pixel_cycles, plane_cycles, streams, tiles
 from cpuconv.solvers.shared.views import input_plane, plane, row_tile, view_args

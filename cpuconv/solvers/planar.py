@@ -21,8 +21,9 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import tiling
 from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
+from cpuconv.solvers.shared.forms import Scalars
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing, Scalars
+from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
 from cpuconv.solvers.shared.views import input_plane, row_tile
 

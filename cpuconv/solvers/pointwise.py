@@ -13,8 +13,9 @@ from cpuconv.micro.convolve import NO_BAND
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.base import Cost, Operands, Space, Step, divide
+from cpuconv.solvers.shared.forms import Panels
 from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing, Panels
+from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.tiling import tiles
 
 NAME = "pointwise"

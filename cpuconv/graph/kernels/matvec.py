@@ -27,7 +27,8 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers.shared.base import FLOAT, Args, MicroRef, Ref, Step, divide
-from cpuconv.solvers.shared.packing import Packing, Panels
+from cpuconv.solvers.shared.forms import Panels
+from cpuconv.solvers.shared.packing import Packing
 
 _CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
 _UNROLL = 4  # rows of the matrix in one turn of the loop

@@ -14,7 +14,8 @@ from cpuconv.graph.prepared import Prepared, Rewriting
 from cpuconv.isa import current
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.runtime.stamp import stamp
-from cpuconv.solvers.shared import packing
+from cpuconv.solvers.shared import forms
+from cpuconv.solvers.shared.packing import Packing
 
 Shapes = tuple[tuple[int, ...], ...]
 _DIGEST = 16  # bytes of a form's
@@ -54,13 +55,13 @@ class Program:
 
 def here() -> dict[str, str]:
     """What packed weights and choices are good for: this CPU, and forms that are packed as they are now."""
-    return {"device": fingerprint().key, "isa": current().name, "packing": stamp(packing.__name__)}
+    return {"device": fingerprint().key, "isa": current().name, "packing": stamp(forms.__name__)}
 
 
-def packing_of(form: Any) -> packing.Packing | None:
+def packing_of(form: Any) -> Packing | None:
     """The solvers' packing of a form; None where it is another, which is made quickly from raw weights."""
     last = form[-1] if isinstance(form, tuple) and form else None
-    return last if isinstance(last, packing.Packing) else None
+    return last if isinstance(last, Packing) else None
 
 
 def form_digest(shape: tuple[int, ...], form: Any) -> str:

@@ -14,8 +14,9 @@ from cpuconv.micro.tiled import TiledTile, tiled
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
+from cpuconv.solvers.shared.forms import Transformed
 from cpuconv.solvers.shared.machine import Machine
-from cpuconv.solvers.shared.packing import Filters, Packing, Transformed
+from cpuconv.solvers.shared.packing import Filters, Packing
 from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
 from cpuconv.solvers.shared.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 
