@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import time
@@ -229,6 +230,18 @@ def test_external_data_must_fit_into_memory(tmp_path):
         file.truncate(1 << 40)  # which takes no room on the disk
     with pytest.raises(SourceError, match="the constant 'w'.* takes 1100 GB of memory"):
         read(_external(tmp_path, "w.bin", elements=1 << 38))
+
+
+def test_a_file_is_closed_with_its_map(tmp_path):
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        mapped = elements.contents(tmp_path / "w.bin")
+        file = mapped._file
+        assert not file.closed
+        del mapped
+        gc.collect()
+    assert file.closed
 
 
 def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatch):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from processes import run
+
+from autotune.interpreter import VARIABLE
 
 LIMIT = 16 << 20
 BESIDE = 50 << 20
@@ -42,4 +45,5 @@ def test_ten_thousand_sizes_of_conv2d():
     count, remembered, grown = map(int, done.stdout.split())
     assert count == 10_000
     assert LIMIT / 2 < remembered <= LIMIT
-    assert grown <= LIMIT + BESIDE
+    if not os.environ.get(VARIABLE):  # the memory of an emulator is this process's too
+        assert grown <= LIMIT + BESIDE

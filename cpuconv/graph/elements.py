@@ -47,6 +47,10 @@ class Mapped(mmap.mmap):
         made._seen = made._state()
         return made
 
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
     @property
     def name(self) -> str:
         """The path of the file when it was opened."""
