@@ -157,8 +157,12 @@ def check(
     apart: bool = False,
     tolerance: float = 1e-5,
     made: Sequence[Offer] | None = None,
+    least: float = 1e-30,
 ) -> int:
-    """Compare every offer of a node, or those `made`, with its reference; gives the number of offers."""
+    """Compare every offer of a node, or those `made`, with its reference; gives the number of offers.
+
+    Errors are relative to the largest output, and to no less than `least`.
+    """
     results = ops.TABLE[node.op].infer(node, values_of(arrays, constant))
     wide = [np.dtype(np.float64) if value.dtype == FLOAT32 else value.dtype for value in results]
     expected = ops.TABLE[node.op].evaluate(node, arrays, wide)
@@ -170,7 +174,7 @@ def check(
                 assert np.array_equal(got, wanted), offer
                 continue
             finite = np.isfinite(wanted)
-            scale = np.abs(wanted[finite]).max(initial=1e-30)
+            scale = np.abs(wanted[finite]).max(initial=least)
             assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer
             error = np.abs(got[finite] - wanted[finite]).max(initial=0) / scale
             assert error <= tolerance, (offer, error)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 from cpuconv.graph import lowering, ops  # noqa: E402
 
 THREADS = st.sampled_from((1, 2))
+GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
 NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
 
 
@@ -43,7 +44,11 @@ def test_offers(op):
         if "to" in attributes:  # a type, as the reader has it
             attributes["to"] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]))
         node = row.node(names, [f"y{at}" for at in range(case.outputs)], **attributes)
-        offers.append(lowered.check(node, case.arrays, sorted(known), data.draw(THREADS), data.draw(st.booleans())))
+        options = {}
+        if op in GATES:
+            options = {"tolerance": 1e-6, "least": float(np.abs(case.arrays[0]).max(initial=1e-30))}
+        drawn = data.draw(THREADS), data.draw(st.booleans())
+        offers.append(lowered.check(node, case.arrays, sorted(known), *drawn, **options))
 
     some()
     assert any(offers)

@@ -240,7 +240,10 @@ def test_winograd_tiles(a, r, s, monkeypatch):
         oracle.check(problem, names(problem)[0])
         oracle.check(replace(problem, activation=None, residual=False, threads=oracle.THREADS), names(problem)[-1])
     deep = ConvProblem(1, 512, 2 * m + r - 1, 3 * n + s - 1, 64, r, s)
-    oracle.check(deep, names(deep)[0])
+    if winograd.error(deep, (m, n)) <= winograd.LARGEST_ERROR:
+        oracle.check(deep, names(deep)[0])
+    else:
+        assert not names(deep)
 
 
 @pytest.mark.parametrize("a, r", [(a, r) for r in (1, 2, 3, 5, 7) for a in winograd.POINTS if a > r or a == r == 1])
