@@ -35,8 +35,8 @@ from cpuconv.choice.tuned import best, roofs, rows
 from cpuconv.isa import current
 
 if TYPE_CHECKING:
-    from cpuconv.graph.executable import Executable
-    from cpuconv.graph.layout import Laid, Layout
+    from cpuconv.graph.running.executable import Executable
+    from cpuconv.graph.selection.layout import Laid, Layout
     from cpuconv.problem.problem import ConvProblem
 
 PLANNED, UNTUNED = "planned", "untuned"
@@ -83,13 +83,13 @@ def compared(
 ) -> dict[str, Any]:
     """A network's plan, its seconds, each way's time over the plan's (centre, least and most likely), what the plan
     takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
-    from cpuconv.graph.executable import Executable
-    from cpuconv.graph.layout import lay_out
     from cpuconv.graph.lowering import Target
-    from cpuconv.graph.onnx_reader import read
-    from cpuconv.graph.packed import Packed
-    from cpuconv.graph.prepared import Rewriting, prepared
-    from cpuconv.graph.raced import winner
+    from cpuconv.graph.reading.onnx_reader import read
+    from cpuconv.graph.running.executable import Executable
+    from cpuconv.graph.running.packed import Packed
+    from cpuconv.graph.selection.layout import lay_out
+    from cpuconv.graph.selection.raced import winner
+    from cpuconv.graph.sizes.prepared import Rewriting, prepared
     from cpuconv.tuning.network_race import Run
 
     tuned = Target(current(), threads, "cached")
@@ -121,7 +121,7 @@ def compared(
 
 def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
     """Seconds of operators that are no convolutions, each alone in turns with the rest, by kind; the most first."""
-    from cpuconv.graph.timing import time_works
+    from cpuconv.graph.reports.timing import time_works
 
     took: dict[str, float] = {}
     seconds, _ = time_works(program, inputs, outputs, RUNS)

@@ -36,13 +36,13 @@ from cpuconv import work as algorithms
 from cpuconv.choice.model import Choice, modelled_cost
 from cpuconv.choice.select import choose, favourite_layouts
 from cpuconv.choice.tuned import roofs as measured_roofs
-from cpuconv.graph.executable import Executable, Work
-from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import IN_NETWORK, Target, join_seconds
-from cpuconv.graph.onnx_reader import read
-from cpuconv.graph.packed import Packed
-from cpuconv.graph.prepared import Rewriting, prepared
-from cpuconv.graph.specialise import bound_inputs
+from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.graph.running.executable import Executable, Work
+from cpuconv.graph.running.packed import Packed
+from cpuconv.graph.selection.layout import lay_out
+from cpuconv.graph.sizes.prepared import Rewriting, prepared
+from cpuconv.graph.sizes.specialise import bound_inputs
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import assemble

@@ -6,10 +6,10 @@ import numpy as np
 from graphs import parse
 from onnx import numpy_helper
 
-from cpuconv.graph.layout import Layout, lay_out
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.onnx_reader import read
-from cpuconv.graph.prepared import Rewriting, prepared
+from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.graph.selection.layout import Layout, lay_out
+from cpuconv.graph.sizes.prepared import Rewriting, prepared
 from cpuconv.isa import current
 
 _TEXT = """g (float[N,20,14,14] x) => (float[N,M,14,14] y, float[N,20,14,14] z) {

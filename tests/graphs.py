@@ -16,9 +16,9 @@ from onnx.reference import ReferenceEvaluator
 
 from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.onnx_reader import read
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.specialise import specialise
+from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.graph.sizes.specialise import specialise
 
 NEWEST = onnx.defs.onnx_opset_version()
 

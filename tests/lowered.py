@@ -12,7 +12,7 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, Place, contiguous_strides, image_shape
-from cpuconv.graph.program import Recording
+from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
 from cpuconv.problem.arrays import address
 from cpuconv.solvers.shared.base import Ref, Space, aligned

@@ -12,7 +12,7 @@ from strided import apart
 import cpuconv
 import layouts
 from cpuconv.choice.model import Choice, Limits
-from cpuconv.graph.program import Recording
+from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.plan import Plan

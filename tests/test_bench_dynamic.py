@@ -11,7 +11,7 @@ from graphs import parse  # noqa: E402
 
 import cpuconv  # noqa: E402
 from bench import dynamic, rapidocr  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 
 
 def test_opened_networks_keep_channels(tmp_path):

@@ -20,10 +20,10 @@ from autotune.store.rows import COLD  # noqa: E402
 from autotune.store.store import Store  # noqa: E402
 from bench import plans  # noqa: E402
 from bench.networks import Network, __main__, problem  # noqa: E402
-from cpuconv.graph.layout import lay_out  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
-from cpuconv.graph.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.graph.selection.layout import lay_out  # noqa: E402
+from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.tuning.workload import workload  # noqa: E402
 

@@ -16,16 +16,16 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from random_networks import networks  # noqa: E402
 
-from cpuconv.graph import abreast as module  # noqa: E402
-from cpuconv.graph.abreast import abreast  # noqa: E402
-from cpuconv.graph.executable import Executable  # noqa: E402
 from cpuconv.graph.kernels.beside import joined  # noqa: E402
-from cpuconv.graph.layout import lay_out  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
-from cpuconv.graph.packed import Packed  # noqa: E402
 from cpuconv.graph.place import Place  # noqa: E402
-from cpuconv.graph.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.graph.running import abreast as module  # noqa: E402
+from cpuconv.graph.running.abreast import abreast  # noqa: E402
+from cpuconv.graph.running.executable import Executable  # noqa: E402
+from cpuconv.graph.running.packed import Packed  # noqa: E402
+from cpuconv.graph.selection.layout import lay_out  # noqa: E402
+from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.runtime import Program  # noqa: E402

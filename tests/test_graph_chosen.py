@@ -17,15 +17,15 @@ from random_networks import networks  # noqa: E402
 from cpuconv.choice import model  # noqa: E402
 from cpuconv.choice.model import Limits  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.chosen import Chosen, Taken, name_of  # noqa: E402
-from cpuconv.graph.executable import Executable  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
 from cpuconv.graph.kernels import convolution  # noqa: E402
-from cpuconv.graph.layout import Layout, lay_out  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
-from cpuconv.graph.packed import Packed  # noqa: E402
-from cpuconv.graph.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.graph.running.executable import Executable  # noqa: E402
+from cpuconv.graph.running.packed import Packed  # noqa: E402
+from cpuconv.graph.selection.chosen import Chosen, Taken, name_of  # noqa: E402
+from cpuconv.graph.selection.layout import Layout, lay_out  # noqa: E402
+from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 
 TARGET = Target(current(), 2, "heuristic")

@@ -12,8 +12,8 @@ from graphs import close, made, run, runtime_session  # noqa: E402
 from onnx import helper, numpy_helper  # noqa: E402
 
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.contrib import CONTRIB  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
+from cpuconv.graph.reading.contrib import CONTRIB  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 
 RNG = np.random.default_rng(0)
 

@@ -17,7 +17,7 @@ import cpuconv
 from cpuconv.api import network
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.reading.onnx_reader import read
 
 BLOCK = """g (float[{n},3,12,10] x) => (float[{n},24,12,10] y) {{
     a = Conv<pads = [1, 1, 1, 1]>(x, w1)

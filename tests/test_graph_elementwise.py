@@ -24,7 +24,7 @@ from cpuconv.graph.kernels.functions import FUNCTIONS  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.graph.passes import elementwise  # noqa: E402
 from cpuconv.graph.place import BLOCKED, DENSE, Place  # noqa: E402
-from cpuconv.graph.program import Recording  # noqa: E402
+from cpuconv.graph.running.recording import Recording  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.solvers.shared.base import Ref  # noqa: E402

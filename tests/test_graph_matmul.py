@@ -12,7 +12,7 @@ from lowered import check, offers, run_offer
 
 from cpuconv.graph import ops
 from cpuconv.graph.kernels.matmul import Matrices, Product, product_step
-from cpuconv.graph.program import Recording
+from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
 from cpuconv.problem.arrays import address
 from cpuconv.solvers.shared.base import Ref, Space, aligned

@@ -7,9 +7,9 @@ from graphs import made, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.graph.layout import lay_out
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.memory import Memory, arrange, plan
+from cpuconv.graph.running.arena import Memory, arrange, plan
+from cpuconv.graph.selection.layout import lay_out
 from cpuconv.isa import current
 
 LIVES = st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1]))

@@ -20,7 +20,7 @@ from cpuconv.graph.kernels.copying import UNZIP, copy_step  # noqa: E402
 from cpuconv.graph.lowering import Call  # noqa: E402
 from cpuconv.graph.ops.views import permuted  # noqa: E402
 from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place  # noqa: E402
-from cpuconv.graph.program import Recording  # noqa: E402
+from cpuconv.graph.running.recording import Recording  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.solvers.shared.base import Ref, Space  # noqa: E402

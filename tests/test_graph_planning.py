@@ -18,17 +18,17 @@ from stored import row  # noqa: E402
 
 import cpuconv  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
-from cpuconv.graph import raced  # noqa: E402
-from cpuconv.graph.executable import Executable  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ir import Graph, Node, Value  # noqa: E402
-from cpuconv.graph.layout import lay_out, plans  # noqa: E402
 from cpuconv.graph.lowering import Offer, Target  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
-from cpuconv.graph.packed import Packed  # noqa: E402
 from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402
-from cpuconv.graph.planning import PLANS, RULES, Planner  # noqa: E402
-from cpuconv.graph.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.graph.running.executable import Executable  # noqa: E402
+from cpuconv.graph.running.packed import Packed  # noqa: E402
+from cpuconv.graph.selection import raced  # noqa: E402
+from cpuconv.graph.selection.layout import lay_out, plans  # noqa: E402
+from cpuconv.graph.selection.planning import PLANS, RULES, Planner  # noqa: E402
+from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 
 TARGET = Target(current(), 1, "heuristic")

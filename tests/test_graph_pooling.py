@@ -16,7 +16,7 @@ from cpuconv.graph.ir import Node
 from cpuconv.graph.kernels.pooling import Pooling, pool_step
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.place import BLOCKED, DENSE, Place
-from cpuconv.graph.program import Recording
+from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
 from cpuconv.problem.arrays import address
 from cpuconv.solvers.shared.base import MicroRef, Ref, Space, aligned

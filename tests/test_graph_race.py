@@ -16,7 +16,7 @@ from autotune.cli.main import main  # noqa: E402
 from autotune.cli.options import INTERRUPTED, OK  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
 from autotune.tuning.effort import EFFORTS  # noqa: E402
-from cpuconv.graph.planning import PLANS  # noqa: E402
+from cpuconv.graph.selection.planning import PLANS  # noqa: E402
 from cpuconv.tuning import network_race  # noqa: E402
 from cpuconv.tuning.network_race import Race, Run, race_networks  # noqa: E402
 

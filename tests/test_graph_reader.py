@@ -23,10 +23,10 @@ from autotune.interpreter import python  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
 from cpuconv.graph.ops import OWN, TABLE  # noqa: E402
 from cpuconv.graph.passes import noops  # noqa: E402
-from cpuconv.graph.specialise import specialise  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.graph.sizes.specialise import specialise  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
 RELU = "g (float[2,3,4,5] x) => (float[2,3,4,5] y) { y = Relu(x) }"
@@ -261,7 +261,8 @@ def test_sources_that_are_no_models(tmp_path):
 
 
 def test_onnx_is_imported_to_read_a_model_and_not_before(environ):
-    code = "import sys, cpuconv.graph.onnx_reader, cpuconv.graph.specialise; assert 'onnx' not in sys.modules"
+    modules = "cpuconv.graph.reading.onnx_reader, cpuconv.graph.sizes.specialise"
+    code = f"import sys, {modules}; assert 'onnx' not in sys.modules"
     subprocess.run(python("-c", code), env=environ, check=True)
 
 

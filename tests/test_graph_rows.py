@@ -10,7 +10,7 @@ from lowered import check, offers, run_offer
 from cpuconv.graph import ops
 from cpuconv.graph.lowering import Call
 from cpuconv.graph.place import DENSE, Place
-from cpuconv.graph.program import Recording
+from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
 from cpuconv.problem.arrays import address
 from cpuconv.solvers.shared.base import Ref, Space

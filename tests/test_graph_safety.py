@@ -22,7 +22,7 @@ from onnx_mutations import mutated  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph import elements, limits  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 
 RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
 IMAGE = "float[1,1,8,8] x"

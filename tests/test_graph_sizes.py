@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 import cpuconv
 from cpuconv.graph import origin
-from cpuconv.graph.packed import Packed
+from cpuconv.graph.running.packed import Packed
 
 RNG = np.random.default_rng(0)
 

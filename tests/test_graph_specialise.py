@@ -11,8 +11,8 @@ from graphs import close, made, parse, run  # noqa: E402
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
-from cpuconv.graph.onnx_reader import read  # noqa: E402
-from cpuconv.graph.specialise import specialise  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.graph.sizes.specialise import specialise  # noqa: E402
 
 OPEN = "g (float[N,3] x, float[N,M] z) => (float[N,K] y) { y = Concat <axis = 1> (x, z) }"
 X = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)

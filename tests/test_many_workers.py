@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import networks
 
-from cpuconv.graph import abreast, lowering
-from cpuconv.graph.executable import Executable
+from cpuconv.graph import lowering
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
-from cpuconv.graph.onnx_reader import read
-from cpuconv.graph.packed import Packed
-from cpuconv.graph.program import Recording
+from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.graph.running import abreast
+from cpuconv.graph.running.executable import Executable
+from cpuconv.graph.running.packed import Packed
+from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
 from cpuconv.recipe import Candidate
 from cpuconv.runtime import helpers, threads

@@ -50,8 +50,8 @@ class NetworkProblem:
 def keep(network: Network, path: Path) -> Path:
     """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
     from cpuconv.graph.interpret import interpret
-    from cpuconv.graph.onnx_reader import read
-    from cpuconv.graph.specialise import specialise
+    from cpuconv.graph.reading.onnx_reader import read
+    from cpuconv.graph.sizes.specialise import specialise
 
     arrays = network.feed(network.inputs)
     given = interpret(specialise(read(path), network.inputs), arrays)

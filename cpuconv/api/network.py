@@ -14,10 +14,10 @@ from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import IN_NETWORK, Target
 from cpuconv.graph.model import Model
-from cpuconv.graph.onnx_reader import read
-from cpuconv.graph.prepared import Rewriting
+from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved
+from cpuconv.graph.sizes.prepared import Rewriting
 from cpuconv.isa import current
 from cpuconv.options import tuner_for
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads

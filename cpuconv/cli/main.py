@@ -26,10 +26,10 @@ from cpuconv.cli.results import save, summaries, table
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.model import Model
-from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.specialise import with_sizes
+from cpuconv.graph.sizes.specialise import with_sizes
 
 _EPILOG = f"""exit codes:
   {OK:3}  done

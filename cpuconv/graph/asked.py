@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.layout import Layout, plans
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.onnx_reader import read
-from cpuconv.graph.prepared import Rewriting, prepared
-from cpuconv.graph.raced import winner
-from cpuconv.graph.specialise import bound_inputs
+from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.graph.selection.layout import Layout, plans
+from cpuconv.graph.selection.raced import winner
+from cpuconv.graph.sizes.prepared import Rewriting, prepared
+from cpuconv.graph.sizes.specialise import bound_inputs
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.sources import Entry, merged

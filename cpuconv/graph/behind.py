@@ -8,11 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from cpuconv.graph.explain import Explanation, late_rows
 from cpuconv.graph.interpret import Timed, interpret
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.profile import Profile, of_references
-from cpuconv.graph.tail import Stages
+from cpuconv.graph.reports.explain import Explanation, late_rows
+from cpuconv.graph.reports.profile import Profile, of_references
+from cpuconv.graph.sizes.tail import Stages
 
 
 class Network(Protocol):

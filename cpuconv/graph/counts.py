@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.machine.cores import thread_counts
-from cpuconv.graph.executable import Executable, Work
 from cpuconv.graph.ir import Value
 from cpuconv.graph.kernels.convolution import Convolution
-from cpuconv.graph.layout import Layout
 from cpuconv.graph.lowering import Target, join_seconds
-from cpuconv.graph.packed import Packed
+from cpuconv.graph.running.executable import Executable, Work
+from cpuconv.graph.running.packed import Packed
+from cpuconv.graph.selection.layout import Layout
 
 _SECONDS, _ROUNDS = 0.3, 15  # of timing all counts together; most of its rounds
 

@@ -13,17 +13,17 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.elements import check_unchanged
-from cpuconv.graph.explain import Explanation
 from cpuconv.graph.handed import Port, arrays_for, fed
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.origin import Origin
-from cpuconv.graph.prepared import Rewriting
-from cpuconv.graph.profile import Profile, profile, together
 from cpuconv.graph.programs import Programs
+from cpuconv.graph.reports.explain import Explanation
+from cpuconv.graph.reports.profile import Profile, profile, together
 from cpuconv.graph.saved.program import Settings
 from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.saved.writing import write
+from cpuconv.graph.sizes.prepared import Rewriting
 
 
 class Model:

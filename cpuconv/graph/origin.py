@@ -8,16 +8,16 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import passes
-from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.elements import check_unchanged
 from cpuconv.graph.handed import sizes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import Note
-from cpuconv.graph.prepared import Prepared, prepared
 from cpuconv.graph.saved.program import Settings, Shapes
 from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.specialise import bound_inputs
-from cpuconv.graph.steering import steered, steering
+from cpuconv.graph.selection.chosen import Chosen
+from cpuconv.graph.sizes.prepared import Prepared, prepared
+from cpuconv.graph.sizes.specialise import bound_inputs
+from cpuconv.graph.sizes.steering import steered, steering
 
 
 class Origin:

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpuconv.graph.behind import Network, Tail
-from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.counts import fastest
 from cpuconv.graph.elements import let_go, own
-from cpuconv.graph.executable import Executable
-from cpuconv.graph.explain import Explanation
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.layout import Layout, lay_out
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.origin import Origin
-from cpuconv.graph.packed import Packed
-from cpuconv.graph.raced import winner
+from cpuconv.graph.reports.explain import Explanation
+from cpuconv.graph.running.executable import Executable
+from cpuconv.graph.running.packed import Packed
 from cpuconv.graph.saved.program import Program, Shapes, form_digest, packing_of
-from cpuconv.graph.tail import stages
+from cpuconv.graph.selection.chosen import Chosen
+from cpuconv.graph.selection.layout import Layout, lay_out
+from cpuconv.graph.selection.raced import winner
+from cpuconv.graph.sizes.tail import stages
 from cpuconv.memory.locks import Lock
 from cpuconv.memory.remembered import Remembered, default_limit
 

@@ -17,10 +17,10 @@ from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.handed import Port
 from cpuconv.graph.model import Model
-from cpuconv.graph.onnx_reader import Metadata, read_with_metadata
+from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.specialise import with_sizes
+from cpuconv.graph.sizes.specialise import with_sizes
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
 from cpuconv.runtime.threads import AUTO, maximum_threads

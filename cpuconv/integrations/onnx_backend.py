@@ -13,7 +13,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from cpuconv import api
 from cpuconv.errors import SourceError
 from cpuconv.graph.model import Model
-from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.reading.onnx_reader import read
 
 
 class Prepared(BackendRep):

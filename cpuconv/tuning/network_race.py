@@ -16,15 +16,15 @@ from autotune.timing.sample import clock
 from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
-from cpuconv.graph import raced
 from cpuconv.graph.counts import random_array
-from cpuconv.graph.executable import Executable
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.layout import plans
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import is_float
-from cpuconv.graph.packed import Packed
-from cpuconv.graph.prepared import Rewriting, prepared
+from cpuconv.graph.running.executable import Executable
+from cpuconv.graph.running.packed import Packed
+from cpuconv.graph.selection import raced
+from cpuconv.graph.selection.layout import plans
+from cpuconv.graph.sizes.prepared import Rewriting, prepared
 from cpuconv.isa import current
 from cpuconv.problem.reference import relative_error
 from cpuconv.solvers.shared.base import aligned

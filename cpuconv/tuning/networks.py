@@ -11,7 +11,7 @@ from cpuconv.graph.counts import random_array
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
-from cpuconv.graph.onnx_reader import read
+from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 
 _SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError
-from cpuconv.graph.foreign import Foreign
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.kernels.expression import Apply, Constant, Expression, Operand
 from cpuconv.graph.kernels.functions import FUNCTIONS
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
+from cpuconv.graph.reading.foreign import Foreign
 
 Keep = Callable[[np.ndarray], int]  # the number of the block that holds an array
 Find = Callable[[int, np.dtype, tuple[int, ...]], np.ndarray]  # and the array in a block

@@ -8,9 +8,9 @@ from typing import Any
 
 from autotune.machine.device import fingerprint
 from cpuconv.choice.model import Limits
-from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.prepared import Prepared, Rewriting
+from cpuconv.graph.selection.chosen import Chosen
+from cpuconv.graph.sizes.prepared import Prepared, Rewriting
 from cpuconv.isa import current
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.runtime.stamp import stamp

@@ -13,12 +13,10 @@ import numpy as np
 
 from cpuconv.choice.model import Limits, check_options
 from cpuconv.errors import CpuconvError, SourceError
-from cpuconv.graph.chosen import Chosen
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.passes import NAMES, Note
 from cpuconv.graph.passes.notes import Mention
 from cpuconv.graph.place import FLOAT32
-from cpuconv.graph.prepared import Prepared, Rewriting
 from cpuconv.graph.saved.container import Container, checksum
 from cpuconv.graph.saved.encoding import (
     arrays_of,
@@ -30,7 +28,9 @@ from cpuconv.graph.saved.encoding import (
     value_from_plain,
 )
 from cpuconv.graph.saved.program import Program, Settings, Shapes, form_digest, here, packing_of
-from cpuconv.graph.specialise import specialise
+from cpuconv.graph.selection.chosen import Chosen
+from cpuconv.graph.sizes.prepared import Prepared, Rewriting
+from cpuconv.graph.sizes.specialise import specialise
 
 _WRONG = (
     TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError, RecursionError,

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 import layouts
-from cpuconv.graph import memory, ops
-from cpuconv.graph.abreast import Touched, abreast, sets
-from cpuconv.graph.caller import Caller, Host, Segment
-from cpuconv.graph.constants import FixedConstants
+from cpuconv.graph import ops
 from cpuconv.graph.elements import let_go, own
 from cpuconv.graph.ir import Node
 from cpuconv.graph.kernels.timed import Stopwatch
-from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Target
-from cpuconv.graph.memory import ARENA, WORKSPACE, constant_place
-from cpuconv.graph.packed import Packed
 from cpuconv.graph.place import BLOCKED, Place, image_shape
-from cpuconv.graph.program import Recording
+from cpuconv.graph.running.abreast import Touched, abreast, sets
+from cpuconv.graph.running.arena import ARENA, WORKSPACE, constant_place, plan
+from cpuconv.graph.running.caller import Caller, Host, Segment
+from cpuconv.graph.running.constants import FixedConstants
+from cpuconv.graph.running.packed import Packed
+from cpuconv.graph.running.recording import Recording
+from cpuconv.graph.selection.layout import Laid, Layout
 from cpuconv.solvers.shared.base import Ref, Space, Step
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
@@ -81,7 +81,7 @@ class Executable:
         self._inputs = {name: laid.graph.value(name) for name in laid.graph.inputs}
         self._outputs = laid.outputs
         self._output_values = {name: laid.graph.value(value) for name, value in laid.outputs.items()}
-        self.memory = memory.plan(laid, target.isa.lanes, moments)
+        self.memory = plan(laid, target.isa.lanes, moments)
         outputs = sum(nbytes(value) for value in self._output_values.values())
         check_bytes(self.memory.arena + outputs, f"{laid.graph.name}: a run")
         self._constants = FixedConstants(laid.graph.constants, packed)

@@ -12,10 +12,10 @@ from tabulate import tabulate
 from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
 from cpuconv.choice.tuned import roofs
-from cpuconv.graph.executable import Executable, Work
-from cpuconv.graph.explain import COPY, EVALUATOR, REFERENCE, algorithm, forms, shortened
 from cpuconv.graph.ir import Node
-from cpuconv.graph.timing import Watched, time_works, watch_run
+from cpuconv.graph.reports.explain import COPY, EVALUATOR, REFERENCE, algorithm, forms, shortened
+from cpuconv.graph.reports.timing import Watched, time_works, watch_run
+from cpuconv.graph.running.executable import Executable, Work
 
 
 @dataclass(frozen=True)

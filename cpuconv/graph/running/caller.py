@@ -11,9 +11,9 @@ import numpy as np
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
 from cpuconv.graph.kernels.timed import Stopwatch, now
-from cpuconv.graph.memory import ARENA, WORKSPACE
 from cpuconv.graph.place import Place
-from cpuconv.graph.program import Bound, Recording
+from cpuconv.graph.running.arena import ARENA, WORKSPACE
+from cpuconv.graph.running.recording import Bound, Recording
 from cpuconv.memory.pages import large
 from cpuconv.problem.arrays import address
 

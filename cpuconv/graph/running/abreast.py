@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.lowering import join_seconds
-from cpuconv.graph.memory import WORKSPACE
 from cpuconv.graph.place import Place
+from cpuconv.graph.running.arena import WORKSPACE
+from cpuconv.graph.selection.layout import Laid, Layout
 from cpuconv.solvers.shared.base import Ref, Step
 
 _SMALL = 1000  # joins: an operator that takes longer has units enough for every worker

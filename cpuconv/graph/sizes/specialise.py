@@ -1,6 +1,6 @@
 """A graph for inputs of certain sizes: shapes known, and what follows from shapes and constants alone computed.
 
-Shapes that depend on the elements of inputs, and all that depend on these, stay open: `cpuconv.graph.tail` runs them.
+Shapes that depend on the elements of inputs, and all that depend on these, stay open: `sizes.tail` cuts them off.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import ops
-from cpuconv.graph.foreign import Foreign
 from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import Folding, check_values
+from cpuconv.graph.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]
 

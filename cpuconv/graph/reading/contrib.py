@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, must
-from cpuconv.graph.adapters import Reader
 from cpuconv.graph.ir import Node
+from cpuconv.graph.reading.adapters import Reader
 
 DOMAIN = "com.microsoft"
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cpuconv.graph import ops
-from cpuconv.graph.chosen import Chosen, Taken, name_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
 from cpuconv.graph.ops.base import Op
 from cpuconv.graph.place import DENSE
-from cpuconv.graph.planning import CHEAPEST, PLANS, RULES, Planner, copied_form, fits, reads, seconds, writes
+from cpuconv.graph.selection.chosen import Chosen, Taken, name_of
+from cpuconv.graph.selection.planning import CHEAPEST, PLANS, RULES, Planner, copied_form, fits, reads, seconds, writes
 
 LEAST = "least"
 _COMPARED = ("blocked", "greedy")  # plans that `Layout.weighed` has in any case

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.elements import own
-from cpuconv.graph.packed import Packed
+from cpuconv.graph.running.packed import Packed
 from cpuconv.solvers.shared.base import Ref
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpuconv.graph.caller import Host
-from cpuconv.graph.executable import Executable
 from cpuconv.graph.kernels.timed import Stopwatch, now
-from cpuconv.graph.program import Recording
+from cpuconv.graph.running.caller import Host
+from cpuconv.graph.running.executable import Executable
+from cpuconv.graph.running.recording import Recording
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from autotune.workload import WEIGHTS
 from cpuconv import session
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import IN_NETWORK, Target
-from cpuconv.graph.planning import PLANS
+from cpuconv.graph.selection.planning import PLANS
 from cpuconv.recipe import current_sources
 
 

@@ -1,6 +1,6 @@
 """ONNX models read into graphs, every operator in one form: that of the newest opset.
 
-What older opsets wrote otherwise, `cpuconv.graph.adapters` brings to that form. Nothing else
+What older opsets wrote otherwise, `cpuconv.graph.reading.adapters` brings to that form. Nothing else
 that a network needs imports onnx.
 """
 
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
-from cpuconv.graph import schemas
-from cpuconv.graph.adapters import REPLACED, adapted
-from cpuconv.graph.contrib import CONTRIB, DOMAIN, contributed
 from cpuconv.graph.elements import INSIDE, LONG, Data, contents, skeleton
-from cpuconv.graph.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import check_bytes, check_nodes
 from cpuconv.graph.ops import OWN, TABLE
+from cpuconv.graph.reading import schemas
+from cpuconv.graph.reading.adapters import REPLACED, adapted
+from cpuconv.graph.reading.contrib import CONTRIB, DOMAIN, contributed
+from cpuconv.graph.reading.foreign import Foreign, captured, dtype_of, value_of
 
 if TYPE_CHECKING:
     import onnx

@@ -10,11 +10,11 @@ from typing import Any
 from tabulate import tabulate
 
 from cpuconv.choice.model import Choice
-from cpuconv.graph.executable import Executable
 from cpuconv.graph.ir import Node
-from cpuconv.graph.layout import LEAST, Laid, Layout
 from cpuconv.graph.passes import Note, summary
-from cpuconv.graph.planning import CHEAPEST
+from cpuconv.graph.running.executable import Executable
+from cpuconv.graph.selection.layout import LEAST, Laid, Layout
+from cpuconv.graph.selection.planning import CHEAPEST
 
 COPY = "Copy"
 REFERENCE, EVALUATOR = "reference", "evaluator"

@@ -17,9 +17,9 @@ import numpy as np
 
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
-from cpuconv.graph.layout import Laid, Layout
 from cpuconv.graph.ops.base import Op
 from cpuconv.graph.place import BLOCKED, FLOAT32, STRIDED, Place
+from cpuconv.graph.selection.layout import Laid, Layout
 from cpuconv.solvers.shared.base import ALIGNMENT, Ref, divide
 
 ARENA, WORKSPACE = "arena", "workspace"
