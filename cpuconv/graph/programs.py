@@ -95,7 +95,7 @@ class Programs:
         self.making: Lock = Lock() if within is None else within.making
         self.last: Made | None = None
         self._remembered = Remembered(min(_MOST_BYTES, default_limit()))
-        self._chosen: dict[tuple[int, int], Chosen] = {}  # by binary digits of the number of input elements, threads
+        self._chosen: dict[tuple[int, int], Chosen] = {}  # by `_digits` of inputs, and threads
 
     def __len__(self) -> int:
         return len(self._remembered)
@@ -200,11 +200,19 @@ class Programs:
         plan = winner(graph, target)
         if plan is not None:
             return lay_out(graph, target, plan=plan)
-        about = sum(map(math.prod, key.shapes)).bit_length(), target.threads
-        laid = lay_out(graph, target, self._chosen.get(about))
-        if about not in self._chosen:
-            self._chosen[about] = laid.chosen()
+        about = _digits(key.shapes), target.threads
+        known = self._chosen.get(about) or self._saved_choice(key.shapes)
+        laid = lay_out(graph, target, known)
+        self._chosen[about] = known or laid.chosen()
         return laid
+
+    def _saved_choice(self, shapes: Shapes) -> Chosen | None:
+        """What a saved model chose for a size about as large, if that is to be followed."""
+        saved = self._origin.saved
+        if saved is None or not self._origin.follows:
+            return None
+        like = next((each for each in saved.shapes if _digits(each) == _digits(shapes)), None)
+        return None if like is None else saved.chosen(like)
 
     # --- what is saved --------------------------------------------------------------------------------------------
 
@@ -234,6 +242,11 @@ class Programs:
         forms = {} if self._origin.saved is None else self._origin.saved.forms(array)
         packed = self.packed.forms(array)
         return forms | {form_digest(array.shape, form): made for form, made in packed if packing_of(form) is not None}
+
+
+def _digits(shapes: Shapes) -> int:
+    """Binary digits of the number of elements: sizes with as many are about as large."""
+    return sum(map(math.prod, shapes)).bit_length()
 
 
 def _owned(graph: Graph) -> Graph:

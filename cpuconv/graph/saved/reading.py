@@ -151,6 +151,19 @@ class Saved:
         except (CpuconvError, *_WRONG) as error:
             raise self._wrong(error) from error
 
+    def chosen(self, shapes: Shapes) -> Chosen:
+        """What was chosen for inputs of these shapes, which are among `shapes`.
+
+        Raises
+        ------
+        SourceError
+            It is damaged.
+        """
+        try:
+            return Chosen.from_dict(named(self._programs[shapes], "chosen")[0])
+        except (CpuconvError, *_WRONG) as error:
+            raise self._wrong(error) from error
+
     def _program(self, shapes: Shapes, data: Mapping[str, Any]) -> Program:
         graph, tail, notes, chosen = named(data, "graph", "tail", "notes", "chosen")
         inputs = {
