@@ -101,7 +101,8 @@ def load(
     """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
 
     With the options that it was saved with, and on the same CPU, it runs exactly as before: equal arrays give equal
-    bits. Else layouts and algorithms are chosen anew. The package onnx is not needed.
+    bits. Else layouts and algorithms are chosen anew, which a warning says and which takes the time that it takes
+    `compile`. The package onnx is needed only for operators that run through ONNX's reference evaluator.
 
     Parameters
     ----------
@@ -128,7 +129,8 @@ def load(
     Warns
     -----
     CpuconvWarning
-        The model was saved on another CPU, or by a version that packs weights otherwise.
+        The model was saved on another CPU, by a version that packs weights otherwise, or with another number of
+        threads, strategy or accuracy: what was chosen for it is not followed.
     """
     saved = Saved(path)
     settings = saved.settings
@@ -136,16 +138,34 @@ def load(
     strategy = settings.strategy if strategy is None else strategy
     check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
+    stated = {
+        "threads": (settings.threads, wanted),
+        "strategy": (settings.strategy, strategy),
+        "accuracy": (settings.limits.accuracy, limits.accuracy),
+    }
+    _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
+    shapes = {} if input_shapes is None else input_shapes
+    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+
+
+def _tell_of_other_plans(saved: Saved, changed: Mapping[str, tuple[object, object]]) -> None:
+    """Warn if what a saved model chose is not followed; `changed` are options with their values when saved and now."""
     if not saved.fits:
         warnings.warn(
             f"{saved.name} was saved on another CPU, or with weights packed otherwise: layouts and algorithms are"
             " chosen anew, and weights packed again. Save it again here to load it faster.",
             CpuconvWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
-    shapes = {} if input_shapes is None else input_shapes
-    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+    elif changed and saved.shapes:
+        was, now = (", ".join(f"{name}={pair[at]!r}" for name, pair in changed.items()) for at in (0, 1))
+        warnings.warn(
+            f"{saved.name} was saved with {was} and is loaded with {now}: layouts and algorithms are chosen anew. Save"
+            " it again with these options to load it faster.",
+            CpuconvWarning,
+            stacklevel=3,
+        )
 
 
 def _again(source: object, graph: Graph) -> Callable[[], Graph]:
