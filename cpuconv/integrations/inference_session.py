@@ -15,8 +15,8 @@ import numpy as np
 
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.handed import Port
 from cpuconv.graph.model import Model
+from cpuconv.graph.ports import Port
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved

@@ -1,6 +1,6 @@
 """A graph for inputs of certain sizes: shapes known, and what follows from shapes and constants alone computed.
 
-Shapes that depend on the elements of inputs, and all that depend on these, stay open: `sizes.tail` cuts them off.
+Shapes that depend on the elements of inputs, and all that depend on these, stay open: `sizes.cutting` cuts them off.
 """
 
 from __future__ import annotations
