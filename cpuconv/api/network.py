@@ -41,7 +41,7 @@ def compile(
     Parameters
     ----------
     source : path, bytes, onnx.ModelProto or Graph
-        An ONNX model, opset 7 or newer; or what has been read from one.
+        An ONNX model, opset 6 or newer; or what has been read from one.
     threads : int, "auto" or None
         Most threads of a run. "auto": of 1, 2, 4, … and all cores as many as are fastest for this network and these
         sizes, by the model of its operators; with strategy "profile" as timed on random data. None:
@@ -49,7 +49,8 @@ def compile(
     strategy : "heuristic", "cached" or "profile"
         How convolutions are chosen, as for `plan`.
     input_shapes : mapping of str to sequence of int, or None
-        Sizes of inputs, where the model leaves them open. Those that stay open are taken from the arrays of a run.
+        Sizes of inputs by name, one for each axis as the model has them (images as (N, C, H, W)), where it leaves them
+        open. Those that stay open are taken from the arrays of a run.
     accuracy : "exact", "standard" or "fast"
         As for `plan`.
     strict : bool
@@ -60,14 +61,15 @@ def compile(
     Returns
     -------
     Model
-        Call it with an array, or its `run` with a dict.
+        Call it with an array, or its `run` with a dict; arrays are of the shapes and dtypes that its `inputs` state.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type.
+        An argument has a wrong value or type; `input_shapes` among them, where it does not fit the model.
     SourceError
-        The model cannot be read, is wrong in itself, or has an operator that `strict` refuses.
+        The model cannot be read, is wrong in itself, asks for too much memory or time, or has an operator that `strict`
+        refuses.
 
     Warns
     -----

@@ -82,10 +82,15 @@ class Model:
     def __call__(self, x: Any) -> Any:
         """The result for a network of one input: an array if it has one output, else a dict of them.
 
+        Parameters
+        ----------
+        x : array
+            Of the input's shape and dtype. One that is not C-contiguous is copied.
+
         Raises
         ------
-        ArgumentError
-            The network has another number of inputs.
+        ArgumentError, ArgumentTypeError
+            The network has another number of inputs, or the array has a wrong rank, size or dtype.
         """
         if len(self.inputs) != 1:
             names = ", ".join(port.name for port in self.inputs)
@@ -113,6 +118,8 @@ class Model:
         ------
         ArgumentError, ArgumentTypeError
             A feed or an output array has a wrong name, rank, size or dtype; the message names it.
+        SourceError
+            For these sizes the nodes do not fit together, or a run does not fit into free memory.
 
         Notes
         -----
@@ -141,6 +148,16 @@ class Model:
             How often each is timed; medians are reported.
         watch : bool
             Whether to note too who did what when in a run, by kernels that look at the clock before and after.
+
+        Returns
+        -------
+        Profile
+            Seconds of each operator and of whole runs; prints itself, and has `.to_dict()`.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            `runs` is no integer from 1 on, or the feed is wrong, as for `run`.
         """
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
@@ -157,6 +174,11 @@ class Model:
         """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
 
         It is of the sizes that the model states or that ran last.
+
+        Returns
+        -------
+        Explanation
+            Prints itself, and has `.to_dict()`.
 
         Raises
         ------
@@ -188,12 +210,18 @@ class Model:
         It holds the network, what was chosen for the sizes that ran, and the weights, raw and packed. It replaces a
         file of that name at once, when it is whole.
 
+        Parameters
+        ----------
+        path : path
+            Of the file, in a folder that is there.
+
         Raises
         ------
         OSError
             The file cannot be written.
         SourceError
-            The file that the model was compiled from has changed or is gone.
+            The file that the model was compiled from has changed or is gone, or the network has something that cannot
+            be saved; the message names it.
         """
         definition, programs = self._definition, self._programs
         with programs.making:

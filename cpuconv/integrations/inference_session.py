@@ -146,6 +146,11 @@ class InferenceSession:
         run_options : any
             Without effect.
 
+        Returns
+        -------
+        list of numpy.ndarray
+            New C-contiguous arrays, one for each output that is wanted.
+
         Raises
         ------
         ValueError
