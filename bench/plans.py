@@ -88,7 +88,7 @@ def compared(
     from cpuconv.graph.running.executable import Executable
     from cpuconv.graph.running.packed import Packed
     from cpuconv.graph.selection.layout import lay_out
-    from cpuconv.graph.selection.raced import winner
+    from cpuconv.graph.selection.winners import winner
     from cpuconv.graph.sizes.prepared import Rewriting, prepared
     from cpuconv.tuning.network_race import Run
 
@@ -98,7 +98,7 @@ def compared(
     for way in ways:
         target = replace(tuned, strategy="heuristic") if way == UNTUNED else tuned
         other = lay_out(graph, target, plan=None if way == UNTUNED else way)
-        if way == UNTUNED or other.chosen() != laid[PLANNED].chosen():
+        if way == UNTUNED or other.decisions() != laid[PLANNED].decisions():
             laid[way] = other
     layers, packed, programs, runs = alone(laid[PLANNED], threads), Packed(), {}, {}
     for way, layout in laid.items():

@@ -214,7 +214,7 @@ def test_a_file_that_changes_is_noticed_when_it_is_read_again(path: Path):
     with pytest.raises(SourceError, match=r"net\.onnx' was changed since the model was read: compile it again"):
         open_sizes.run(fed(2))
     with pytest.raises(SourceError):
-        check_unchanged(open_sizes._origin.graph.constants.values())
+        check_unchanged(open_sizes._definition.graph.constants.values())
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: os.replace(path.with_suffix(".new"), path)])

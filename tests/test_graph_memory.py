@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.running.arena import Memory, arrange, plan
+from cpuconv.graph.running.arena import Memory, arrange, plan_memory
 from cpuconv.graph.selection.layout import lay_out
 from cpuconv.isa import current
 
@@ -38,7 +38,7 @@ def test_buffers_of_equal_size_follow_one_another_in_the_same_place():
 def _memory(text: str) -> Memory:
     lanes = current().lanes
     laid = lay_out(made(parse(text)), Target(current(), 1, "heuristic"))
-    return plan(laid, lanes)
+    return plan_memory(laid, lanes)
 
 
 def test_parts_of_a_concatenation_are_written_in_place():

@@ -25,7 +25,7 @@ from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.graph.running.executable import Executable  # noqa: E402
 from cpuconv.graph.running.packed import Packed  # noqa: E402
-from cpuconv.graph.selection import raced  # noqa: E402
+from cpuconv.graph.selection import winners  # noqa: E402
 from cpuconv.graph.selection.layout import lay_out, plans  # noqa: E402
 from cpuconv.graph.selection.planning import PLANS, RULES, Planner  # noqa: E402
 from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
@@ -131,7 +131,7 @@ def test_explain_says_what_was_weighed():
 
 def test_a_network_goes_by_its_operators_and_sizes():
     def key(model: onnx.ModelProto, **target: object) -> str:
-        return raced.key_of(prepared(read(model), {}, Rewriting()).graph, replace(TARGET, **target))
+        return winners.key_of(prepared(read(model), {}, Rewriting()).graph, replace(TARGET, **target))
 
     other = network("another")
     for node in other.graph.node:
@@ -145,7 +145,7 @@ def test_a_network_goes_by_its_operators_and_sizes():
 def test_compile_follows_the_winner_of_a_race(our_store, winner):
     graph = prepared(read(network()), {}, Rewriting()).graph
     target = replace(TARGET, strategy="cached")
-    blank = dict(device=fingerprint().key, problem=raced.key_of(graph, target), sources=raced.sources(), state="ok")
+    blank = dict(device=fingerprint().key, problem=winners.key_of(graph, target), sources=winners.sources(), state="ok")
     assert cpuconv.compile(network(), threads=1).explain().plan_decided_by == "model"
     our_store.put([row(winner, 1.0, **blank), row("cheapest", 2.0, **blank), row("unheard of", 3.0, **blank)])
     told = cpuconv.compile(network(), threads=1).explain()
@@ -160,5 +160,5 @@ def test_compile_follows_the_winner_of_a_race(our_store, winner):
 def test_a_race_of_older_kernels_decides_nothing(our_store):
     graph = prepared(read(network()), {}, Rewriting()).graph
     target = replace(TARGET, strategy="cached")
-    our_store.put([row("blocked", 1.0, device=fingerprint().key, problem=raced.key_of(graph, target), sources="old")])
+    our_store.put([row("blocked", 1.0, device=fingerprint().key, problem=winners.key_of(graph, target), sources="old")])
     assert cpuconv.compile(network(), threads=1).explain().plan_decided_by == "model"

@@ -126,6 +126,56 @@ def test_what_is_computed_of_constants_must_fit_into_a_part_of_memory(monkeypatc
     assert _compiled(parse(text)).run({})["y"] == 0
 
 
+def _loop(body: list[onnx.NodeProto], constants: dict[str, object]) -> onnx.NodeProto:
+    """y = `body`, which makes `w` of `v`, from `a` on: `m` times, without it while `t` holds."""
+    named = {"i": (TensorProto.INT64, []), "c": (TensorProto.BOOL, []), "v": (TensorProto.FLOAT, None)}
+    inputs = [helper.make_tensor_value_info(name, *stated) for name, stated in named.items()]
+    outputs = [
+        helper.make_tensor_value_info("again", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("w", TensorProto.FLOAT, None),
+    ]
+    graph = helper.make_graph([helper.make_node("Identity", ["c"], ["again"]), *body], "body", inputs, outputs)
+    return helper.make_node("Loop", ["m" if "m" in constants else "", "t", "a"], ["y"], body=graph)
+
+
+def _looping(op: str, operands: int, within: int = 0, **constants: object) -> onnx.ModelProto:
+    """A network that is such a Loop, in others if need be, of constants."""
+    constants = {"t": np.array(True), "a": np.ones(2, np.float32), **constants}
+    attributes = {"axis": 0} if op == "Concat" else {}
+    node = _loop([helper.make_node(op, ["v"] * operands, ["w"], **attributes)], constants)
+    for _ in range(within):
+        node.output[0] = "w"
+        node = _loop([node], constants)
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph([node], "g", [], [output], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("within", "constants"),
+    [(0, {}), (0, {"m": np.int64(2**62)}), (1, {"m": np.int64(40)})],
+    ids=["without end", "very often", "in another"],
+)
+def test_loops_of_constants_have_a_bound(monkeypatch, within, constants):
+    monkeypatch.setattr(limits, "MOST_STEPS", 1000)
+    with pytest.raises(SourceError, match="Loop node 'y': .* no more than 1,000 steps, nodes of a Loop counted each"):
+        _compiled(_looping("Neg", 1, within, **constants))
+
+
+def test_loops_of_constants_within_the_bound_are_computed(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_STEPS", 1000)
+    compiled = _compiled(_looping("Add", 2, m=np.int64(5)))
+    assert compiled.run({})["y"].tolist() == [32.0, 32.0]
+    assert compiled.explain().operators == []
+
+
+def test_what_a_loop_of_constants_makes_must_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(limits, "free_bytes", lambda: 80_000_000)
+    with pytest.raises(SourceError, match="Loop node 'y': what is computed of constants takes 0.0.* GB of memory"):
+        _compiled(_looping("Concat", 2))
+
+
 # --- nodes and nesting ----------------------------------------------------------------------------------------------
 
 

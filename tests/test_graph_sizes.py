@@ -16,7 +16,7 @@ from graphs import close, parse, run
 from onnx import numpy_helper
 
 import cpuconv
-from cpuconv.graph import origin
+from cpuconv.graph import definition
 from cpuconv.graph.running.packed import Packed
 
 RNG = np.random.default_rng(0)
@@ -197,21 +197,21 @@ def test_a_process_forked_while_another_thread_makes_a_program_makes_its_own(mon
     model = _convolutional()
     made, x = _compiled(model, threads=1), _x(1, 3, 12, 12)
     expected = made(x)
-    begun, go, prepared = threading.Event(), threading.Event(), origin.prepared
+    begun, go, prepared = threading.Event(), threading.Event(), definition.prepared
 
     def slow(*arguments, **options):
         begun.set()
         go.wait()
         return prepared(*arguments, **options)
 
-    monkeypatch.setattr(origin, "prepared", slow)
+    monkeypatch.setattr(definition, "prepared", slow)
     thread = threading.Thread(target=made, args=(_x(1, 3, 14, 12),))
     thread.start()
     begun.wait()  # from now on it holds the model's lock
     child = os.fork()
     if not child:
         signal.alarm(60)
-        origin.prepared = prepared
+        definition.prepared = prepared
         other = _x(1, 3, 13, 12)
         alike = np.array_equal(made(x), expected) and np.allclose(made(other), run(model, {"x": other})[0], atol=1e-4)
         os._exit(0 if alike else 1)
@@ -369,12 +369,12 @@ def test_weights_are_folded_once_for_all_sizes():
     for side in (5, 8):
         x = _x(2, 3, side, 6)
         close(made(x), run(model, {"x": x})[0])
-    assert "Mul" not in {node.op for node in made._origin.graph.nodes}
+    assert "Mul" not in {node.op for node in made._definition.graph.nodes}
     assert ("weights", "1 Mul into Conv") in made.explain().summary
-    assert not made._origin.graph.constants.keys() & {"half"}
+    assert not made._definition.graph.constants.keys() & {"half"}
     kept = _compiled(model, skip_passes=["weights"])
     close(kept(x), run(model, {"x": x})[0])
-    assert "Mul" in {node.op for node in kept._origin.graph.nodes}
+    assert "Mul" in {node.op for node in kept._definition.graph.nodes}
 
 
 def test_threads_with_elements_that_decide_sizes():

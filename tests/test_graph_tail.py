@@ -12,7 +12,7 @@ from graphs import close, made, parse, runtime_session  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, SourceError  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
-from cpuconv.graph.sizes.tail import cut  # noqa: E402
+from cpuconv.graph.sizes.cutting import cut  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(1, 3, 6, 6)).astype(np.float32)

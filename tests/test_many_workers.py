@@ -18,7 +18,7 @@ from cpuconv.graph import lowering
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.running import abreast
+from cpuconv.graph.running import schedule
 from cpuconv.graph.running.executable import Executable
 from cpuconv.graph.running.packed import Packed
 from cpuconv.graph.running.recording import Recording
@@ -82,8 +82,8 @@ def test_branches(n, count, monkeypatch):
     """Operators that share a join, and the same ones one after another."""
     x = np.random.default_rng(1).standard_normal((n, 20, 14, 14), np.float32)
     found = []
-    for small in (abreast._SMALL, 0):
-        monkeypatch.setattr(abreast, "_SMALL", small)
+    for small in (schedule._SMALL, 0):
+        monkeypatch.setattr(schedule, "_SMALL", small)
         made = Executable(branches(n, count), Target(current(), count, "heuristic"), Packed())
         outputs = [np.full([int(size) for size in each.shape], np.nan, np.float32) for each in made.outputs.values()]
         made.run([x], outputs)

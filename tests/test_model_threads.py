@@ -9,7 +9,7 @@ from graphs import close, parse, run
 import cpuconv
 from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.graph import counts, programs
+from cpuconv.graph import programs, thread_count
 from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
 from cpuconv.runtime.threads import maximum_threads, set_num_threads
 
@@ -43,14 +43,14 @@ def test_sizes_decide():
 @two_cores
 @pytest.mark.parametrize("fastest", [1, 2])
 def test_strategy_profile_takes_what_was_faster(monkeypatch, fastest):
-    monkeypatch.setattr(counts, "thread_counts", lambda most: [1, 2])
-    monkeypatch.setattr(counts, "timed", lambda programs: {n: 1.0 + (n != fastest) for n in programs})
+    monkeypatch.setattr(thread_count, "thread_counts", lambda most: [1, 2])
+    monkeypatch.setattr(thread_count, "timed", lambda programs: {n: 1.0 + (n != fastest) for n in programs})
     assert cpuconv.compile(parse(SMALL), threads="auto", strategy="profile").threads == fastest
 
 
 def test_programs_are_timed_on_their_own_inputs():
     made = cpuconv.compile(parse(SMALL), threads=1)._programs.last.executable
-    assert 0 < counts.timed({1: made})[1] < 1
+    assert 0 < thread_count.timed({1: made})[1] < 1
 
 
 def test_the_users_default_counts(default_threads, monkeypatch):

@@ -243,13 +243,24 @@ def test_on_another_cpu_it_is_planned_anew_and_says_so(path, monkeypatch):
 def test_other_options_than_those_it_was_saved_with(path):
     made = compiled(2)
     made.run(X)
-    loaded = through(made, path, threads=1, accuracy="exact")
+    with pytest.warns(CpuconvWarning) as caught:
+        loaded = through(made, path, threads=1, accuracy="exact")
+    told = "g was saved with threads=2, accuracy='standard' and is loaded with threads=1, accuracy='exact': layouts and"
+    assert [str(each.message)[: len(told)] for each in caught] == [told]
+    assert caught[0].filename == __file__
     assert loaded.threads == 1
     same(loaded.run(X), cpuconv.compile(source(), threads=1, strategy="heuristic", accuracy="exact").run(X))
     with pytest.raises(ArgumentError, match="accuracy"):
         cpuconv.load(path, accuracy="best")
     with pytest.raises(ArgumentError, match="threads"):
         cpuconv.load(path, threads=0)
+
+
+def test_other_options_do_not_matter_where_nothing_was_chosen(path):
+    compiled(2).save(path)  # sizes are open, and none ran
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cpuconv.load(path, threads=1).threads == 1
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

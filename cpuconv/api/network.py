@@ -41,7 +41,7 @@ def compile(
     Parameters
     ----------
     source : path, bytes, onnx.ModelProto or Graph
-        An ONNX model, opset 7 or newer; or what has been read from one.
+        An ONNX model, opset 6 or newer; or what has been read from one.
     threads : int, "auto" or None
         Most threads of a run. "auto": of 1, 2, 4, … and all cores as many as are fastest for this network and these
         sizes, by the model of its operators; with strategy "profile" as timed on random data. None:
@@ -49,7 +49,8 @@ def compile(
     strategy : "heuristic", "cached" or "profile"
         How convolutions are chosen, as for `plan`.
     input_shapes : mapping of str to sequence of int, or None
-        Sizes of inputs, where the model leaves them open. Those that stay open are taken from the arrays of a run.
+        Sizes of inputs by name, one for each axis as the model has them (images as (N, C, H, W)), where it leaves them
+        open. Those that stay open are taken from the arrays of a run.
     accuracy : "exact", "standard" or "fast"
         As for `plan`.
     strict : bool
@@ -60,14 +61,15 @@ def compile(
     Returns
     -------
     Model
-        Call it with an array, or its `run` with a dict.
+        Call it with an array, or its `run` with a dict; arrays are of the shapes and dtypes that its `inputs` state.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument has a wrong value or type.
+        An argument has a wrong value or type; `input_shapes` among them, where it does not fit the model.
     SourceError
-        The model cannot be read, is wrong in itself, or has an operator that `strict` refuses.
+        The model cannot be read, is wrong in itself, asks for too much memory or time, or has an operator that `strict`
+        refuses.
 
     Warns
     -----
@@ -101,7 +103,8 @@ def load(
     """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
 
     With the options that it was saved with, and on the same CPU, it runs exactly as before: equal arrays give equal
-    bits. Else layouts and algorithms are chosen anew. The package onnx is not needed.
+    bits. Else layouts and algorithms are chosen anew, which a warning says and which takes the time that it takes
+    `compile`. The package onnx is needed only for operators that run through ONNX's reference evaluator.
 
     Parameters
     ----------
@@ -128,7 +131,8 @@ def load(
     Warns
     -----
     CpuconvWarning
-        The model was saved on another CPU, or by a version that packs weights otherwise.
+        The model was saved on another CPU, by a version that packs weights otherwise, or with another number of
+        threads, strategy or accuracy: what was chosen for it is not followed.
     """
     saved = Saved(path)
     settings = saved.settings
@@ -136,16 +140,34 @@ def load(
     strategy = settings.strategy if strategy is None else strategy
     check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
+    stated = {
+        "threads": (settings.threads, wanted),
+        "strategy": (settings.strategy, strategy),
+        "accuracy": (settings.limits.accuracy, limits.accuracy),
+    }
+    _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
+    shapes = {} if input_shapes is None else input_shapes
+    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+
+
+def _tell_of_other_plans(saved: Saved, changed: Mapping[str, tuple[object, object]]) -> None:
+    """Warn if what a saved model chose is not followed; `changed` are options with their values when saved and now."""
     if not saved.fits:
         warnings.warn(
             f"{saved.name} was saved on another CPU, or with weights packed otherwise: layouts and algorithms are"
             " chosen anew, and weights packed again. Save it again here to load it faster.",
             CpuconvWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
-    shapes = {} if input_shapes is None else input_shapes
-    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+    elif changed and saved.shapes:
+        was, now = (", ".join(f"{name}={pair[at]!r}" for name, pair in changed.items()) for at in (0, 1))
+        warnings.warn(
+            f"{saved.name} was saved with {was} and is loaded with {now}: layouts and algorithms are chosen anew. Save"
+            " it again with these options to load it faster.",
+            CpuconvWarning,
+            stacklevel=3,
+        )
 
 
 def _again(source: object, graph: Graph) -> Callable[[], Graph]:

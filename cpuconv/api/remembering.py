@@ -43,6 +43,11 @@ def tune_in_background(effort: str = "quick") -> Background:
     ----------
     effort : "quick", "normal" or "exhaustive"
         Effort spent on a shape.
+
+    Raises
+    ------
+    ValueError
+        `effort` is another.
     """
     global _background
     from autotune.paths import store_path

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.handed import Port
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops.base import is_float
+from cpuconv.graph.ports import Port
 from cpuconv.graph.sizes.specialise import bound_inputs
 
 RANDOM = "random"

@@ -9,9 +9,10 @@ A network goes through these in turn; `ir` is what it is at every stage:
 - `running`: tensors get places (`place`) in an arena, nodes become kernel calls (`kernels`), these a recording.
 - `saved`: all of this as one file.
 
-`programs` remembers what was made for which sizes and finds how many threads are fastest (`counts`). Each program is
-made from the `origin` and has `behind` it what was cut off. `model` is what callers see, `handed` checks their arrays.
+A *program* is what runs for inputs of certain sizes. `programs` makes each from the `definition` of the network when it
+is asked for first, on as many threads as are fastest (`thread_count`), and remembers it; the `tail` is what runs after
+it, for sizes that it finds. `model` is what callers see, `ports` its inputs and outputs and the checks of arrays.
 
 Beside these, `interpret` computes any graph by the operators' references, which results are compared with; `reports`
-say what became of a network and where its time goes; `asked` lists the convolutions that a warmup tunes.
+say what became of a network and where its time goes; `problems` lists the convolutions that a warmup tunes.
 """

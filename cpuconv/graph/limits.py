@@ -12,6 +12,7 @@ from cpuconv.graph.ir import Node, Value
 
 MOST_NODES = 100_000  # of a model, those of its subgraphs and calls of its functions among them
 MOST_DEPTH = 16  # graphs within nodes, and functions within functions
+MOST_STEPS = 200_000  # nodes within nodes that are computed of constants, counted each time: seconds of the evaluator
 SMALL = 1 << 24  # bytes that are not worth a look at what is free
 _FOLDED = 0.25  # of free memory for constants that are computed, which take as much again on the way
 
@@ -98,10 +99,10 @@ def nbytes(value: Value) -> int:
 
 
 class Folding:
-    """The bytes of constants that are computed when a network is made ready."""
+    """What is computed of constants when a network is made ready: its bytes, and the nodes within nodes that run."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self._bytes = self._steps = 0
         self._room: float | None = None
 
     def take(self, node: Node, values: Sequence[Value]) -> None:
@@ -112,7 +113,26 @@ class Folding:
         SourceError
             They do not fit beside those that are there already.
         """
-        self._bytes += sum(nbytes(value) for value in values if value.concrete)
+        self._add(node, sum(nbytes(value) for value in values if value.concrete))
+
+    def step(self, node: Node, steps: int, size: int) -> None:
+        """Count `steps` nodes of a graph within a node, which are computed once, and `size` bytes of its results.
+
+        Raises
+        ------
+        SourceError
+            They are more than `MOST_STEPS`, as those of a `Loop` that does not end are, or do not fit into memory.
+        """
+        self._steps += steps
+        if self._steps > MOST_STEPS:
+            raise SourceError(
+                f"{node.label}: what is computed of constants must take no more than {MOST_STEPS:,} steps, nodes of a"
+                " Loop counted each time."
+            )
+        self._add(node, size)
+
+    def _add(self, node: Node, size: int) -> None:
+        self._bytes += size
         if self._bytes > SMALL:
             self._room = _FOLDED * free_bytes() if self._room is None else self._room
             _check(self._bytes, self._room, f"{node.label}: what is computed of constants")

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, must
+from cpuconv.graph.definition import Definition
 from cpuconv.graph.elements import check_unchanged
-from cpuconv.graph.handed import Port, arrays_for, fed
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.origin import Origin
+from cpuconv.graph.ports import Port, arrays_for, fed
 from cpuconv.graph.programs import Programs
 from cpuconv.graph.reports.explain import Explanation
 from cpuconv.graph.reports.profile import Profile, profile, together
@@ -44,7 +44,7 @@ class Model:
         *,
         source: Callable[[], Graph] | None = None,
         saved: Saved | None = None,
-        within: Programs | None = None,
+        parent: Programs | None = None,
         auto: bool = False,
     ) -> None:
         """Make what can be made before sizes are known.
@@ -61,31 +61,36 @@ class Model:
             Gives the graph again, for `save`, when it has been let go of.
         saved : Saved or None
             The saved model that it is of.
-        within : Programs or None
+        parent : Programs or None
             Those of the model that it is a part of; they share packed weights.
         auto : bool
             Whether each program takes as many threads as are fastest, at most the target's.
         """
         options = options or Rewriting()
-        self._origin = Origin(graph, shapes, Settings.of(target, options), source, saved)
-        self._programs = Programs(self._origin, target, partial(_part, target, options), within=within, auto=auto)
-        self.inputs = tuple(_port(name, value) for name, value in self._origin.inputs.items())
+        self._definition = Definition(graph, shapes, Settings.of(target, options), source, saved)
+        self._programs = Programs(self._definition, target, partial(_part, target, options), parent=parent, auto=auto)
+        self.inputs = tuple(_port(name, value) for name, value in self._definition.inputs.items())
         known: Mapping[str, Value] = {}
-        if self._origin.is_fixed:
-            known = self._programs.find(self._origin.fixed_shapes()).executable.outputs
+        if self._definition.is_fixed:
+            known = self._programs.find(self._definition.fixed_shapes()).executable.outputs
         self.outputs = tuple(_port(name, known.get(name, graph.value(name))) for name in graph.outputs)
 
     def __repr__(self) -> str:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
-        return f"<cpuconv.Model {self._origin.name}: {ends[0]} -> {ends[1]}>"
+        return f"<cpuconv.Model {self._definition.name}: {ends[0]} -> {ends[1]}>"
 
     def __call__(self, x: Any) -> Any:
         """The result for a network of one input: an array if it has one output, else a dict of them.
 
+        Parameters
+        ----------
+        x : array
+            Of the input's shape and dtype. One that is not C-contiguous is copied.
+
         Raises
         ------
-        ArgumentError
-            The network has another number of inputs.
+        ArgumentError, ArgumentTypeError
+            The network has another number of inputs, or the array has a wrong rank, size or dtype.
         """
         if len(self.inputs) != 1:
             names = ", ".join(port.name for port in self.inputs)
@@ -113,6 +118,8 @@ class Model:
         ------
         ArgumentError, ArgumentTypeError
             A feed or an output array has a wrong name, rank, size or dtype; the message names it.
+        SourceError
+            For these sizes the nodes do not fit together, or a run does not fit into free memory.
 
         Notes
         -----
@@ -125,7 +132,7 @@ class Model:
         before = made.nbytes
         made.executable.run(given, list(outputs.values()))
         if made.tail is not None:
-            outputs = made.tail.finished({**dict(zip(self._origin.inputs, arrays, strict=True)), **outputs})
+            outputs = made.tail.finished({**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs})
         if made.nbytes != before:  # memory for one more caller at a time, or for other sizes that were found
             self._programs.remember(made)
         return outputs
@@ -141,6 +148,16 @@ class Model:
             How often each is timed; medians are reported.
         watch : bool
             Whether to note too who did what when in a run, by kernels that look at the clock before and after.
+
+        Returns
+        -------
+        Profile
+            Seconds of each operator and of whole runs; prints itself, and has `.to_dict()`.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            `runs` is no integer from 1 on, or the feed is wrong, as for `run`.
         """
         if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
             raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
@@ -150,7 +167,7 @@ class Model:
         head = profile(made.executable, given, list(outputs.values()), int(runs), watch=watch)
         if made.tail is None:
             return head
-        values = {**dict(zip(self._origin.inputs, arrays, strict=True)), **outputs}
+        values = {**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs}
         return together([head, *made.tail.profiles(values, int(runs))])
 
     def explain(self) -> Explanation:
@@ -158,12 +175,17 @@ class Model:
 
         It is of the sizes that the model states or that ran last.
 
+        Returns
+        -------
+        Explanation
+            Prints itself, and has `.to_dict()`.
+
         Raises
         ------
         SourceError
             Sizes are open, and nothing has run yet.
         """
-        made = self._programs.last or self._programs.find(self._origin.fixed_shapes())
+        made = self._programs.last or self._programs.find(self._definition.fixed_shapes())
         explanation = self._programs.explained(made)
         return explanation if made.tail is None else made.tail.explained(explanation)
 
@@ -188,29 +210,39 @@ class Model:
         It holds the network, what was chosen for the sizes that ran, and the weights, raw and packed. It replaces a
         file of that name at once, when it is whole.
 
+        Parameters
+        ----------
+        path : path
+            Of the file, in a folder that is there.
+
         Raises
         ------
         OSError
             The file cannot be written.
         SourceError
-            The file that the model was compiled from has changed or is gone.
+            The file that the model was compiled from has changed or is gone, or the network has something that cannot
+            be saved; the message names it.
         """
-        origin, programs = self._origin, self._programs
+        definition, programs = self._definition, self._programs
         with programs.making:
-            graph = origin.graph
+            graph = definition.graph
             if graph is not None:
                 check_unchanged(graph.constants.values())
-                graph = replace(graph, values={**graph.values, **origin.inputs})
-            if origin.saved is not None:
-                origin.saved.check_graph()
-            ends = origin.name, origin.inputs, {port.name: Value(port.shape, port.dtype) for port in self.outputs}
-            settings = replace(origin.settings, threads=self.threads)  # the fastest number, if it was looked for
+                graph = replace(graph, values={**graph.values, **definition.inputs})
+            if definition.saved is not None:
+                definition.saved.check_graph()
+            ends = (
+                definition.name,
+                definition.inputs,
+                {port.name: Value(port.shape, port.dtype) for port in self.outputs},
+            )
+            settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was looked for
             write(Path(path), ends, graph, settings, programs.to_save(), programs.forms)
 
 
-def _part(target: Target, options: Rewriting, graph: Graph, within: Programs) -> Model:
+def _part(target: Target, options: Rewriting, graph: Graph, parent: Programs) -> Model:
     """A part of a network that runs for sizes which are found when it runs."""
-    return Model(graph, target, {}, options, within=within)
+    return Model(graph, target, {}, options, parent=parent)
 
 
 def _port(name: str, value: Value) -> Port:

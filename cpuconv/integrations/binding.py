@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.handed import Port
+from cpuconv.graph.ports import Port
 from cpuconv.integrations.element_types import dtype_of, number_of, text_of
 
 

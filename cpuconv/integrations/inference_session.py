@@ -15,8 +15,8 @@ import numpy as np
 
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.handed import Port
 from cpuconv.graph.model import Model
+from cpuconv.graph.ports import Port
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved
@@ -145,6 +145,11 @@ class InferenceSession:
             An array for each input, of its shape and dtype; a list is made one of that dtype.
         run_options : any
             Without effect.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            New C-contiguous arrays, one for each output that is wanted.
 
         Raises
         ------

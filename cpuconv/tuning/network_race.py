@@ -16,15 +16,15 @@ from autotune.timing.sample import clock
 from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
-from cpuconv.graph.counts import random_array
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.running.executable import Executable
 from cpuconv.graph.running.packed import Packed
-from cpuconv.graph.selection import raced
+from cpuconv.graph.selection import winners
 from cpuconv.graph.selection.layout import plans
 from cpuconv.graph.sizes.prepared import Rewriting, prepared
+from cpuconv.graph.thread_count import random_array
 from cpuconv.isa import current
 from cpuconv.problem.reference import relative_error
 from cpuconv.solvers.shared.base import aligned
@@ -61,7 +61,7 @@ def race_networks(
     Parameters
     ----------
     source, threads, batches, inputs
-        As for `cpuconv.graph.asked.asked`.
+        As for `cpuconv.graph.problems.problems_of`.
     effort : str
         A key of `autotune.tuning.effort.EFFORTS`: what a race may take, beside making the programs.
     again : bool
@@ -92,7 +92,7 @@ class Race:
     """
 
     def __init__(self, graph: Graph, target: Target) -> None:
-        self.key, self.sources = raced.key_of(graph, target), frozenset({raced.sources()})
+        self.key, self.sources = winners.key_of(graph, target), frozenset({winners.sources()})
         self.layouts = {laid.plan: laid for laid in plans(graph, target)}
         self.first = next(iter(self.layouts))
         self._target = target

@@ -6,12 +6,12 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from cpuconv.graph.asked import with_batch
-from cpuconv.graph.counts import random_array
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.model import Model
+from cpuconv.graph.problems import with_batch
 from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.graph.thread_count import random_array
 from cpuconv.isa import current
 
 _SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs
@@ -20,7 +20,7 @@ _SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs
 def time_networks(
     source: str, threads: int, batches: Sequence[int] = (), inputs: Mapping[str, Sequence[int]] | None = None
 ) -> list[tuple[str, int, float]]:
-    """(name, threads, median seconds of a run) of a model for each batch, on random data; sizes as for `asked`."""
+    """(name, threads, median seconds of a run) of a model for each batch, on random data; sizes as `problems_of`."""
     times = []
     for name, graph, shapes in sized(source, batches, inputs):
         model = Model(graph, Target(current(), threads, "cached"), shapes)
@@ -31,7 +31,7 @@ def time_networks(
 def sized(
     source: str, batches: Sequence[int] = (), inputs: Mapping[str, Sequence[int]] | None = None
 ) -> Iterator[tuple[str, Graph, dict[str, tuple[int, ...]]]]:
-    """(name, graph, shapes of inputs) of a model for each batch; sizes as for `asked`."""
+    """(name, graph, shapes of inputs) of a model for each batch; sizes as for `problems_of`."""
     for batch in batches or (None,):
         graph = read(source)
         name = graph.name if batch is None else f"{graph.name}, batch {batch}"

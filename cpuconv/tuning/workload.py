@@ -13,7 +13,7 @@ from autotune.store.store import Store
 from cpuconv.choice import model, select
 from cpuconv.choice.model import AUTO, Limits
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
-from cpuconv.graph.asked import asked
+from cpuconv.graph.problems import problems_of
 from cpuconv.isa import current
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
@@ -70,7 +70,7 @@ class ConvWorkload:
         is_model = sources.is_model(source)
         try:
             if is_model and reading.layouts is None:
-                entries = asked(source, reading.threads, reading.batches, reading.inputs)
+                entries = problems_of(source, reading.threads, reading.batches, reading.inputs)
             else:
                 entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
         except (ArgumentError, ArgumentTypeError, SourceError) as error:

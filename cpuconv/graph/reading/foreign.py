@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,15 +72,26 @@ class Foreign:
         return [next(found) if name else Value() for name in node.outputs]
 
     def evaluate(
-        self, node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None]
+        self,
+        node: Node,
+        arrays: Sequence[np.ndarray | None],
+        dtypes: Sequence[np.dtype | None],
+        count: Callable[[int, int], None] | None = None,
     ) -> list[np.ndarray]:
-        """The outputs, computed in the types of the inputs."""
+        """The outputs, computed in the types of the inputs.
+
+        `count` is told of each graph that is evaluated, the body of a Loop each time: its nodes before, and the bytes
+        of its results after. What it raises ends the evaluation.
+        """
         from onnx.reference import ReferenceEvaluator
 
+        evaluator = ReferenceEvaluator if count is None else _counted(count)
         feed = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name}
         try:
             model = self._model([None if array is None else Value.of(array) for array in arrays])
-            results = iter(ReferenceEvaluator(model).run(None, feed))
+            results = iter(evaluator(model).run(None, feed))
+        except SourceError:
+            raise
         except Exception as error:  # whatever an evaluator of any operator raises
             raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
         return [np.asarray(next(results) if name else None) for name in node.outputs]
@@ -99,6 +110,20 @@ class Foreign:
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "node", list(typed.values()), outputs)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in self.opsets.items()])
+
+
+def _counted(count: Callable[[int, int], None]) -> Any:
+    """ONNX's evaluator that tells of each graph that it evaluates; graphs within nodes have one of the same class."""
+    from onnx.reference import ReferenceEvaluator
+
+    class Counted(ReferenceEvaluator):
+        def run(self, *args: Any, **options: Any) -> Any:
+            count(max(1, len(self.nodes_)), 0)
+            results = super().run(*args, **options)
+            count(0, sum(getattr(result, "nbytes", 0) for result in results))
+            return results
+
+    return Counted
 
 
 def captured(attribute: onnx.AttributeProto) -> Iterator[str]:

@@ -44,7 +44,7 @@ class Memory:
     unshared: int
 
 
-def plan(laid: Layout, block: int, moments: Sequence[int] | None = None) -> Memory:
+def plan_memory(laid: Layout, block: int, moments: Sequence[int] | None = None) -> Memory:
     """Places for a graph whose offers are chosen.
 
     Parameters

@@ -16,12 +16,12 @@ from cpuconv.graph.kernels.timed import Stopwatch
 from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.place import BLOCKED, Place, image_shape
-from cpuconv.graph.running.abreast import Touched, abreast, sets
-from cpuconv.graph.running.arena import ARENA, WORKSPACE, constant_place, plan
+from cpuconv.graph.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
 from cpuconv.graph.running.caller import Caller, Host, Segment
 from cpuconv.graph.running.constants import FixedConstants
 from cpuconv.graph.running.packed import Packed
 from cpuconv.graph.running.recording import Recording
+from cpuconv.graph.running.schedule import Touched, scheduled, sets
 from cpuconv.graph.selection.layout import Laid, Layout
 from cpuconv.solvers.shared.base import Ref, Space, Step
 
@@ -76,12 +76,12 @@ class Executable:
 
     def __init__(self, laid: Layout, target: Target, packed: Packed) -> None:
         self.target = target
-        laid, moments = abreast(laid)
+        laid, moments = scheduled(laid)
         self._graph = laid.graph
         self._inputs = {name: laid.graph.value(name) for name in laid.graph.inputs}
         self._outputs = laid.outputs
         self._output_values = {name: laid.graph.value(value) for name, value in laid.outputs.items()}
-        self.memory = plan(laid, target.isa.lanes, moments)
+        self.memory = plan_memory(laid, target.isa.lanes, moments)
         outputs = sum(nbytes(value) for value in self._output_values.values())
         check_bytes(self.memory.arena + outputs, f"{laid.graph.name}: a run")
         self._constants = FixedConstants(laid.graph.constants, packed)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv import runtime
 from cpuconv.graph.kernels.beside import joined
 from cpuconv.graph.kernels.timed import Stopwatch
 from cpuconv.problem.arrays import address
-from cpuconv.runtime import Program
 from cpuconv.runtime.cache import Code
 from cpuconv.solvers.shared.base import MicroRef, Ref, Step
 
@@ -112,7 +112,7 @@ class Bound:
         if watch is not None:
             rows = watch.timed(rows)
         rows, self._calls = joined(rows, recording.sets)
-        self._program = Program(rows, recording.threads) if rows else None
+        self._program = runtime.Program(rows, recording.threads) if rows else None
 
     def point(self, base: str, start: int) -> None:
         """Give a base, left open when the recording was bound, its address for the next runs."""

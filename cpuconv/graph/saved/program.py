@@ -9,7 +9,7 @@ from typing import Any
 from autotune.machine.device import fingerprint
 from cpuconv.choice.model import Limits
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.selection.chosen import Chosen
+from cpuconv.graph.selection.decisions import Decisions
 from cpuconv.graph.sizes.prepared import Prepared, Rewriting
 from cpuconv.isa import current
 from cpuconv.runtime.microkernel import MicroKernel
@@ -37,7 +37,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Program:
+class SavedProgram:
     """A program as it is kept.
 
     Attributes
@@ -45,12 +45,12 @@ class Program:
     shapes : tuple of tuple of int
         Of the inputs.
     prepared : Prepared
-    chosen : Chosen
+    decisions : Decisions
     """
 
     shapes: Shapes
     prepared: Prepared
-    chosen: Chosen
+    decisions: Decisions
 
 
 def here() -> dict[str, str]:

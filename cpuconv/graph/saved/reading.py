@@ -27,8 +27,8 @@ from cpuconv.graph.saved.encoding import (
     sizes_of,
     value_from_plain,
 )
-from cpuconv.graph.saved.program import Program, Settings, Shapes, form_digest, here, packing_of
-from cpuconv.graph.selection.chosen import Chosen
+from cpuconv.graph.saved.program import SavedProgram, Settings, Shapes, form_digest, here, packing_of
+from cpuconv.graph.selection.decisions import Decisions
 from cpuconv.graph.sizes.prepared import Prepared, Rewriting
 from cpuconv.graph.sizes.specialise import specialise
 
@@ -135,7 +135,7 @@ class Saved:
         """The sizes that there are programs for."""
         return list(self._programs)
 
-    def program(self, shapes: Shapes) -> Program | None:
+    def program(self, shapes: Shapes) -> SavedProgram | None:
         """The program for inputs of these shapes; None if there is none.
 
         Raises
@@ -151,7 +151,7 @@ class Saved:
         except (CpuconvError, *_WRONG) as error:
             raise self._wrong(error) from error
 
-    def chosen(self, shapes: Shapes) -> Chosen:
+    def decisions(self, shapes: Shapes) -> Decisions:
         """What was chosen for inputs of these shapes, which are among `shapes`.
 
         Raises
@@ -160,12 +160,12 @@ class Saved:
             It is damaged.
         """
         try:
-            return Chosen.from_dict(named(self._programs[shapes], "chosen")[0])
+            return Decisions.from_dict(named(self._programs[shapes], "chosen")[0])
         except (CpuconvError, *_WRONG) as error:
             raise self._wrong(error) from error
 
-    def _program(self, shapes: Shapes, data: Mapping[str, Any]) -> Program:
-        graph, tail, notes, chosen = named(data, "graph", "tail", "notes", "chosen")
+    def _program(self, shapes: Shapes, data: Mapping[str, Any]) -> SavedProgram:
+        graph, tail, notes, decisions = named(data, "graph", "tail", "notes", "chosen")
         inputs = {
             name: Value(sizes, self.graph.value(name).dtype)
             for name, sizes in zip(self.graph.inputs, shapes, strict=True)
@@ -177,13 +177,15 @@ class Saved:
         head = specialise(head, strict=self.settings.rewriting.strict)
         if any(value.shape is None for value in head.values.values()):
             raise SourceError("sizes in a program depend on data")
-        behind = None if tail is None else self._tail(tail, inputs | {name: head.value(name) for name in head.outputs})
-        if {*self.graph.outputs} - {*head.outputs, *(() if behind is None else behind.outputs)}:
+        end = None if tail is None else self._tail(tail, inputs | {name: head.value(name) for name in head.outputs})
+        if {*self.graph.outputs} - {*head.outputs, *(() if end is None else end.outputs)}:
             raise SourceError("a program does not have the outputs of the network")
-        return Program(shapes, Prepared(head, list(map(_note, must_be(list, notes))), behind), Chosen.from_dict(chosen))
+        return SavedProgram(
+            shapes, Prepared(head, list(map(_note, must_be(list, notes))), end), Decisions.from_dict(decisions)
+        )
 
     def _tail(self, data: Any, known: Mapping[str, Value]) -> Graph:
-        """What runs behind a program that gives these values."""
+        """What runs end a program that gives these values."""
         tail = graph_from_plain(data, self._array)
         self._check(arrays_of(tail))
         if any(tail.value(name) != known.get(name) for name in tail.inputs):

@@ -17,7 +17,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.saved.container import Blocks
 from cpuconv.graph.saved.encoding import graph_to_plain, value_to_plain
-from cpuconv.graph.saved.program import Program, Settings, here
+from cpuconv.graph.saved.program import SavedProgram, Settings, here
 
 
 def write(
@@ -25,7 +25,7 @@ def write(
     ends: tuple[str, Mapping[str, Value], Mapping[str, Value]],
     graph: Graph | None,
     settings: Settings,
-    programs: Iterable[Program],
+    programs: Iterable[SavedProgram],
     packed: Callable[[np.ndarray], Mapping[str, np.ndarray]],
 ) -> None:
     """Write a model.
@@ -38,7 +38,7 @@ def write(
     graph : Graph or None
         The network as it was read; None where all sizes are fixed.
     settings : Settings
-    programs : iterable of Program
+    programs : iterable of SavedProgram
     packed : callable
         What a constant is packed to, by `form_digest`.
 
@@ -79,12 +79,12 @@ def write(
     blocks.write(path, header)
 
 
-def _program_to_plain(program: Program, keep: Callable[[np.ndarray], int]) -> dict[str, Any]:
+def _program_to_plain(program: SavedProgram, keep: Callable[[np.ndarray], int]) -> dict[str, Any]:
     graph, notes, tail = program.prepared
     return {
         "shapes": [list(sizes) for sizes in program.shapes],
         "graph": graph_to_plain(graph.live(), keep),
         "tail": tail and graph_to_plain(tail, keep),
         "notes": [[note.rewrite, note.old, note.new] for note in notes],
-        "chosen": program.chosen.to_dict(),
+        "chosen": program.decisions.to_dict(),
     }

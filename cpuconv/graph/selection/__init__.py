@@ -1,5 +1,5 @@
 """Which offer each node of a network takes, and so how every tensor lies.
 
-`planning` selects by the models of cost, `layout` puts copies where a reader needs another layout; `raced` knows the
-selections that were fastest in whole runs, and `chosen` is a selection as it is kept.
+`planning` selects by the models of cost, `layout` puts copies where a reader needs another layout; `winners` knows the
+selections that were fastest in whole runs, and `decisions` are a selection as it is kept.
 """

@@ -1,7 +1,7 @@
 """How every tensor of a network lies: an offer for each node, and copies where a reader needs another form.
 
 `planning` selects the offers. Its costs are those of the operators' models, so that what was tuned changes no layout,
-and the tuner is asked for the problems that will run. Only a race of whole runs may decide for another plan (`raced`).
+and the tuner is asked for the problems that will run. Only a race of whole runs may decide otherwise (`winners`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
 from cpuconv.graph.ops.base import Op
 from cpuconv.graph.place import DENSE
-from cpuconv.graph.selection.chosen import Chosen, Taken, name_of
+from cpuconv.graph.selection.decisions import Decision, Decisions, name_of
 from cpuconv.graph.selection.planning import CHEAPEST, PLANS, RULES, Planner, copied_form, fits, reads, seconds, writes
 
 LEAST = "least"
@@ -75,13 +75,18 @@ class Layout:
         """By the models; NaN of a record."""
         return self.weighed.get(self.plan, math.nan)
 
-    def chosen(self) -> Chosen:
+    def decisions(self) -> Decisions:
         """What was chosen, for other layouts of the network to follow."""
-        return Chosen.of(self.target, ((laid.node, laid.offer) for laid in self.nodes))
+        return Decisions.of(self.target, ((laid.node, laid.offer) for laid in self.nodes))
 
 
 def lay_out(
-    graph: Graph, target: Target, chosen: Chosen | None = None, *, algorithms: bool = True, plan: str | None = None
+    graph: Graph,
+    target: Target,
+    decisions: Decisions | None = None,
+    *,
+    algorithms: bool = True,
+    plan: str | None = None,
 ) -> Layout:
     """Choose an offer for each node of a specialised graph, and insert copies.
 
@@ -89,7 +94,7 @@ def lay_out(
     ----------
     graph : Graph
     target : Target
-    chosen : Chosen or None
+    decisions : Decisions or None
         What another layout of the network chose, perhaps for other sizes: followed where it fits, and no other ways are
         compared there.
     algorithms : bool
@@ -98,10 +103,10 @@ def lay_out(
     plan : str or None
         The one of `RULES` to follow, as it won a race of whole runs; None: the one that is cheapest by the models.
     """
-    followed, anew = _followed(graph, target, chosen, algorithms)
+    followed, anew = _followed(graph, target, decisions, algorithms)
     offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
     planner = Planner(graph, offers, target)
-    if chosen is not None:
+    if decisions is not None:
         return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
     name = plan or CHEAPEST
     picked = RULES[name](planner)
@@ -128,22 +133,22 @@ def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, fl
 
 
 def _followed(
-    graph: Graph, target: Target, chosen: Chosen | None, algorithms: bool
+    graph: Graph, target: Target, decisions: Decisions | None, algorithms: bool
 ) -> tuple[dict[int, list[Offer | None]], tuple[str, ...]]:
     """The one offer of each node, by its place, that a record decides; and the nodes that are decided anew."""
-    if chosen is None:
+    if decisions is None:
         return {}, ()
-    forms, same = chosen.forms_fit(target), algorithms and chosen.algorithms_fit(target)
+    forms, same = decisions.forms_fit(target), algorithms and decisions.algorithms_fit(target)
     followed = {
-        at: _recorded(graph, node, target, chosen.nodes[name_of(node)], same)
+        at: _recorded(graph, node, target, decisions.nodes[name_of(node)], same)
         for at, node in enumerate(graph.nodes)
-        if forms and name_of(node) in chosen.nodes
+        if forms and name_of(node) in decisions.nodes
     }
     decided = {at for at, offers in followed.items() if offers and not (algorithms and _is_open(offers[0]))}
     return followed, tuple(name_of(node) for at, node in enumerate(graph.nodes) if at not in decided)
 
 
-def _recorded(graph: Graph, node: Node, target: Target, record: Taken, same: bool) -> list[Offer | None]:
+def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: bool) -> list[Offer | None]:
     """The offer of a record; none if it does not fit the node."""
     op = _computing(graph, node)
     if op is not None and op.restored is not None and record.detail is not None:

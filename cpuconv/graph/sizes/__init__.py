@@ -1,5 +1,7 @@
 """A graph made ready for inputs of certain sizes.
 
-`steering` finds the inputs whose elements decide sizes, `specialise` computes shapes and folds constants, `tail` cuts
-off nodes whose sizes are known only when the network runs; `prepared` does all that and rewrites by the passes.
+Elements may decide sizes in two ways. `shape_inputs` finds the inputs that say them, as the shape of a Reshape does: a
+program has these as constants. `cutting` cuts off nodes whose sizes are found when the network runs, as those of a
+NonZero are. Between the two `specialise` computes shapes and folds constants; `prepared` does all that but the first,
+and rewrites by the passes.
 """

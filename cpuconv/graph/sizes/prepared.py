@@ -9,8 +9,8 @@ from typing import NamedTuple
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import Note
+from cpuconv.graph.sizes.cutting import cut
 from cpuconv.graph.sizes.specialise import specialise
-from cpuconv.graph.sizes.tail import cut
 
 
 @dataclass(frozen=True)

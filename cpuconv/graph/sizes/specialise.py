@@ -1,6 +1,6 @@
 """A graph for inputs of certain sizes: shapes known, and what follows from shapes and constants alone computed.
 
-Shapes that depend on the elements of inputs, and all that depend on these, stay open: `sizes.tail` cuts them off.
+Shapes that depend on the elements of inputs, and all that depend on these, stay open: `sizes.cutting` cuts them off.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -141,8 +142,12 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding) -> li
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
     folding.take(node, wanted)
-    arrays = [None if value is None else value.array for value in inputs]
-    return [_constant(array) for array in run(node, arrays, [value.dtype for value in values])]
+    arrays, dtypes = [None if value is None else value.array for value in inputs], [value.dtype for value in values]
+    if isinstance(node.meaning, Foreign):  # it may have a graph that runs many times
+        results = node.meaning.evaluate(node, arrays, dtypes, partial(folding.step, node))
+    else:
+        results = run(node, arrays, dtypes)
+    return [_constant(array) for array in results]
 
 
 def is_open(values: Iterable[Value | None]) -> bool:

@@ -16,7 +16,7 @@ from cpuconv.graph.lowering import Offer, Target
 
 
 @dataclass(frozen=True)
-class Taken:
+class Decision:
     """How one node is computed.
 
     Attributes
@@ -35,7 +35,7 @@ class Taken:
     detail: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, offer: Offer | None) -> Taken:
+    def of(cls, offer: Offer | None) -> Decision:
         """An offer as it is recorded."""
         if offer is None:
             return cls()
@@ -49,7 +49,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Decisions:
     """What a layout chose for every node.
 
     Attributes
@@ -59,23 +59,23 @@ class Chosen:
         Of the target.
     limits : mapping
         What algorithms kept to: the fields of `Limits`.
-    nodes : mapping of str to Taken
+    nodes : mapping of str to Decision
         By `name_of`.
     """
 
     isa: str
     lanes: int
     limits: Mapping[str, Any]
-    nodes: Mapping[str, Taken]
+    nodes: Mapping[str, Decision]
 
     @classmethod
-    def of(cls, target: Target, nodes: Iterable[tuple[Node, Offer | None]]) -> Chosen:
+    def of(cls, target: Target, nodes: Iterable[tuple[Node, Offer | None]]) -> Decisions:
         """The offers of some nodes; algorithms that are not chosen yet are chosen now."""
-        taken = {name_of(node): Taken.of(offer) for node, offer in nodes}
+        taken = {name_of(node): Decision.of(offer) for node, offer in nodes}
         return cls(target.isa.name, target.isa.lanes, asdict(target.limits), taken)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Chosen:
+    def from_dict(cls, data: Mapping[str, Any]) -> Decisions:
         """What `to_dict` gave, also by way of JSON.
 
         Raises
@@ -85,12 +85,14 @@ class Chosen:
         """
         try:
             nodes = {
-                str(name): Taken(tuple(map(str, inputs)), tuple(map(str, outputs)), bool(view), detail and {**detail})
+                str(name): Decision(
+                    tuple(map(str, inputs)), tuple(map(str, outputs)), bool(view), detail and {**detail}
+                )
                 for name, (inputs, outputs, view, detail) in data["nodes"].items()
             }
             return cls(str(data["isa"]), int(data["lanes"]), {**data["limits"]}, nodes)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SourceError(must("data", "what Chosen.to_dict gives", repr(error))) from error
+            raise SourceError(must("data", "what Decisions.to_dict gives", repr(error))) from error
 
     def to_dict(self) -> dict[str, Any]:
         """As plain dicts, lists, texts and numbers, which JSON keeps."""

@@ -13,11 +13,11 @@ from cpuconv.graph.ops import TABLE
 _SHAPES_ONLY = frozenset({"Shape", "Size"})  # operators that do not read the elements of their input
 
 
-def steering(graph: Graph) -> tuple[str, ...]:
+def shape_inputs(graph: Graph) -> tuple[str, ...]:
     """The inputs whose elements sizes, or the branch of an If, depend on.
 
     An input that is read as it is counts whatever it is; one that others compute sizes from if it is a number or a row
-    of numbers, as shapes and counts are. Where a larger tensor decides, sizes are found when the network runs (`tail`).
+    of numbers, as shapes and counts are. Where a larger tensor decides, sizes are found in the run (`cutting`).
     """
     read = {name for node in graph.nodes for name in _parameters(node)}
     found: set[str] = set()
@@ -32,7 +32,7 @@ def steering(graph: Graph) -> tuple[str, ...]:
     return tuple(name for name in graph.inputs if name in read or (name in found and _is_row(graph, name)))
 
 
-def steered(graph: Graph, given: Mapping[str, np.ndarray]) -> Graph:
+def with_constants(graph: Graph, given: Mapping[str, np.ndarray]) -> Graph:
     """The graph with arrays in the place of some inputs."""
     inputs = tuple(name for name in graph.inputs if name not in given)
     return replace(graph, inputs=inputs, constants={**graph.constants, **given}) if given else graph

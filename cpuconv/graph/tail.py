@@ -1,4 +1,4 @@
-"""What runs after a program: the part that `tail` cut off, by references or as a network of its own."""
+"""What runs after a program: what `sizes.cutting` cut off, by references or as a network of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cpuconv.graph.interpret import Timed, interpret
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.reports.explain import Explanation, late_rows
 from cpuconv.graph.reports.profile import Profile, of_references
-from cpuconv.graph.sizes.tail import Stages
+from cpuconv.graph.sizes.cutting import Stages
 
 
 class Network(Protocol):

@@ -11,7 +11,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.graph.selection.layout import Layout, plans
-from cpuconv.graph.selection.raced import winner
+from cpuconv.graph.selection.winners import winner
 from cpuconv.graph.sizes.prepared import Rewriting, prepared
 from cpuconv.graph.sizes.specialise import bound_inputs
 from cpuconv.isa import current
@@ -21,7 +21,7 @@ from cpuconv.problem.sources import Entry, merged
 NEAR = 1.03  # most modelled time over the cheapest plan's of one whose problems are tuned too, so that it may win
 
 
-def asked(
+def problems_of(
     source: str | os.PathLike[str],
     threads: int,
     batches: Sequence[int] = (),
@@ -54,7 +54,7 @@ def asked(
     entries = []
     for batch in batches or (None,):
         name = graph.name if batch is None else f"{graph.name}, batch {batch}"
-        found = _problems(graph, threads, with_batch(graph, batch, inputs or {}))
+        found = _near_best(graph, threads, with_batch(graph, batch, inputs or {}))
         entries += [Entry(problem, label, 1, name) for problem, label in found]
     return merged(entries)
 
@@ -78,18 +78,18 @@ def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[in
     return shapes
 
 
-def _problems(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
+def _near_best(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
     head = prepared(graph, shapes, Rewriting()).graph
     target = Target(current(), threads, "heuristic")
     layouts, won = plans(head, target), winner(head, replace(target, strategy="cached"))
-    first = {problem for problem, _ in _asked_by(layouts[0])}
-    yield from _asked_by(layouts[0])
+    first = {problem for problem, _ in _problems_in(layouts[0])}
+    yield from _problems_in(layouts[0])
     for rival in layouts[1:]:
         if rival.plan == won or rival.seconds <= NEAR * layouts[0].seconds:
-            yield from (found for found in _asked_by(rival) if found[0] not in first)
+            yield from (found for found in _problems_in(rival) if found[0] not in first)
 
 
-def _asked_by(laid: Layout) -> Iterator[tuple[ConvProblem, str]]:
+def _problems_in(laid: Layout) -> Iterator[tuple[ConvProblem, str]]:
     for node in laid.nodes:
         problem = getattr(node.offer.detail, "problem", None) if node.offer is not None else None
         if problem is not None:

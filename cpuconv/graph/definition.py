@@ -1,4 +1,4 @@
-"""What programs of a network are made from: what was compiled or saved, for all sizes, until none needs it any more."""
+"""The definition of a network, before sizes are known: what was compiled or loaded, and what programs are made from."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.elements import check_unchanged
-from cpuconv.graph.handed import sizes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import Note
+from cpuconv.graph.ports import sizes
 from cpuconv.graph.saved.program import Settings, Shapes
 from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.selection.chosen import Chosen
+from cpuconv.graph.selection.decisions import Decisions
 from cpuconv.graph.sizes.prepared import Prepared, prepared
+from cpuconv.graph.sizes.shape_inputs import shape_inputs, with_constants
 from cpuconv.graph.sizes.specialise import bound_inputs
-from cpuconv.graph.sizes.steering import steered, steering
 
 
-class Origin:
+class Definition:
     """A network before sizes are known.
 
     Attributes
@@ -28,7 +28,7 @@ class Origin:
     name : str
     inputs : mapping of str to Value
         Its inputs, with the sizes that are stated.
-    steering : tuple of str
+    shape_inputs : tuple of str
         Those inputs whose elements decide sizes.
     settings : Settings
     saved : Saved or None
@@ -48,7 +48,7 @@ class Origin:
         saved: Saved | None,
     ) -> None:
         self.name, self.settings, self.saved, self._source = graph.name, settings, saved, source
-        self.inputs, self.steering = bound_inputs(graph, shapes), steering(graph)
+        self.inputs, self.shape_inputs = bound_inputs(graph, shapes), shape_inputs(graph)
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
         if not self.is_fixed:
@@ -57,7 +57,7 @@ class Origin:
     @property
     def is_fixed(self) -> bool:
         """Whether one program is all there will be."""
-        return not self.steering and all(value.concrete for value in self.inputs.values())
+        return not self.shape_inputs and all(value.concrete for value in self.inputs.values())
 
     @property
     def follows(self) -> bool:
@@ -72,8 +72,10 @@ class Origin:
         SourceError
             Some are open, or elements decide sizes.
         """
-        if self.steering:
-            raise SourceError(must(self.steering[0], "fed: its elements decide sizes; run the model first", "unknown"))
+        if self.shape_inputs:
+            raise SourceError(
+                must(self.shape_inputs[0], "fed: its elements decide sizes; run the model first", "unknown")
+            )
         for name, value in self.inputs.items():
             if not value.concrete:
                 expected = "of fixed sizes: run the model first, or state them in 'input_shapes'"
@@ -99,23 +101,23 @@ class Origin:
         return self.graph
 
     def prepared(
-        self, shapes: Shapes, steers: Mapping[str, np.ndarray], *, noted: bool
-    ) -> tuple[Prepared, Chosen | None]:
+        self, shapes: Shapes, shape_arrays: Mapping[str, np.ndarray], *, noted: bool
+    ) -> tuple[Prepared, Decisions | None]:
         """The graph for a program; and what a saved model chose for it, if that is to be followed.
 
         Parameters
         ----------
         shapes : tuple of tuple of int
             Of all inputs.
-        steers : mapping of str to numpy.ndarray
+        shape_arrays : mapping of str to numpy.ndarray
             Arrays of the inputs whose elements decide sizes.
         noted : bool
             Whether to tell what the rewrites did.
         """
         if self.saved is not None:
-            program = None if steers else self.saved.program(shapes)
+            program = None if shape_arrays else self.saved.program(shapes)
             if program is not None:
-                return program.prepared, program.chosen if self.follows else None
+                return program.prepared, program.decisions if self.follows else None
             self.saved.check_graph()
         graph = self.graph
         if graph is None:
@@ -123,8 +125,8 @@ class Origin:
                 raise SourceError(f"{self.name} cannot be saved: it was not made by cpuconv.compile.")
             graph = self._source()
         check_unchanged(graph.constants.values())
-        named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in steers}
-        return prepared(steered(graph, steers), named, self.settings.rewriting, noted=noted), None
+        named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in shape_arrays}
+        return prepared(with_constants(graph, shape_arrays), named, self.settings.rewriting, noted=noted), None
 
     def let_go(self) -> None:
         """Let go of the graph, as all programs are made: raw weights are not kept beside packed ones."""

@@ -23,7 +23,7 @@ from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.graph.running.executable import Executable  # noqa: E402
 from cpuconv.graph.running.packed import Packed  # noqa: E402
-from cpuconv.graph.selection.chosen import Chosen, Taken, name_of  # noqa: E402
+from cpuconv.graph.selection.decisions import Decision, Decisions, name_of  # noqa: E402
 from cpuconv.graph.selection.layout import Layout, lay_out  # noqa: E402
 from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -54,15 +54,15 @@ def network(n: int = 1, h: int = 12) -> Graph:
     return head(made, x=(n, 3, h, 12))
 
 
-def through_json(laid: Layout) -> Chosen:
-    return Chosen.from_dict(json.loads(json.dumps(laid.chosen().to_dict())))
+def through_json(laid: Layout) -> Decisions:
+    return Decisions.from_dict(json.loads(json.dumps(laid.decisions().to_dict())))
 
 
 def decisions(laid: Layout) -> list[tuple[object, ...]]:
     """Everything that decides what runs."""
     details = [getattr(each.offer, "detail", None) for each in laid.nodes]
     algorithms = [None if detail is None else (str(detail.problem), detail.joined, detail.choice) for detail in details]
-    nodes = [(name_of(each.node), each.node.inputs, Taken.of(each.offer)) for each in laid.nodes]
+    nodes = [(name_of(each.node), each.node.inputs, Decision.of(each.offer)) for each in laid.nodes]
     return [*zip(nodes, algorithms, strict=True), *laid.outputs.items()]
 
 
@@ -89,12 +89,12 @@ def test_a_record_gives_an_equal_layout(drawn):
     again = lay_out(graph, TARGET, through_json(laid))
     assert decisions(again) == decisions(laid)
     assert not again.anew
-    assert through_json(again) == through_json(laid) == laid.chosen()
+    assert through_json(again) == through_json(laid) == laid.decisions()
 
 
 def test_what_is_followed_is_not_compared(no_ranking_after):
     graph = network()
-    chosen = lay_out(graph, TARGET).chosen()
+    chosen = lay_out(graph, TARGET).decisions()
     no_ranking_after()
     laid = lay_out(graph, TARGET, chosen)
     assert not laid.anew and Executable(laid, TARGET, Packed()).works
@@ -112,20 +112,20 @@ def test_runs_are_equal_to_the_last_bit():
 
 def forms(laid: Layout) -> dict[str, tuple[object, ...]]:
     """How operands lie; copies are left out, as they follow from it."""
-    taken = {name_of(each.node): Taken.of(each.offer) for each in laid.nodes if each.node.op != "Copy"}
+    taken = {name_of(each.node): Decision.of(each.offer) for each in laid.nodes if each.node.op != "Copy"}
     return {name: (each.inputs, each.outputs) for name, each in taken.items()}
 
 
 @pytest.mark.parametrize("sizes", [(3, 12), (1, 30), (2, 5)])
 def test_other_sizes_take_over_forms(sizes):
     laid, graph = lay_out(network(), TARGET), network(*sizes)
-    other = lay_out(graph, TARGET, laid.chosen(), algorithms=False)
+    other = lay_out(graph, TARGET, laid.decisions(), algorithms=False)
     assert {*other.anew} <= {"Reshape v", "Linear y"}  # which are offered in other forms for more rows than one
     assert {name for name in forms(laid) if forms(laid)[name] != forms(other)[name]} <= {*other.anew}
     details = [each.offer.detail for each in other.nodes if each.node.op == "Conv"]
     assert [detail.problem.n for detail in details] == [sizes[0]] * 3
     assert all(detail.settled is None for detail in details)
-    same = lay_out(graph, TARGET, laid.chosen())
+    same = lay_out(graph, TARGET, laid.decisions())
     assert forms(same) == forms(other)
     for before, after in zip(laid.nodes, same.nodes, strict=False):  # of other problems the solver is followed
         if before.node.op == after.node.op == "Conv":
@@ -136,7 +136,7 @@ def test_other_sizes_take_over_forms(sizes):
 def test_another_target_is_planned_as_usual():
     graph = network()
     laid = lay_out(graph, TARGET)
-    chosen, usual = laid.chosen(), decisions(laid)
+    chosen, usual = laid.decisions(), decisions(laid)
     others = replace(chosen, lanes=chosen.lanes + 1), replace(chosen, nodes={})
     for other in others:
         planned = lay_out(graph, TARGET, other)
@@ -163,7 +163,7 @@ WRONG = [
 def test_a_record_that_does_not_fit_a_node_is_passed_over_there(wrong):
     graph = network()
     laid = lay_out(graph, TARGET)
-    chosen = laid.chosen()
+    chosen = laid.decisions()
     damaged = replace(chosen.nodes["Conv d"], detail={**chosen.nodes["Conv d"].detail, **wrong})
     planned = lay_out(graph, TARGET, replace(chosen, nodes={**chosen.nodes, "Conv d": damaged}))
     assert planned.anew == ("Conv d",) and forms(planned) == forms(laid)
@@ -175,12 +175,12 @@ def test_a_record_that_does_not_fit_a_node_is_passed_over_there(wrong):
 def test_forms_that_a_node_does_not_offer_are_planned():
     graph = network()
     laid = lay_out(graph, TARGET)
-    nodes = {**laid.chosen().nodes, "MaxPool e": Taken(("blocked",), ("sideways",))}
-    planned = lay_out(graph, TARGET, replace(laid.chosen(), nodes=nodes))
+    nodes = {**laid.decisions().nodes, "MaxPool e": Decision(("blocked",), ("sideways",))}
+    planned = lay_out(graph, TARGET, replace(laid.decisions(), nodes=nodes))
     assert planned.anew == ("MaxPool e",) and decisions(planned) == decisions(laid)
 
 
 @pytest.mark.parametrize("data", [{}, {"nodes": 3}, {"nodes": {"a": [1]}, "isa": "", "lanes": 1, "limits": {}}, None])
 def test_what_is_no_record_is_refused(data):
-    with pytest.raises(SourceError, match="Chosen.to_dict"):
-        Chosen.from_dict(data)
+    with pytest.raises(SourceError, match="Decisions.to_dict"):
+        Decisions.from_dict(data)

@@ -1,4 +1,4 @@
-"""Which operators run side by side, in one row of a program: small ones that do not depend on one another.
+"""Which operators run side by side, in one row of a recording: small ones that do not depend on one another.
 
 The workers of a row meet at its end. For two branches of a network that is once for an operator of each, and what one
 of them leaves uneven the other evens out. Operators are brought together before memory is planned, so that what they
@@ -21,7 +21,7 @@ _SMALL = 1000  # joins: an operator that takes longer has units enough for every
 _AHEAD = 32  # operators that are looked at: values computed far ahead of their readers leave the caches
 
 
-def abreast(laid: Layout) -> tuple[Layout, list[int]]:
+def scheduled(laid: Layout) -> tuple[Layout, list[int]]:
     """The network with small independent operators brought together, and for each node its moment: those of one moment
     may run side by side."""
     threads = laid.target.threads

@@ -20,10 +20,10 @@ from cpuconv.graph.kernels.beside import joined  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.place import Place  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
-from cpuconv.graph.running import abreast as module  # noqa: E402
-from cpuconv.graph.running.abreast import abreast  # noqa: E402
+from cpuconv.graph.running import schedule as module  # noqa: E402
 from cpuconv.graph.running.executable import Executable  # noqa: E402
 from cpuconv.graph.running.packed import Packed  # noqa: E402
+from cpuconv.graph.running.schedule import scheduled  # noqa: E402
 from cpuconv.graph.selection.layout import lay_out  # noqa: E402
 from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -86,7 +86,7 @@ def test_a_worker_goes_on_with_its_own_part():
 @pytest.mark.parametrize("n", [1, 3])
 def test_branches_come_together(n):
     """Each after what it reads."""
-    laid, moments = abreast(branches(n))
+    laid, moments = scheduled(branches(n))
     of = {name: at for each, at in zip(laid.nodes, moments, strict=True) for name in each.node.outputs}
     assert moments == sorted(moments) and len(set(moments)) < len(moments) - 2
     for each in laid.nodes:
@@ -98,9 +98,9 @@ def test_branches_come_together(n):
 def test_one_thread_and_large_operators_keep_the_order(monkeypatch):
     laid = branches(1)
     alone = replace(laid, target=Target(current(), 1, "heuristic"))
-    assert abreast(alone) == (alone, list(range(len(laid.nodes))))
+    assert scheduled(alone) == (alone, list(range(len(laid.nodes))))
     monkeypatch.setattr(module, "_SMALL", 0)
-    assert [each.node for each in abreast(laid)[0].nodes] == [each.node for each in laid.nodes]
+    assert [each.node for each in scheduled(laid)[0].nodes] == [each.node for each in laid.nodes]
     assert not any(len(each) > 1 for each in Executable(laid, TARGET, Packed()).sets)
 
 
