@@ -63,8 +63,10 @@ class Session:
         return Fingerprinter()
 
     def clear(self) -> None:
-        """Forget layers and packed weights that nobody holds, and free workspaces."""
+        """Forget layers, packed weights that nobody holds, and what was read of arrays; free workspaces."""
         self.remembered.clear()
+        if "fingerprint" in vars(self):  # it has been made
+            self.fingerprint.forget()
         self.workspaces.clear()
 
     def forget_choices(self) -> None:

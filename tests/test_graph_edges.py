@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import oracle
 import pytest
 from callers import at_once
 from graphs import close, parse, run
@@ -51,7 +52,7 @@ def image(n: int, seed: int = 0) -> np.ndarray:
 
 
 def test_eight_callers_of_a_model_on_two_threads():
-    model = cpuconv.compile(block("N"), threads=2, strategy="heuristic")
+    model = cpuconv.compile(block("N"), threads=oracle.THREADS, strategy="heuristic")
     feeds = [{"x": image(1 + at % 3, at)} for at in range(8)]
     alone = [model.run(feed)["y"] for feed in feeds]
     close(alone[2], run(block("N"), feeds[2], wide=True)[0].astype(np.float32))
@@ -71,7 +72,7 @@ def test_a_model_made_in_one_thread_runs_in_another():
     found = {}
 
     def make() -> None:
-        found["model"] = cpuconv.compile(block(1), threads=2, strategy="heuristic")
+        found["model"] = cpuconv.compile(block(1), threads=oracle.THREADS, strategy="heuristic")
         found["there"] = found["model"](image(1))
 
     maker = threading.Thread(target=make)
@@ -166,7 +167,7 @@ APART = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", sorted({1, oracle.THREADS}))
 @pytest.mark.parametrize("reader", APART)
 def test_a_part_of_a_concatenation_that_is_viewed(reader: str, threads: int):
     """The images of a part lie apart, which no view of merged axes can express."""

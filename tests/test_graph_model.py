@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import oracle
 import pytest
 from callers import at_once
 from graphs import close, parse, run
@@ -33,7 +34,7 @@ def _x(*shape: int) -> np.ndarray:
 @given(networks())
 def test_a_random_network(drawn):
     model, feed = drawn
-    made = cpuconv.compile(model.SerializeToString(), threads=2, strategy="heuristic")
+    made = cpuconv.compile(model.SerializeToString(), threads=oracle.THREADS, strategy="heuristic")
     first, second = made.run(feed), made.run(feed)
     for got, again, expected in zip(first.values(), second.values(), run(model, feed, wide=True), strict=True):
         close(got, expected.astype(np.float32))

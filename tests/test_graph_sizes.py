@@ -10,6 +10,7 @@ import weakref
 
 import numpy as np
 import onnx
+import oracle
 import pytest
 from callers import at_once
 from graphs import close, parse, run
@@ -52,7 +53,7 @@ def _resident() -> int:
 
 def test_a_thousand_sizes_stay_within_the_bound():
     model = _convolutional()
-    made = _compiled(model, threads=2)
+    made = _compiled(model, threads=oracle.THREADS)
     made._programs.resize(8 << 20)
     sizes = [(1 + at % 5, 3, 8 + at // 20, 8 + at // 5 % 4) for at in range(1000)]
     assert len({*sizes}) == 1000
@@ -150,7 +151,7 @@ def test_weights_are_shared_by_programs():
 
 def test_eight_threads_with_sizes_of_their_own_while_programs_are_forgotten():
     model = _convolutional()
-    made = _compiled(model, threads=2)
+    made = _compiled(model, threads=oracle.THREADS)
     made._programs.resize(300_000)
     inputs = [_x(1 + at % 2, 3, 10 + at, 12) for at in range(8)]
     expected = [run(model, {"x": x})[0] for x in inputs]
@@ -166,7 +167,7 @@ def test_eight_threads_with_sizes_of_their_own_while_programs_are_forgotten():
 def test_compiled_in_one_thread_and_run_in_another():
     model = _convolutional()
     made: list[cpuconv.Model] = []
-    thread = threading.Thread(target=lambda: made.append(_compiled(model, threads=2)))
+    thread = threading.Thread(target=lambda: made.append(_compiled(model, threads=oracle.THREADS)))
     thread.start()
     thread.join()
     x = _x(2, 3, 12, 12)
@@ -181,7 +182,7 @@ def test_compiled_in_one_thread_and_run_in_another():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_process_runs_old_and_new_sizes():
     model = _convolutional()
-    made = _compiled(model, threads=2)
+    made = _compiled(model, threads=oracle.THREADS)
     old, new = _x(1, 3, 12, 12), _x(1, 3, 14, 12)
     expected = [made(old), run(model, {"x": new})[0]]
     child = os.fork()
@@ -338,7 +339,7 @@ def test_shapes_that_the_network_computes(text, constants, shapes):
 
 
 def test_programs_that_are_made_again_give_equal_bits():
-    made = _compiled(_convolutional(), threads=2)
+    made = _compiled(_convolutional(), threads=oracle.THREADS)
     inputs = [_x(1, 3, side, 24) for side in (24, 26, 31, 90)]
     before = [made(x) for x in inputs]
     made._programs.clear()
@@ -380,7 +381,7 @@ def test_weights_are_folded_once_for_all_sizes():
 def test_threads_with_elements_that_decide_sizes():
     """Eight at once, each with a shape of its own, while programs are forgotten."""
     graph = parse("g (float[24] x, int64[2] s) => (float[A,B] y) { r = Relu(x) y = Reshape(r, s) }")
-    made = _compiled(graph, threads=2)
+    made = _compiled(graph, threads=oracle.THREADS)
     made._programs.resize(40_000)
     shapes = [(1, 24), (2, 12), (3, 8), (4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
     x = _x(24)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import oracle
 import pytest
 
 onnx = pytest.importorskip("onnx")
@@ -118,7 +119,8 @@ def test_what_is_worthwhile_runs_natively_for_the_sizes_that_are_found():
     source = parse(CROPS)
     for name, shape in (("w", (8, 3, 3, 3)), ("v", (8, 1, 3, 3))):
         source.graph.initializer.append(onnx.numpy_helper.from_array(RNG.normal(size=shape).astype(np.float32), name))
-    model, session = cpuconv.compile(source, threads=2), runtime_session(pytest.importorskip("onnxruntime"), source)
+    session = runtime_session(pytest.importorskip("onnxruntime"), source)
+    model = cpuconv.compile(source, threads=oracle.THREADS)
     counts = set()
     for size in (6, 9, 6, 7):
         x = RNG.normal(size=(1, 3, size, size)).astype(np.float32)

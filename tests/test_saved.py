@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
 
 onnx = pytest.importorskip("onnx")
@@ -97,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(max_examples=30)
-@given(networks(), st.integers(1, 2))
+@given(networks(), st.integers(1, oracle.THREADS))
 def test_a_random_network_gives_the_same_bits(folder, drawn, threads):
     model, feed = drawn
     made = cpuconv.compile(model.SerializeToString(), threads=threads, strategy="heuristic")
@@ -196,7 +197,7 @@ def test_nothing_is_packed_and_no_raw_weight_read(path, monkeypatch):
 
 
 def test_without_onnx(path, environ, tmp_path):
-    made = compiled(2)
+    made = compiled(oracle.THREADS)
     results = made.run(X)
     made.save(path)
     np.savez(tmp_path / "arrays.npz", x=X["x"], **results)
@@ -241,7 +242,7 @@ def test_on_another_cpu_it_is_planned_anew_and_says_so(path, monkeypatch):
 
 
 def test_other_options_than_those_it_was_saved_with(path):
-    made = compiled(2)
+    made = compiled(oracle.THREADS)
     made.run(X)
     with pytest.warns(CpuconvWarning) as caught:
         loaded = through(made, path, threads=1, accuracy="exact")

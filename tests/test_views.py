@@ -69,6 +69,18 @@ def test_torch_tensors(torch):
         conv(x.double())
 
 
+def test_torch_tensors_whose_memory_has_the_other_sign(torch):
+    """The imaginary part of a conjugate is a view that says so by a bit."""
+    turned = [torch.from_numpy(-each)._neg_view() for each in (X, W)]
+    assert all(each.is_neg() for each in turned)
+    y = conv(*turned)
+    assert type(y) is torch.Tensor
+    close(y.numpy(), EXPECTED)
+    np.testing.assert_array_equal(cpuconv.reorder(turned[0], "NCHW", "NCHW").numpy(), X)
+    with pytest.raises(ArgumentTypeError, match="'out' must be"):
+        conv(X, W, out=torch.empty(EXPECTED.shape)._neg_view())
+
+
 @pytest.mark.parametrize("requires_grad", [True, False])
 def test_torch_parameters_that_change(torch, requires_grad):
     w = torch.nn.Parameter(torch.from_numpy(W.copy()), requires_grad=requires_grad)

@@ -87,6 +87,31 @@ def test_a_change_behind_a_read_only_view_counts_at_once(here, view):
     close(conv(w=v), 2 * EXPECTED)
 
 
+@pytest.mark.parametrize("view", [lambda w: w, lambda w: w[:]], ids=["itself", "a view"])
+def test_an_array_that_becomes_writable_is_read_again(here, view):
+    w = W.copy()
+    w.flags.writeable = False
+    v = view(w)
+    for factor in (1, 2, 4):  # read-only at each call
+        close(conv(w=v), factor * EXPECTED)
+        w.flags.writeable = True
+        close(conv(w=v), factor * EXPECTED)
+        w *= 2
+        close(conv(w=v), 2 * factor * EXPECTED)
+        w.flags.writeable = False
+
+
+def test_what_no_call_can_notice_is_read_again_when_the_cache_is_cleared(here):
+    w = W.copy()
+    before = w.view()
+    w.flags.writeable = False
+    close(conv(w=w), EXPECTED)
+    before *= 2
+    cpuconv.clear_cache()
+    close(conv(w=w), 2 * EXPECTED)
+    close(conv(w=W), EXPECTED)  # what w was read as is not what it is
+
+
 def test_which_arrays_are_read_once():
     w = read_only(W)
     assert is_constant(w) and is_constant(w[1:]) and is_constant(KINDS["bytes"](W))
@@ -119,6 +144,8 @@ def test_any_sequence_of_changes(steps):
         plans = []
         for change, number in steps:
             w = arrays[0]
+            if change in ("one", "scale", "zero"):
+                w.flags.writeable = True
             if change == "swap":
                 arrays.reverse()
             elif change == "one":
@@ -128,14 +155,14 @@ def test_any_sequence_of_changes(steps):
             elif change == "zero":
                 w[number % len(w)] = 0
             elif change == "read_only":
-                arrays[0] = read_only(w)
+                w.flags.writeable = False
+            elif change == "copy":
+                arrays[0] = w.copy()
             elif change == "plan":
                 plan = cpuconv.plan(X.shape, w, padding=1, strategy="heuristic", threads=1)
                 plans.append((plan, reference.conv2d(X, w, None, PROBLEM)))
             elif change == "clear":
                 cpuconv.clear_cache()
-            if change in ("copy", "read_only"):
-                arrays[0] = arrays[0].copy()
             close(conv(w=arrays[0]), reference.conv2d(X, arrays[0], None, PROBLEM))
         for plan, expected in plans:
             close(plan(X), expected)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def clear_cache() -> None:
-    """Forget the plans and packed weights that `conv2d` remembers, and free workspaces; plans that you hold stay."""
+    """Forget the plans and packed weights that `conv2d` remembers, and free workspaces; plans that you hold stay.
+
+    Read-only weights are read again at their next call.
+    """
     session.current.clear()
 
 

@@ -64,16 +64,20 @@ class Fingerprinter:
         """The fingerprint of a float32 array of any strides.
 
         Equal arrays whose axes lie in another order in memory may have another fingerprint. Arrays that nobody can
-        write to (`is_constant`) are read once, and then recognised by their identity.
+        write to (`is_constant`) are read once, and then recognised by their identity as long as they are that.
         """
-        known = self._constant.get(id(array))
-        if known is not None and known[0]() is array:
+        name, constant = id(array), is_constant(array)
+        known = self._constant.get(name) if constant else self._constant.pop(name, None)
+        if constant and known is not None and known[0]() is array:
             return known[1]
         digest = self._read(array, threads)
-        if is_constant(array):
-            name = id(array)
+        if constant:
             self._constant[name] = weakref.ref(array, lambda _: self._constant.pop(name, None)), digest
         return digest
+
+    def forget(self) -> None:
+        """Recognise no array by its identity: all are read again."""
+        self._constant.clear()
 
     def _read(self, array: np.ndarray, threads: int) -> Fingerprint:
         content = self._heads.get(array.shape) if array.flags.c_contiguous else None
@@ -129,8 +133,8 @@ _X, _VECTORS = fingerprint.fields.index("x"), fingerprint.fields.index("vectors"
 
 
 def is_constant(array: np.ndarray) -> bool:
-    """Whether the array is read-only and owns its memory, or lies in a bytes object: no view of it can be written to
-    unless somebody makes it writable again."""
+    """Whether the array is read-only and owns its memory, or lies in a bytes object: nobody can write to it but through
+    a view made before it became read-only, or by making it writable again."""
     while not array.flags.writeable:
         if array.flags.owndata:
             return True

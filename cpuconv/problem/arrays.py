@@ -73,7 +73,8 @@ def _from_foreign(x: Any, name: str) -> np.ndarray:
         try:
             return x.detach().numpy()
         except (RuntimeError, TypeError):  # the way below says what is wrong with it
-            pass
+            if x.is_neg():  # elements lie in memory with the other sign
+                return x.detach().resolve_neg().numpy()
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentTypeError(must(name, "an array without a mask: fill it with .filled()", "a masked array"))
     if isinstance(x, np.ndarray):
