@@ -91,7 +91,9 @@ def test_two_devices_share_the_page(place):
     assert "### Other CPU (other-cpu)" in page and "other-cpu" not in readme  # it was measured before
     assert f"### {report.machine_name()} ({tables.device_name(fingerprint())})" in page
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in overview.splitlines() if " thread" in row]
-    assert [row[0].rpartition("(")[2] for row in rows] == sorted([f"{tables.device_name(fingerprint())})", "other-cpu)"])
+    assert [row[0].rpartition("(")[2] for row in rows] == sorted(
+        [f"{tables.device_name(fingerprint())})", "other-cpu)"]
+    )
     assert {tuple(row[2:]) for row in rows} == {("2.00 (2.00)", "0 of 2"), ("2.00 (2.00)", "0 of 1")}
     for name in PAGES:
         (place / name).write_text(PAGE)

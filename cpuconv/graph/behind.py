@@ -1,4 +1,4 @@
-"""What runs after a program: the part that `tail` cut off, by references or as a network of its own."""
+"""What runs after a program: the part that `sizes.tail` cut off, by references or as a network of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs of a network are made from: what was compiled or saved, for all sizes, until none needs it any more."""
+"""What the programs of a network are made from: the compiled or saved graph, kept while a program needs it."""
 
 from __future__ import annotations
 
