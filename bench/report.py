@@ -24,8 +24,7 @@ MOST_SHARE = 1.03  # of a roof: measurements differ by so much; more is not poss
 
 def lines_table(data: Data, style: str = "pipe") -> str:
     """A row per line: GFLOP/s of each engine (of the direct sum), the roof that binds ours, the ratios to groups."""
-    peers = {engine["name"] for engine in data["engines"].values()}
-    groups = [title for title in data["geomean"] if title not in peers] or list(data["geomean"])
+    groups = _groups(data)
     headers = ["layer", *(engine["name"] for engine in data["engines"].values()), "bound by"]
     rows = []
     for line in data["lines"]:
@@ -33,6 +32,17 @@ def lines_table(data: Data, style: str = "pipe") -> str:
         bound = next((f"{roof} {share:.0%}" for roof, share in line["shares"].items()), NOTHING)
         rows.append([line["label"], *speeds, bound, *(_ratio(line["ratios"].get(title)) for title in groups)])
     return _table(rows, [*headers, *(f"÷ {title}" for title in groups)], style)
+
+
+def headlines_table(tables: Sequence[tuple[str, Data]], style: str = "pipe") -> str:
+    """A row per table, by its device: geometric means over all lines, and on how many lines a peer is faster."""
+    titles = list(dict.fromkeys(title for _, data in tables for title in _groups(data)))
+    rows = []
+    for device, data in tables:
+        slower = sum(line["best_peer"] is not None and line["best_peer"]["ratio"] < 1.0 for line in data["lines"])
+        ratios = (_ratio(data["geomean"].get(title)) for title in titles)
+        rows.append([device, data["title"], *ratios, f"{slower} of {len(data['lines'])}"])
+    return _table(rows, ["device", "", *(f"÷ {title}" for title in titles), "lines below 1.0"], style)
 
 
 def families_table(data: Data, style: str = "pipe") -> str:
@@ -214,6 +224,12 @@ def replaced(path: Path, text: str) -> str:
     if not (begin and end) or BEGIN in rest or END in tail:
         raise ValueError(f"{path} must hold {BEGIN} and then {END}, once each.")
     return f"{head}{BEGIN}\n{text.strip()}\n{END}{tail}"
+
+
+def _groups(data: Data) -> list[str]:
+    """The titles of groups of peers; those of peers where no group was asked for."""
+    peers = {engine["name"] for engine in data["engines"].values()}
+    return [title for title in data["geomean"] if title not in peers] or list(data["geomean"])
 
 
 def _speed(line: Data, engine: str) -> str:

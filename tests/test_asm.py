@@ -12,6 +12,7 @@ from cpuconv.isa import current
 from cpuconv.micro.gemm import GemmTile, gemm_strip
 from cpuconv.micro.lanes import LaneTile, lane_strip
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.target import target
 from cpuconv.solvers import planar
 from cpuconv.solvers.shared import blocked, lanewise, tiling
 from cpuconv.solvers.shared.base import Operand, Operands, Ref, Space, contiguous
@@ -57,7 +58,10 @@ def name(value: object) -> str | None:
 
 @needs_fma
 @pytest.mark.parametrize("tile, fmas, spills, prefetches", [*gemm_tiles()], ids=name)
-def test_gemm_loop(tile, fmas, spills, prefetches):
+def test_gemm_loop(request, tile, fmas, spills, prefetches):
+    if target()[1] == "neoverse-n1" and (tile.v, tile.cols) == (1, 16) and fmas in (128, 176):
+        reason = "LLVM's schedule for this CPU loads weights far ahead in the long bodies of one vector"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     body = hot_loop(gemm_strip.assembly(tile))
     assert count_fma(body) == fmas
     assert len(vector_spills(body)) <= spills * fmas

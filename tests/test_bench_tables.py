@@ -24,6 +24,7 @@ from cpuconv.problem import sources
 DIRECT = "direct(v=1,rows=1,cols=6,block=6)"
 SHAPES = 'mb1ic64ih8oc64oh8kh3ph1n"net:a"\nmb1ic64ih8oc64oh8kh1ph0n"net:b"\n'
 VARIANTS = ("auto", "NCHW", "auto, batch 8")
+PAGES = ("page.md", "overview.md", "readme.md")
 PAGE = f"Text.\n{report.BEGIN}\nold\n{report.END}\nNotes.\n"
 
 
@@ -38,7 +39,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(race, "Engine", start)
     monkeypatch.setattr(tables, "warm", lambda *_: None)
     (tmp_path / "lines.txt").write_text(SHAPES)
-    for page in ("page.md", "readme.md"):
+    for page in PAGES:
         (tmp_path / page).write_text(PAGE)
     (tmp_path / "tables").mkdir()
     return tmp_path
@@ -46,7 +47,7 @@ def place(tmp_path, monkeypatch):
 
 def run(place: Path, *more: str) -> int:
     paths = ["--shapes", place / "lines.txt", "--folder", place / "tables", "--page", place / "page.md"]
-    paths += ["--readme", place / "readme.md"]
+    paths += ["--overview", place / "overview.md", "--readme", place / "readme.md"]
     return main([*map(str, paths), "--peers", "torch", "--rounds", "2", *more])
 
 
@@ -86,17 +87,22 @@ def test_two_devices_share_the_page(place):
     other = {"cpu": "Other CPU", "tables": [table]}
     (place / "tables" / "other-cpu.json").write_text(json.dumps(other))
     assert run(place, "--threads", "2") == 0
-    page, readme = (place / "page.md").read_text(), (place / "readme.md").read_text()
+    page, overview, readme = texts = [(place / name).read_text() for name in PAGES]
     assert "### Other CPU (other-cpu)" in page and "other-cpu" not in readme  # it was measured before
     assert f"### {report.machine_name()} ({tables.device_name(fingerprint())})" in page
-    (place / "page.md").write_text(PAGE)
-    (place / "readme.md").write_text(PAGE)
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in overview.splitlines() if " thread" in row]
+    assert [row[0].rpartition("(")[2] for row in rows] == sorted(
+        [f"{tables.device_name(fingerprint())})", "other-cpu)"]
+    )
+    assert {tuple(row[2:]) for row in rows} == {("2.00 (2.00)", "0 of 2"), ("2.00 (2.00)", "0 of 1")}
+    for name in PAGES:
+        (place / name).write_text(PAGE)
     assert run(place, "--render") == 0
-    assert (place / "page.md").read_text() == page and (place / "readme.md").read_text() == readme
+    assert [(place / name).read_text() for name in PAGES] == texts
 
 
 def test_the_pages_show_the_tables_that_are_kept():
-    for path, text in tables.pages(tables.kept(tables.FOLDER), tables.PAGE, tables.README).items():
+    for path, text in tables.pages(tables.kept(tables.FOLDER), tables.PAGE, tables.OVERVIEW, tables.README).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m bench.tables --render"
 
 
@@ -123,7 +129,7 @@ def test_nothing_is_written_of_a_table_that_is_not_whole(place, monkeypatch, fai
 
     monkeypatch.setattr(FakeEngine, "time", time_or_fail)
     assert run(place, "--threads", "1") == code
-    assert written(place) == [] and (place / "page.md").read_text() == (place / "readme.md").read_text() == PAGE
+    assert written(place) == [] and {(place / name).read_text() for name in PAGES} == {PAGE}
 
 
 @pytest.mark.parametrize("ended, code", [(130, 130), (1, 1)])

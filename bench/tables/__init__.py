@@ -1,9 +1,9 @@
 """The device tables: what this folder keeps of a machine, made by `python -m bench.tables`.
 
 A device has a `.json` with everything measured and a `.md` to read, named by vendor, microarchitecture and cores, as
-virtual machines of different CPUs may report the same model. Two pages show them between their markers: the README the
-families of the device measured last, `docs/performance.md` those of every device, with lines. The notes beside them are
-written by hand.
+virtual machines of different CPUs may report the same model. Three pages show them between their markers: the README
+has the families of the device measured last, `docs/performance.md` one row for each table, `docs/performance/tables.md`
+the families and lines of every device. The notes beside them are written by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.shapes import Line
 
 FOLDER = Path(__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
+README, OVERVIEW, PAGE = (ROOT / name for name in ("README.md", "docs/performance.md", "docs/performance/tables.md"))
 VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
 # What features tell of the microarchitecture where a virtual machine gives the numbers of an older CPU, newest first.
 TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
@@ -82,7 +82,7 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
     return report.to_dict(race.results, race.run), report.markdown(race.results, race.run, with_targets=True)
 
 
-def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path, readme: Path) -> dict[Path, str]:
+def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path, overview: Path, readme: Path) -> dict[Path, str]:
     """The texts of a device's two files and of the pages that show them, by path."""
     tables, texts = zip(*made, strict=True)
     name = device_name(fingerprint())
@@ -93,13 +93,14 @@ def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path, readme: Pa
     return {
         base.with_name(f"{base.name}.json"): json.dumps(data, indent=1) + "\n",
         base.with_name(f"{base.name}.md"): "\n".join((f"# {heading(name, data)}\n", *parts)),
-        **pages(known, page, readme),
+        **pages(known, page, overview, readme),
     }
 
 
-def pages(devices: Mapping[str, Data], page: Path, readme: Path) -> dict[Path, str]:
-    """The texts of the page and the README with the tables of some devices, by path."""
-    return {page: report.replaced(page, block(devices)), readme: report.replaced(readme, short(devices))}
+def pages(devices: Mapping[str, Data], page: Path, overview: Path, readme: Path) -> dict[Path, str]:
+    """The texts of the three pages with the tables of some devices, by path."""
+    shown = {page: block, overview: headlines, readme: short}
+    return {path: report.replaced(path, text(devices)) for path, text in shown.items()}
 
 
 def kept(folder: Path) -> dict[str, Data]:
@@ -113,6 +114,12 @@ def short(devices: Mapping[str, Data]) -> str:
         return NO_DEVICE
     name, device = max(devices.items(), key=lambda item: item[1]["tables"][0]["date"])
     return f"Measured on `{name}`: {report.summary(device['tables'][0])}"
+
+
+def headlines(devices: Mapping[str, Data]) -> str:
+    """The overview's part: a row for each table of every device."""
+    tables = [(heading(name, device), table) for name, device in sorted(devices.items()) for table in device["tables"]]
+    return report.headlines_table(tables) if tables else NO_DEVICE
 
 
 def block(devices: Mapping[str, Data]) -> str:

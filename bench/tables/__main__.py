@@ -29,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=True, highlight=False)
     try:
         if args.render:
-            write_whole(tables.pages(tables.kept(args.folder), args.page, args.readme))
+            write_whole(tables.pages(tables.kept(args.folder), args.page, args.overview, args.readme))
         else:
-            write_whole(tables.files(_make(args, console), args.folder, args.page, args.readme))
+            write_whole(tables.files(_make(args, console), args.folder, args.page, args.overview, args.readme))
     except (KeyboardInterrupt, tables.Incomplete) as why:
         console.print(f"Nothing is written: {why or 'interrupted'}.")
         return compare.INTERRUPTED if getattr(why, "interrupted", True) else 1
@@ -51,10 +51,11 @@ def parser() -> argparse.ArgumentParser:
     p.set_defaults(runs=3)
     p.add_argument("--effort", choices=EFFORTS, default="normal", help="of the warmup (normal)")
     p.add_argument("--no-warmup", action="store_true", help="take what the store knows")
-    p.add_argument("--render", action="store_true", help="measure nothing: write the page again from the tables kept")
+    p.add_argument("--render", action="store_true", help="measure nothing: write the pages again from the tables kept")
     p.add_argument("--folder", type=Path, default=tables.FOLDER, help="where tables are kept (%(default)s)")
-    p.add_argument("--page", type=Path, default=tables.PAGE, help="the page that shows them (%(default)s)")
-    p.add_argument("--readme", type=Path, default=tables.README, help="shows the families (%(default)s)")
+    p.add_argument("--page", type=Path, default=tables.PAGE, help="shows families and lines (%(default)s)")
+    p.add_argument("--overview", type=Path, default=tables.OVERVIEW, help="shows a row for each table (%(default)s)")
+    p.add_argument("--readme", type=Path, default=tables.README, help="shows families of one device (%(default)s)")
     return p
 
 

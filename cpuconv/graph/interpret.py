@@ -1,4 +1,4 @@
-"""A graph run by the references of its operators: slow and evident, to judge by it whatever is fast."""
+"""A graph run by the references of its operators: slow and plain. Tests compare fast results with it."""
 
 from __future__ import annotations
 

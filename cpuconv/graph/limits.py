@@ -1,4 +1,4 @@
-"""What a model may ask for: a file from anywhere takes neither all the memory of a machine nor all of its time."""
+"""Bounds on what a model may ask for: a file from anywhere takes neither all memory nor all time of a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator and the compiler of networks tell one another: offers, and a node bound to memory."""
+"""The interface between operators and the compiler of networks: offers, and a node bound to memory."""
 
 from __future__ import annotations
 

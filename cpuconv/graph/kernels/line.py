@@ -1,4 +1,4 @@
-"""One line under way: the loops that take its vectors in turn, and how they are combined.
+"""Loops over one line: they take its vectors in turn and combine them.
 
 What is done along a line is stated once, for lines that lie side by side, for those that lie across, and for short ones
 that are held in registers.

@@ -1,4 +1,4 @@
-"""Kernels that make planes in channel blocks from planes: what they are told of where these lie."""
+"""Kernels that make planes in channel blocks from such planes: the arguments that say where these lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel between two looks at the clock: what `cpuconv profile --html` runs in the place of a network's own rows.
+"""A kernel with the times before and after it: what `cpuconv profile --html` runs instead of a network's rows.
 
 Kernels stay as they are, and so does the launcher: each row of a program is replaced by one that calls it.
 """

@@ -1,4 +1,4 @@
-"""What takes elements by their places, puts them there, or says where they are.
+"""Elements picked or written by index, and the indices of elements.
 
 Source: ONNX operators of these names. Negative indices count from the end.
 """

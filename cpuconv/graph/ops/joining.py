@@ -1,4 +1,4 @@
-"""What joins tensors, takes parts of them, or puts something around them.
+"""Tensors joined, split, sliced, padded and repeated.
 
 Source: ONNX operators Concat, Split, Slice, Pad and Tile.
 """

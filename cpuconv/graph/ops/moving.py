@@ -1,4 +1,4 @@
-"""Operators of the compiler of networks itself: what it puts between others."""
+"""Operators that the compiler of networks itself puts between others, to change how a tensor lies."""
 
 from __future__ import annotations
 

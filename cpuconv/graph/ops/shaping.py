@@ -1,4 +1,4 @@
-"""What changes only the shape, the order of the axes or the type; and tensors made from shapes.
+"""Changes of shape, of the order of axes and of type; tensors made from shapes.
 
 Source: ONNX operators of these names.
 """

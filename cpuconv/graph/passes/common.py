@@ -1,4 +1,4 @@
-"""What is computed twice is computed once.
+"""Nodes that compute the same become one.
 
 Pattern: nodes of the same operator with the same inputs and attributes, arrays among them compared by their bits. Equal
 in every bit, as operators of the table always give the same for the same.

@@ -1,4 +1,4 @@
-"""A program as it is kept, and what it is good for: the options it was made with, the CPU, how weights are packed."""
+"""A program as a saved model holds it, and where it may be used: its options, the CPU, how weights are packed."""
 
 from __future__ import annotations
 
