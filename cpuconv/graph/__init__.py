@@ -10,7 +10,8 @@ A network goes through these in turn; `ir` is what it is at every stage:
 - `saved`: all of this as one file.
 
 `programs` remembers what was made for which sizes and finds how many threads are fastest (`counts`). Each program is
-made from the `origin`; the part that was cut off runs `behind` it. `model` is what callers see, `handed` checks their arrays.
+made from the `origin`; the part that was cut off runs `behind` it. `model` is what callers see, `handed` checks their
+arrays.
 
 Beside these, `interpret` computes any graph by the operators' references, which results are compared with; `reports`
 say what became of a network and where its time goes; `asked` lists the convolutions that a warmup tunes.
