@@ -134,6 +134,7 @@ class Job:
 def job_of(
     filters: Filters, vectors: np.ndarray, pieces: np.ndarray, elements: _Elements, distances: np.ndarray, **more: Any
 ) -> Job:
+    """The job that packs vectors of filters piece by piece; `more` are further fields of `Job`, `words` among them."""
     words = {
         "units": len(vectors) * len(pieces),
         "v": filters.v,
