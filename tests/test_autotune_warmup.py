@@ -19,6 +19,7 @@ from autotune.store.rows import Limits
 from autotune.store.store import Row, Store
 from autotune.tuning import background, threads, worker
 from autotune.tuning.candidates import choose
+from autotune.tuning.progress import Progress
 from autotune.tuning.search import Search
 from autotune.tuning.warmup import Outcome, warmup
 from autotune.tuning.worker import Workers
@@ -80,6 +81,20 @@ def test_each_race_is_stored_at_once_and_refined_later(store: Store, fake_clock:
     assert len(warmup(workload, asked, store).tuned) == 2
     assert {row.state for problem in asked for row in rows(store, problem).values()} == {"ok"}
     assert store.devices()[DEVICE]["provisional"] == 0
+
+
+def test_results_are_stored_early(store: Store, fake_clock: fake.Clock) -> None:
+    asked = problems(*(f"good:{n}" for n in range(1, 31)))
+    stored: list[int] = []  # problems, when a batch begins to compile
+    stages = [""]
+
+    def listen(state: Progress) -> None:
+        if state.stage == "compile" != stages[-1]:
+            stored.append(sum(bool(rows(store, problem)) for problem in asked))
+        stages.append(state.stage)
+
+    warmup(workload, asked, store, progress=listen)
+    assert stored == [0, 4, 12, 28]
 
 
 def test_a_race_does_not_replace_what_was_decided(store: Store, fake_clock: fake.Clock, killed) -> None:

@@ -1,8 +1,9 @@
 """Tuning many problems: the most valuable first, tried out in workers, timed one at a time in this process.
 
 Batches of problems alternate between the two, so that nothing compiles while something is timed. Each problem is stored
-after its first visit, as provisional, so that whatever ends a warmup finds most of the work in the store. Problems that
-are not decided when their batch is stored stay open: what others leave of their time goes to them.
+after its first visit, as provisional, so that whatever ends a warmup finds most of the work in the store. Batches are
+small at first, so that results are stored early, and grow, so that workers seldom wait. Problems that are not decided
+when their batch is stored stay open: what others leave of their time goes to them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from autotune.tuning.threads import compare
 from autotune.tuning.worker import Pool, Task, Workers, compile_here
 from autotune.workload import Candidate, Problem, Verdict, Workload
 
-BATCH_SECONDS = 30.0  # of an effort: problems of so many are compiled, and then timed, together
+FIRST_BATCH = 4  # problems, visited in turn so that no moment decides; each batch is twice the one before
+BATCH_SECONDS = 30.0  # of an effort: problems of so many, at most, are compiled, and then timed, together
 COMPILE_SHARE = 0.6  # of what is left of a limit, that the next compiles may use
 LEAST_SHARE = 0.25  # of an effort's seconds, that a problem gets however small the budget
 ORDER_SHARE = 0.05  # of a budget, spent on finding out what is worth most
@@ -182,15 +184,16 @@ class _Warmup:
 
     def run(self, pending: Sequence[Problem]) -> None:
         """Tune all; those that another process is at come last, if that has not finished them."""
-        size = max(1, int(BATCH_SECONDS / EFFORTS[self.effort].seconds))
+        largest = max(1, int(BATCH_SECONDS / EFFORTS[self.effort].seconds))
         if self.shape_limit is not None:
-            size = 1
+            largest = 1
             if self.pool is not None:
                 self.pool.start()
         elsewhere: list[Problem] = []
-        for start in range(0, len(pending), size):
-            if self.left() > 0.0:
-                elsewhere += self.run_batch(pending[start : start + size])
+        start, size = 0, min(FIRST_BATCH, largest)
+        while start < len(pending) and self.left() > 0.0:
+            elsewhere += self.run_batch(pending[start : start + size])
+            start, size = start + size, min(2 * size, largest)
         for problem in elsewhere:
             if self.left() > 0.0:
                 self.outcome.elsewhere += [each.task for each in self.run_batch([problem])]
