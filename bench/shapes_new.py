@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 import tempfile
 import time
@@ -48,6 +49,7 @@ LAYERS = (  # channels in and out, kernel, and three sizes
     (3, 64, 7, (224, 200, 240)),
     (48, 64, 5, (35, 41, 30)),
 )
+ROUNDS = 5  # of choices; each problem's time is its median
 RUNS = 9  # of a call whose time is taken off that of the first
 
 
@@ -79,15 +81,23 @@ def choices(strategy: str, accuracy: str, auto: bool) -> dict[str, dict[str, flo
 
     found = {}
     for name, problems in lists(threads=1).items():
-        forget()
-        found[name] = _summary([_seconds(choose, replace(problem)) for problem in problems])
-        times = []
-        for problem in problems:
+        together, alone = [], []
+        for _ in range(ROUNDS):
             forget()
-            tuned.best(problem, Limits(workspace=0))  # the layers are open
-            times.append(_seconds(choose, replace(problem)))
-        found[f"{name}, alone"] = _summary(times)
+            together.append([_seconds(choose, replace(problem)) for problem in problems])
+            alone.append([])
+            for problem in problems:
+                forget()
+                tuned.best(problem, Limits(workspace=0))  # the layers are open
+                alone[-1].append(_seconds(choose, replace(problem)))
+        found[name] = _summary(_medians(together))
+        found[f"{name}, alone"] = _summary(_medians(alone))
     return found
+
+
+def _medians(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The median of the rounds, for each problem."""
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def stored() -> dict[str, dict[str, float]]:
@@ -131,7 +141,7 @@ def sizes() -> dict[str, dict[str, float]]:
             return _seconds(lambda: cpuconv.conv2d(x, weight, **options))
 
         call(first)
-        parts = {"in all": call(second) - sorted(call(second) for _ in range(RUNS))[RUNS // 2]}
+        parts = {"in all": call(second) - statistics.median(call(second) for _ in range(RUNS))}
         parts |= _parts((1, c, third, third), weight, options["padding"])
         found[f"{c}→{k} {kernel}x{kernel}"] = {name: 1e3 * seconds for name, seconds in parts.items()}
     return found
@@ -168,7 +178,7 @@ def _seconds(call: Callable[..., object], *arguments: object) -> float:
 
 def _summary(times: Sequence[float]) -> dict[str, float]:
     mean = math.exp(sum(map(math.log, times)) / len(times))
-    return {"geomean": 1e6 * mean, "worst": 1e6 * max(times), "median": 1e6 * sorted(times)[len(times) // 2]}
+    return {"geomean": 1e6 * mean, "worst": 1e6 * max(times), "median": 1e6 * statistics.median(times)}
 
 
 _PARTS = {"first": first, "sizes": sizes}
