@@ -16,7 +16,7 @@ from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate
-from cpuconv.solvers import im2col
+from cpuconv.solvers import first_layer, im2col
 from cpuconv.solvers.shared.machine import Machine, machine
 
 
@@ -25,6 +25,15 @@ def test_cached_times_nothing(no_timing):
     assert kept.decided_by in ("model", "store")
     close(kept(X), EXPECTED)
     close(cpuconv.conv2d(X, W, padding=1), EXPECTED)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_only_few_input_channels_take_the_first_layers_algorithm(threads, described):
+    first = ConvProblem(1, 3, 224, 224, 64, 7, 7, (2, 2), (3, 3, 3, 3), threads=threads)
+    later = ConvProblem(1, 128, 56, 56, 128, 3, 3, (2, 2), (1, 1, 1, 1), threads=threads)
+    for problem, wanted in ((first, True), (later, False)):
+        problem = replace(problem, in_layout="NCHW", out_layout="NCHW")
+        assert (model.by_model(problem, model.Limits()).solver is first_layer) == wanted
 
 
 def test_a_single_pixel_takes_the_vectors_whose_weights_come_fastest(described):
