@@ -21,6 +21,7 @@ import cpuconv
 from autotune.files import write_whole
 from bench import shapes
 from bench.results import geomean
+from cpuconv import session
 from cpuconv.isa import current
 from cpuconv.micro.intrinsics import copy_vector
 from cpuconv.micro.pack import PackTile
@@ -60,7 +61,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Plans:
-    """All plans of a model, kernels compiled: seconds in all, and of packing alone."""
+    """All plans of a model, kernels compiled, nothing remembered: seconds in all, and of packing alone."""
 
     model: str
     count: int
@@ -144,9 +145,9 @@ def figures(lines: Sequence[shapes.Line], threads: int) -> Iterator[Figure]:
                 yield Figure(line.label, solver.NAME, weight.nbytes, form.size, pack, copy)
 
 
-def random_weight(problem: ConvProblem) -> np.ndarray:
+def random_weight(problem: ConvProblem, seed: int = 0) -> np.ndarray:
     """Unit-normal weights of a problem."""
-    return np.random.default_rng(0).standard_normal(problem.weight_shape, np.float32)
+    return np.random.default_rng(seed).standard_normal(problem.weight_shape, np.float32)
 
 
 def copier(weight: np.ndarray, form: Packing, threads: int) -> Callable[[], object]:
@@ -185,9 +186,14 @@ def plans_of(model: str, threads: int) -> Plans:
     """The plans of one of the light models that come with the package onnx, chosen by the cost model alone."""
     path = importlib.resources.files("onnx") / f"backend/test/data/light/light_{model}.onnx"
     entries = sources.load(str(path), threads=threads)
-    layers = [(e.problem, random_weight(e.problem)) for e in entries for _ in range(e.count)]
+    problems = [e.problem for e in entries for _ in range(e.count)]
+    layers = [(problem, random_weight(problem, seed)) for seed, problem in enumerate(problems)]
     totals = []
+    plans: list[cpuconv.Plan] = []
     for _ in range(1 + PLAN_ROUNDS):  # the first compiles
+        plans.clear()
+        cpuconv.clear_cache()  # of packed weights, too
+        session.current.forget_choices()
         start = time.perf_counter()
         plans = [plan_of(problem, weight) for problem, weight in layers]
         totals.append(time.perf_counter() - start)

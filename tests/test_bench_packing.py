@@ -11,6 +11,7 @@ from bench import packing, shapes
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE
+from cpuconv.solvers.shared.packing import Packing
 
 
 def test_a_small_run(capsys, tmp_path):
@@ -48,3 +49,16 @@ def test_the_copy_moves_as_many_bytes():
 def test_a_plan_of_a_problem():
     problem = ConvProblem(1, 6, 9, 8, 8, 3, 3, (2, 1), (1, 1, 0, 1), groups=2)
     assert packing.plan_of(problem, packing.random_weight(problem)).problem == problem
+
+
+def test_every_round_packs_the_weights_of_every_plan(monkeypatch):
+    problem = ConvProblem(1, 6, 9, 8, 8, 3, 3)
+    entries = [SimpleNamespace(problem=problem, count=2)]
+    monkeypatch.setattr(packing.sources, "load", lambda path, threads: entries)
+    packed, pack = [], Packing.pack
+    monkeypatch.setattr(Packing, "pack", lambda form, *args: packed.append(form) or pack(form, *args))
+
+    found = packing.plans_of("resnet50", 1)
+    assert found.count == 2 and found.seconds > 0 and found.packing > 0
+    alone = 2 * packing.PLAN_ROUNDS
+    assert len(packed) - alone == 2 * (1 + packing.PLAN_ROUNDS)
