@@ -1,0 +1,343 @@
+"""How fast this CPU executes the instructions of low precision: dot products of vectors, and AMX.
+
+    python -m bench.instructions [--json]
+
+A loop of each instruction runs on registers alone; AMX's tiles are loaded too, from each level of the cache and with
+the row strides that layouts have. Cycles are counted by a chain of dependent complements, one cycle each, so that the
+clock's changes do not matter. What the CPU or the system (AMX's permission) does not offer is left out and named.
+
+Sources: Intel's optimisation reference manual (AMX, section 20) and software developer's manual (encodings).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+import numpy as np
+from tabulate import tabulate
+
+ROUNDS = 7
+SECONDS = 0.01  # of a timed call
+CHAINS = 12  # independent sums: enough to hide a latency of 4 to 5 cycles on two ports
+_REQUEST, _TILE_DATA, _ARCH_PRCTL = 0x1023, 18, 158  # arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
+_TILE_BYTES = 1024  # 16 rows of 64 bytes
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Dot:
+    """An instruction on vectors: the feature it needs, by LLVM's name, and what one computes."""
+
+    name: str
+    bits: int
+    machine: str  # LLVM's name of the architecture
+    feature: str
+    macs: int  # multiply-adds
+    sums: str  # LLVM's types of the sums
+    operands: str  # and of the operands
+    intrinsic: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.sums.split()[-1][:-1]}, {self.bits} bits"
+
+
+X86, ARM = "x86_64", "aarch64"
+F32X4, F32X16, I32X4, I32X16 = "<4 x float>", "<16 x float>", "<4 x i32>", "<16 x i32>"
+VECTORS = (
+    Dot("vfmadd", 256, X86, "fma", 8, "<8 x float>", "<8 x float>", "llvm.fma.v8f32"),
+    Dot("vfmadd", 512, X86, "avx512f", 16, F32X16, F32X16, "llvm.fma.v16f32"),
+    Dot("vfmadd", 512, X86, "avx512fp16", 32, "<32 x half>", "<32 x half>", "llvm.fma.v32f16"),
+    Dot("vdpbf16ps", 512, X86, "avx512bf16", 32, F32X16, "<32 x bfloat>", "llvm.x86.avx512bf16.dpbf16ps.512"),
+    Dot("vpdpwssd", 512, X86, "avx512vnni", 32, I32X16, "<32 x i16>", "llvm.x86.avx512.vpdpwssd.512"),
+    Dot("vpdpbusd", 256, X86, "avx512vnni", 32, "<8 x i32>", "<32 x i8>", "llvm.x86.avx512.vpdpbusd.256"),
+    Dot("vpdpbusd", 512, X86, "avx512vnni", 64, I32X16, "<64 x i8>", "llvm.x86.avx512.vpdpbusd.512"),
+    Dot("fmla", 128, ARM, "neon", 4, F32X4, F32X4, "llvm.fma.v4f32"),
+    Dot("fmla", 128, ARM, "fullfp16", 8, "<8 x half>", "<8 x half>", "llvm.fma.v8f16"),
+    Dot("sdot", 128, ARM, "dotprod", 16, I32X4, "<16 x i8>", "llvm.aarch64.neon.sdot.v4i32.v16i8"),
+    Dot("udot", 128, ARM, "dotprod", 16, I32X4, "<16 x i8>", "llvm.aarch64.neon.udot.v4i32.v16i8"),
+    Dot("smmla", 128, ARM, "i8mm", 32, I32X4, "<16 x i8>", "llvm.aarch64.neon.smmla.v4i32.v16i8"),
+    Dot("usmmla", 128, ARM, "i8mm", 32, I32X4, "<16 x i8>", "llvm.aarch64.neon.usmmla.v4i32.v16i8"),
+    Dot("bfdot", 128, ARM, "bf16", 8, F32X4, "<8 x bfloat>", "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),
+    Dot("bfmmla", 128, ARM, "bf16", 16, F32X4, "<8 x bfloat>", "llvm.aarch64.neon.bfmmla"),
+)
+COMPLEMENT = {X86: "not $0", ARM: "mvn $0, $0"}  # of a register: one cycle everywhere, and never folded away
+ROWS = (16, 14, 8, 4, 1)  # of a tile of pixels
+TILES = (("tdpbusd", "amx-int8", 64), ("tdpbf16ps", "amx-bf16", 32))  # and multiply-adds of a row and column
+
+
+def _compile(text: str, symbol: str, words: int) -> Callable[..., None]:
+    """The C function `symbol` of a module of LLVM's language; it takes so many words."""
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True
+    )
+    module = llvm.parse_assembly(text)
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * words)(engine.get_function_address(symbol))
+    call.engine = engine  # type: ignore[attr-defined]  # the code is freed with it
+    return call
+
+
+def _loop(body: str, phis: str, before: str = "", after: str = "", arguments: str = "") -> str:
+    return f"""
+define void @run(i64 %count{arguments}) {{
+entry:
+  {before}
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  {phis}
+  {body}
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %loop, label %done
+done:
+  {after}
+  ret void
+}}
+"""
+
+
+def _fastest(call: Callable[[int], None]) -> float:
+    """Seconds of one of the loop's turns: the fastest of several calls, each long enough for the clock."""
+    count = 1000
+    while True:
+        start = time.perf_counter()
+        call(count)
+        took = time.perf_counter() - start
+        if took > SECONDS / 2:
+            break
+        count *= 2
+    best = took / count
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        call(count)
+        best = min(best, (time.perf_counter() - start) / count)
+    return best
+
+
+def cycle() -> float:
+    """Seconds of a cycle, by a chain of dependent complements that the code generator cannot shorten."""
+    length = 64
+    chain = "\n  ".join(
+        f'%a{n} = call i64 asm sideeffect "{COMPLEMENT[machine()]}", "=r,0"(i64 %{"a" + str(n - 1) if n else "sum"})'
+        for n in range(length)
+    )
+    text = _loop(chain, f"%sum = phi i64 [ 0, %entry ], [ %a{length - 1}, %loop ]")
+    return _fastest(_compile(text, "run", 1)) / length
+
+
+def vector_loop(dot: Dot) -> str:
+    """A loop of the instruction with its sums in `CHAINS` registers, in LLVM's language."""
+    sums, operands = dot.sums, dot.operands
+    fused = dot.intrinsic.startswith("llvm.fma")
+    order = (
+        f"{operands} %x, {operands} %y, {sums} %s{{0}}" if fused else f"{sums} %s{{0}}, {operands} %x, {operands} %y"
+    )
+    kinds = ", ".join([operands, operands, sums] if fused else [sums, operands, operands])
+    calls = "\n  ".join(f"%r{n} = call {sums} @{dot.intrinsic}({order.format(n)})" for n in range(CHAINS))
+    phis = "\n  ".join(f"%s{n} = phi {sums} [ zeroinitializer, %entry ], [ %r{n}, %loop ]" for n in range(CHAINS))
+    stores = "\n  ".join(
+        f"%p{n} = getelementptr i8, ptr %out, i64 {64 * n}\n  store {sums} %r{n}, ptr %p{n}, align 1"
+        for n in range(CHAINS)
+    )
+    loads = f"""%out = inttoptr i64 %at to ptr
+  %x = load {operands}, ptr %out, align 1
+  %q = getelementptr i8, ptr %out, i64 {64 * CHAINS}
+  %y = load {operands}, ptr %q, align 1"""
+    return f"declare {sums} @{dot.intrinsic}({kinds})\n" + _loop(calls, phis, loads, stores, ", i64 %at")
+
+
+def vector_rate(dot: Dot) -> float:
+    """Seconds of one instruction."""
+    call = _compile(vector_loop(dot), "run", 2)
+    memory = _aligned(64 * (CHAINS + 1))
+    return _fastest(lambda count: call(count, memory.ctypes.data)) / CHAINS
+
+
+_DECLARED = """
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilerelease()
+declare void @llvm.x86.tilezero(i8)
+declare void @llvm.x86.tileloadd64(i8, ptr, i64)
+declare void @llvm.x86.tileloaddt164(i8, ptr, i64)
+declare void @llvm.x86.tilestored64(i8, ptr, i64)
+declare void @llvm.x86.tdpbusd(i8, i8, i8)
+declare void @llvm.x86.tdpbf16ps(i8, i8, i8)
+"""
+
+
+def tile_leave() -> bool:
+    """Whether the system lets this process use AMX's tiles; asks for it (Linux, x86-64)."""
+    if sys.platform != "linux" or not llvm.get_host_cpu_features().get("amx-tile"):
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0
+
+
+def configuration(rows: int = 16) -> np.ndarray:
+    """What `ldtilecfg` loads: palette 1, eight tiles of 64 bytes a row; sums and pixels have so many rows."""
+    data = np.zeros(64, np.uint8)
+    data[0] = 1
+    data[16:32].view(np.uint16)[:] = 64
+    data[48:54], data[54:56] = rows, 16
+    return data
+
+
+class Tiles:
+    """Loops of AMX's instructions. Tiles 0 to 3 hold sums, 4 and 5 rows of pixels, 6 and 7 weights."""
+
+    def __init__(self, turn: str, rows: int = 16) -> None:
+        zero = "\n  ".join(f"call void @llvm.x86.tilezero(i8 {n})" for n in range(4))
+        operands = "\n  ".join(f"call void @llvm.x86.tileloadd64(i8 {n}, ptr %o, i64 64)" for n in range(4, 8))
+        before = f"""%c = inttoptr i64 %cfg to ptr
+  %o = inttoptr i64 %out to ptr
+  call void @llvm.x86.ldtilecfg(ptr %c)
+  {zero}
+  {operands}"""
+        after = """call void @llvm.x86.tilestored64(i8 0, ptr %o, i64 64)
+  call void @llvm.x86.tilerelease()"""
+        arguments = ", i64 %cfg, i64 %out, i64 %a, i64 %b, i64 %stride, i64 %step, i64 %mask"
+        text = _DECLARED + _loop(turn, "", before, after, arguments)
+        self._call = _compile(text, "run", 8)
+        self._configuration = configuration(rows)
+        self._out = _aligned(8 * _TILE_BYTES)
+
+    def seconds(self, a: int = 0, b: int = 0, stride: int = 64, step: int = 0, mask: int = 0) -> float:
+        """Seconds of one turn; pixels at `a`, weights at `b`, each turn `step` bytes on, modulo `mask` + 1."""
+        fixed = self._configuration.ctypes.data, self._out.ctypes.data
+        return _fastest(lambda count: self._call(count, *fixed, a, b, stride, step, mask))
+
+
+def products(name: str, kept: bool = True) -> str:
+    """2 x 2 tiles of sums; two products in a row use the same weights, or else other ones."""
+    pairs = [(pixels, weights) for weights in (6, 7) for pixels in (4, 5)]
+    order = pairs if kept else sorted(pairs)
+    return "\n  ".join(
+        f"call void @llvm.x86.{name}(i8 {2 * (weights - 6) + pixels - 4}, i8 {pixels}, i8 {weights})"
+        for pixels, weights in order
+    )
+
+
+def load(tile: int, base: str, offset: str, stride: str = "64", temporal: bool = True) -> str:
+    """A load of a tile from `base` + `offset`."""
+    name = f"%l{tile}"
+    call = "tileloadd64" if temporal else "tileloaddt164"
+    return f"""{name}s = add i64 %{base}, {offset}
+  {name} = inttoptr i64 {name}s to ptr
+  call void @llvm.x86.{call}(i8 {tile}, ptr {name}, i64 {stride})"""
+
+
+ZEROS = "\n  ".join(f"call void @llvm.x86.tilezero(i8 {n})" for n in range(4))
+STORES = "\n  ".join(
+    f"%s{n} = getelementptr i8, ptr %o, i64 {n * _TILE_BYTES}\n"
+    f"  call void @llvm.x86.tilestored64(i8 {n}, ptr %s{n}, i64 64)"
+    for n in range(4)
+)
+_OFFSET = """%far = mul i64 %i, %step
+  %at = and i64 %far, %mask
+  %at1 = add i64 %at, 1024"""
+PIXELS = "\n  ".join((load(4, "a", "0", "%stride"), load(5, "a", "1024", "%stride")))
+STREAM_A = "\n  ".join((load(4, "a", "%at", "%stride"), load(5, "a", "%at1", "%stride")))
+STREAM_B = "\n  ".join((load(6, "b", "%at"), load(7, "b", "%at1")))
+
+
+def _aligned(size: int) -> np.ndarray:
+    raw = np.full(size + 4096, 0x3C, np.uint8)  # 60; as bf16 0.01: no zero, which hardware may know of
+    start = -raw.ctypes.data % 4096
+    return raw[start : start + size]
+
+
+def tile_rows(second: float) -> Iterator[tuple[str, float]]:
+    """What was timed of AMX, and its cycles."""
+    for name, feature, _ in TILES:
+        if not llvm.get_host_cpu_features().get(feature):
+            continue
+        yield f"{name}, 4 sums, no loads", Tiles(products(name)).seconds() / second / 4
+        yield f"{name}, 1 sum (latency)", Tiles(f"call void @llvm.x86.{name}(i8 0, i8 4, i8 6)").seconds() / second
+        for rows in ROWS:
+            for kept in (True, False):
+                what = f"{name} of {rows} rows, {'the same' if kept else 'other'} weights next"
+                yield what, Tiles(products(name, kept), rows).seconds() / second / 4
+        for level, size in (("L1", 16 * _KIB), ("L2", 512 * _KIB), ("L3", 16 * _KIB * _KIB)):
+            memory = [_aligned(size + 2 * _TILE_BYTES) for _ in range(2)]
+            a, b = (part.ctypes.data for part in memory)
+            turn = "\n  ".join((_OFFSET, STREAM_A, STREAM_B, products(name)))
+            took = Tiles(turn).seconds(a, b, 64, 2048, size - 1)
+            yield f"{name}, 2 x 2 with 4 loads from {level}", took / second / 4
+            turn = "\n  ".join((_OFFSET, PIXELS, STREAM_B, products(name)))
+            took = Tiles(turn).seconds(a, b, 64, 2048, size - 1)
+            yield f"{name}, 2 x 2, pixels from L1, weights from {level}", took / second / 4
+    for name, feature, _ in TILES:
+        for steps in (1, 4, 9, 18, 36):
+            if llvm.get_host_cpu_features().get(feature):
+                turn = "\n  ".join((ZEROS, *[products(name)] * steps, STORES))
+                yield f"{name}, 2 x 2, sums of {steps} tiles stored", Tiles(turn).seconds() / second / 4 / steps
+    for stride in (64, 128, 192, 256, 512, 1024, 2048, 4096, 4160):
+        memory = [_aligned(32 * 4224)]
+        turn = load(4, "a", "0", "%stride")
+        yield f"tileloadd, rows {stride} bytes apart", Tiles(turn).seconds(memory[0].ctypes.data, 0, stride) / second
+    yield "tilestored", Tiles(STORES).seconds() / second / 4
+    yield "tilezero", Tiles(ZEROS).seconds() / second / 4
+    again = "call void @llvm.x86.ldtilecfg(ptr %c)"
+    yield "ldtilecfg", Tiles(again).seconds() / second
+    yield "tilerelease and ldtilecfg", Tiles(f"call void @llvm.x86.tilerelease()\n  {again}").seconds() / second
+
+
+def machine() -> str:
+    """LLVM's name of this machine's architecture."""
+    return llvm.get_default_triple().partition("-")[0]
+
+
+def measure() -> tuple[list[tuple[str, float, float]], list[str]]:
+    """Rows (what, cycles, multiply-adds a cycle; 0 where none), and what was left out."""
+    features = llvm.get_host_cpu_features()
+    rows: list[tuple[str, float, float]] = []
+    absent = []
+    for dot in VECTORS:
+        if dot.machine != machine():
+            continue
+        if not features.get(dot.feature):
+            absent.append(str(dot))
+            continue
+        second = cycle()
+        cycles = vector_rate(dot) / second
+        rows.append((str(dot), cycles, dot.macs / cycles))
+    if tile_leave():
+        macs = {name: 16 * 16 * width for name, _, width in TILES}
+        for what, cycles in tile_rows(cycle()):
+            products_of = re.match(r"(tdp\w+)(?: of (\d+) rows)?", what)
+            product = macs[products_of[1]] * int(products_of[2] or 16) // 16 if products_of else 0
+            rows.append((what, cycles, product / cycles))
+    elif machine() == X86:
+        absent += [name for name, *_ in TILES]
+    return rows, absent
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    options = parser.parse_args()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+    rows, absent = measure()
+    if options.json:
+        print(json.dumps({"rows": rows, "absent": absent}, indent=1))
+        return
+    print(tabulate(rows, ["instruction", "cycles", "multiply-adds a cycle"], floatfmt=".2f"))
+    if absent:
+        print(f"Not offered here: {', '.join(absent)}")
+
+
+if __name__ == "__main__":
+    main()
