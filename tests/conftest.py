@@ -6,34 +6,30 @@ import functools
 import multiprocessing
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clock import Clock
 from hypothesis import HealthCheck, settings
+
+from support.caches import CACHE, KEPT
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from autotune.store.store import Store
     from bench.tuning import fake
     from cpuconv.solvers.shared.machine import Machine
 
-# Before cpuconv is imported: CPUCONV_TEST_CACHE names a folder that outlives the session, else kernels start cold.
-_kept = os.environ.get("CPUCONV_TEST_CACHE")
-CACHE = Path(_kept).absolute() if _kept else Path(tempfile.mkdtemp(prefix="cpuconv-tests-"))
+# Before cpuconv is imported.
 os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 os.umask(0o022)  # kernels are not kept in folders that others may write to
-
-import machines  # noqa: E402
-import processes  # noqa: E402
-from processes import ROOT  # noqa: E402, F401
 
 from autotune.store import database  # noqa: E402
 from autotune.wisdom import tiers  # noqa: E402
 from cpuconv import session  # noqa: E402
 from cpuconv.session import Session  # noqa: E402
+from support import machines, processes  # noqa: E402
 
 # Where the interpreter needs a launcher: a script that holds both, as multiprocessing takes one path alone.
 if _script := os.environ.get("CPUCONV_TEST_PYTHON"):
@@ -46,7 +42,7 @@ settings.load_profile("cpuconv")
 
 
 def pytest_unconfigure() -> None:
-    if not _kept:
+    if not KEPT:
         shutil.rmtree(CACHE, ignore_errors=True)
 
 
@@ -137,7 +133,7 @@ def fake_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def save(tmp_path: Path) -> Callable[..., str]:
     """Save an ONNX model "net" of the given nodes, inputs and weights, and give its path."""
-    import models
+    from support import models
 
     pytest.importorskip("onnx")
     return functools.partial(models.save, tmp_path / "net.onnx")

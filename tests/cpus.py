@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -41,12 +42,12 @@ ARM_SECONDS = 1800  # a test may take: its kernels are compiled by an emulated c
 
 
 def _tests(*names: str) -> tuple[str, ...]:
-    """Test files, or single tests of these."""
-    return tuple("tests/test_{}.py{}{}".format(*name.partition("::")) for name in names)
+    """Test files, as ``room/file``, or single tests of these, as ``room/file::test``."""
+    return tuple(re.sub(r"^([\w/]*)/(\w+)", r"tests/\1/test_\2.py", name) for name in names)
 
 
 # A run of minutes: the results of every kernel at its edges, on the CPUs that differ most from those of today.
-_KERNELS = _tests("solvers", "lanewise", "blocked", "reorder", "conv2d")
+_KERNELS = _tests("solvers/solvers", "solvers/lanewise", "solvers/blocked", "api/reorder", "api/conv2d")
 _EDGES = ("edges_of_a_tile", "channels_around_a_block", "epilogue", "not_finite")
 _FEW = ("PRelu", "MaxPool", "Softmax")
 _OPERATORS = (  # one or two of each kind of kernel of networks
@@ -57,18 +58,24 @@ _OPERATORS = (  # one or two of each kind of kernel of networks
 
 
 def _operators(*names: str) -> tuple[str, ...]:
-    return _tests(*(f"graph_kernels::test_offers[{name}]" for name in names))
+    return _tests(*(f"graph/ops/kernels::test_offers[{name}]" for name in names))
 
 
-_NETWORKS = _tests("graph_model::test_a_random_network", "graph_whole::test_network[squeezenet]")
+_NETWORKS = _tests("graph/model::test_a_random_network", "graph/whole::test_network[squeezenet]")
 SLICES: dict[str, tuple[str, ...]] = {
-    "x86-64": (*_KERNELS, *_tests("fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
-    "haswell": (*_KERNELS, *_tests("im2col", "fft", "asm"), *_operators(*_OPERATORS), *_NETWORKS),
+    "x86-64": (*_KERNELS, *_tests("memory/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
+    "haswell": (
+        *_KERNELS,
+        *_tests("solvers/im2col", "solvers/fft", "solvers/asm"),
+        *_operators(*_OPERATORS),
+        *_NETWORKS,
+    ),
     "cortex-a76": (
-        *_tests(*(f"solvers::test_{name}" for name in _EDGES), "lanewise", "blocked", "asm"),
+        *_tests(*(f"solvers/solvers::test_{name}" for name in _EDGES)),
+        *_tests("solvers/lanewise", "solvers/blocked", "solvers/asm"),
         *_operators(*_FEW[1:]),
         *_NETWORKS[1:],
-        *_tests("cpus", "autotune_search::test_workers_end_with_their_parent"),  # processes are launched
+        *_tests("project/cpus", "autotune/tuning/search::test_workers_end_with_their_parent"),  # processes are launched
     ),
 }
 
@@ -100,7 +107,7 @@ def _part(text: str) -> list[str]:
     first, _, count = text.partition("/")
     if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
         raise argparse.ArgumentTypeError(f"must be two numbers I/N with I from 1 to N, not {text!r}")
-    files = sorted(path.relative_to(TESTS.parent).as_posix() for path in TESTS.glob("test_*.py"))
+    files = sorted(path.relative_to(TESTS.parent).as_posix() for path in TESTS.rglob("test_*.py"))
     return files[int(first) - 1 :: int(count)]
 
 

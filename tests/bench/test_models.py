@@ -1,0 +1,284 @@
+"""The benchmark of whole networks: the files it makes, its arithmetic and tables, without any of the engines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.bench_fakes import FakeEngine, measurement
+
+onnx = pytest.importorskip("onnx")
+
+from bench import models, race  # noqa: E402
+from bench.engine import LOADING, MEMORY, EngineError, Session  # noqa: E402
+from bench.networks import (  # noqa: E402
+    Network,
+    __main__,
+    light,
+    networks,
+    problem,  # noqa: E402
+)
+from bench.networks import model as nets  # noqa: E402
+from bench.networks.problem import NetworkProblem, keep, problems  # noqa: E402
+from bench.oracle import worst_error  # noqa: E402
+from bench.peers import OURS  # noqa: E402
+from bench.peers.base import Form  # noqa: E402
+from bench.results import LineResult, Measurement  # noqa: E402
+from bench.settings import Run, Settings  # noqa: E402
+from bench.shapes import Line  # noqa: E402
+from support.graphs import parse, run  # noqa: E402
+
+TEXT = """g (float[1,3,6,6] x) => (float[1,24] y)
+    <float[6,3,3,3] w, float[6] b, float[6] scale, float[6] shift, float[6] mean, float[6] var, int64[2] s = {1, 24}>
+    {
+        a = Conv<strides = [2, 2]>(x, w, b)
+        c = BatchNormalization(a, scale, shift, mean, var)
+        y = Reshape(c, s)
+    }"""
+SHAPES = {"x": (1, 3, 6, 6)}
+
+
+def tiny(inputs: object) -> onnx.ModelProto:
+    """A network for any number of images."""
+    model, rng = parse(TEXT), np.random.default_rng(3)
+    sizes = {"w": (6, 3, 3, 3)} | dict.fromkeys(("b", "scale", "shift", "mean", "var"), (6,))
+    nets.replace(model, {name: 7 * nets.drawn(rng, shape) for name, shape in sizes.items()})
+    light.free_batch(model)
+    nets.settle(model, inputs)
+    return model
+
+
+NETWORK = Network("tiny", SHAPES, tiny, {"numpy": "numpy"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of the tiny network, the only one that there is."""
+    for room in (problem, __main__):
+        monkeypatch.setattr(room, "networks", lambda: {"tiny": NETWORK})
+    assert __main__.main([str(tmp_path)]) == 0
+    return tmp_path
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+def test_every_network_of_the_table_says_what_it_needs():
+    found = networks()
+    assert len(found) == 23 and all(name == each.name for name, each in found.items())
+    for network in found.values():
+        assert network.inputs and {shape[0] for shape in (network.small or network.inputs).values()} == {1}
+        assert {"onnx"} <= set(network.needs)
+    assert Network("a", SHAPES, tiny, {"no_such": "such==1", "nor_that": "such==1"}).missing() == "pip install such==1"
+
+
+def test_settled_weights_make_tensors_of_ordinary_size():
+    model = tiny(SHAPES)
+    known, fed = nets.constants(model), nets.feed(SHAPES)
+    given = np.einsum("nchwij,kcij->nkhw", _windows(fed["x"]), known["w"])
+    assert given.std() == pytest.approx(1, rel=1e-5)
+    with_bias = given + known["b"].reshape(-1, 1, 1)
+    np.testing.assert_allclose(known["mean"], with_bias.mean((0, 2, 3)), atol=1e-5)
+    np.testing.assert_allclose(known["var"], with_bias.var((0, 2, 3)), rtol=1e-4)
+
+
+def _windows(x: np.ndarray) -> np.ndarray:
+    return np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2]
+
+
+def test_a_network_takes_other_numbers_of_images():
+    model = tiny(SHAPES)
+    fed = nets.feed(SHAPES)
+    (one,) = run(model, fed)
+    nets.resize(model, nets.batched(SHAPES, "N"))
+    (many,) = run(model, {"x": np.repeat(fed["x"], 3, 0)})
+    np.testing.assert_allclose(many, np.repeat(one, 3, 0), atol=1e-6)
+
+
+def test_a_network_that_reads_is_fed_letters():
+    shapes = {"x": (2, 3, 48, 64)}
+    reader = Network("reader", shapes, tiny, {}, reads=True)
+    pages = reader.feed(shapes)["x"]
+    assert pages.dtype == np.float32 and pages.shape == shapes["x"]
+    dark = pages.mean(1) < 0
+    assert 0.1 < dark.mean() < 0.5 and (dark[0] != dark[1]).any()
+    np.testing.assert_array_equal(dark[:, 3:6, 3:6], dark[:, 3:4, 3:4].repeat(3, 1).repeat(3, 2))  # a dot
+
+
+def test_constants_are_not_among_the_inputs_of_a_light_network():
+    model = onnx.load(light.FOLDER / "light_squeezenet.onnx")
+    light.fill(model, np.random.default_rng(0))
+    light.modernise(model, {"data_0"})
+    assert [info.name for info in model.graph.input] == ["data_0"]
+    assert {tensor.name for tensor in model.graph.initializer} < {n for node in model.graph.node for n in node.input}
+    onnx.checker.check_model(model)
+
+
+def test_the_command_makes_files_once_and_tells_what_is_missing(folder: Path, capsys, monkeypatch):
+    made = (folder / "tiny.onnx").stat().st_mtime_ns
+    assert __main__.main([str(folder)]) == 0 and (folder / "tiny.onnx").stat().st_mtime_ns == made
+    lacking = Network("lacking", SHAPES, tiny, {"no_such": "such==1"})
+    monkeypatch.setattr(__main__, "networks", lambda: {"tiny": NETWORK, "lacking": lacking})
+    assert __main__.main([str(folder)]) == 0 and __main__.main([str(folder), "--only", "lacking"]) == 1
+    assert "it needs: pip install such==1" in " ".join(capsys.readouterr().err.split())
+    assert __main__.main([]) == 0 and "x 1x3x6x6" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == ["tiny.npz", "tiny.onnx"]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_problem_has_the_right_outputs_of_equal_images(folder: Path, batch: int):
+    with problems(folder, {"tiny": NETWORK}, batch) as found:
+        problem = found["tiny"]
+        fed = problem.feed()
+        assert fed["x"].shape == (batch, 3, 6, 6)
+        assert worst_error(run(str(problem.path), fed), problem.outputs()) < 1e-6
+    assert problem.path.exists() == (batch == 1)
+
+
+# --- engines ---------------------------------------------------------------------------------------------------------
+
+
+class FakePeer:
+    """Gives what it is told to, whatever it is fed."""
+
+    name, package = "Fake", "numpy"
+
+    def __init__(self, outputs: list[np.ndarray]) -> None:
+        self.outputs = outputs
+
+    def converted(self, path: Path, folder: Path) -> Path:
+        made = folder / "other"
+        made.write_bytes(path.read_bytes())
+        return made
+
+    def network(self, path: Path, feed: dict[str, np.ndarray], threads: int) -> list[Form]:
+        assert path.name == "other" and path.is_file() and set(feed) == {"x"}
+        return [Form("plain", lambda: None, lambda: self.outputs)]
+
+
+def test_an_engine_is_judged_by_all_outputs(folder: Path):
+    problem = NetworkProblem(folder / "tiny.onnx", keep(NETWORK, folder / "tiny.onnx"))
+    right = problem.outputs()
+    for outputs, error in ((right, 0.0), ([right[0] + np.abs(right[0]).max()], 1.0), (right * 2, np.inf)):
+        (prepared,) = Session(FakePeer(outputs), 1).prepare(problem)
+        assert prepared.error == pytest.approx(error)
+    loaded = Session(FakePeer(right), 1).load(problem)
+    assert list(loaded) == list(LOADING) and min(loaded.values()) >= 0
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the most memory since a moment"
+)
+def test_memory_is_what_a_network_takes_at_most_and_in_the_end(folder: Path):
+    problem = NetworkProblem(folder / "tiny.onnx", keep(NETWORK, folder / "tiny.onnx"))
+
+    def filled(megabytes: int) -> mmap.mmap:
+        """New memory, which goes back as soon as it is closed."""
+        made = mmap.mmap(-1, megabytes << 20)
+        for page in range(0, len(made), mmap.PAGESIZE):
+            made[page] = 1
+        return made
+
+    class Hungry(FakePeer):
+        def network(self, path: Path, feed: dict[str, np.ndarray], threads: int) -> list[Form]:
+            self.kept = filled(16)
+            filled(32).close()
+            return super().network(path, feed, threads)
+
+    taken = Session(Hungry(problem.outputs()), 1).memory(problem)
+    assert list(taken) == list(MEMORY)
+    assert taken["most"] == pytest.approx(48 << 20, rel=0.1) and taken["kept"] == pytest.approx(16 << 20, rel=0.2)
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def results() -> list[LineResult]:
+    found = {
+        "fast": measurement(cpuconv=[[1.0]], openvino=[[2.0]], mnn=[[4.0]]),
+        "slow": measurement(cpuconv=[[2.0]], openvino=[[4.0]], mnn=[[1.0]]),
+        "wrong": Measurement({**measurement(cpuconv=[[1.0]]).forms, "mnn": []}, ["Mnn's nchw is wrong by 1.0e+00"]),
+    }
+    return [LineResult(Line(None, label, ""), [each]) for label, each in found.items()]
+
+
+def described(*keys: str) -> Run:
+    return Run({key: key.title() for key in keys}, dict.fromkeys(keys, "1"), Settings(threads=2, batch=8))
+
+
+def test_the_best_peer_is_over_ours_and_wrong_ones_are_none():
+    data = json.loads(json.dumps(models.to_dict(results(), described(OURS, "openvino", "mnn"))))
+    fast, slow, wrong = data["lines"]
+    assert (fast["best_peer"], fast["ratio"]["median"]) == ("openvino", 2.0)
+    assert (slow["best_peer"], slow["ratio"]["median"]) == ("mnn", 0.5)
+    assert wrong["ratio"] is None and wrong["without"] == {"openvino": "failed", "mnn": "wrong"}
+    assert data["geomean"]["median"] == pytest.approx(1.0) and data["worst"]["median"] == 0.5
+    lines = models.table(data).splitlines()
+    assert "threads: 2, images: 8" in lines[0]
+    assert (
+        " ".join(lines[4].split()) == "fast 1000.00 (1000.00) 2000.00 (2000.00) 4000.00 (4000.00) Openvino 2.00 (2.00)"
+    )
+    assert " ".join(lines[6].split()) == "wrong 1000.00 (1000.00) failed wrong – –"
+    assert [line.split()[-2:] for line in lines[7:]] == [["1.00", "(1.00)"], ["0.50", "(0.50)"]]
+    assert models.notes(data) == ["wrong: Mnn's nchw is wrong by 1.0e+00."]
+
+
+def test_without_ours_there_are_no_ratios():
+    alone = [LineResult(Line(None, "a", ""), [measurement(mnn=[[1.0]])])]
+    data = models.to_dict(alone, described("mnn"))
+    assert data["geomean"] is data["worst"] is None and len(models.table(data).splitlines()) == 5
+
+
+class Loading(FakeEngine):
+    """An engine that takes as many seconds to load as it was asked before, plus one, or fails."""
+
+    loaded = 0
+
+    def load(self, problem: object) -> dict[str, float]:
+        type(self).loaded += 1
+        if self.key == "mnn":
+            raise EngineError("boom")
+        return dict(zip(LOADING, (float(self.loaded), 0.5), strict=True))
+
+    def memory(self, problem: object) -> dict[str, float]:
+        return {"most": 4e6, "kept": 1e6} if self.key == OURS else {"most": 8e6, "kept": 3e6}
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [Loading(OURS, {"plain": 1.0}), Loading("mnn", {"plain": 3.0})]
+    for room in (race, models):
+        monkeypatch.setattr(room, "started", lambda *_: contextlib.nullcontext(engines))
+    monkeypatch.setattr(Loading, "loaded", 0)
+
+
+def test_a_table_for_each_number_of_threads_and_images(folder: Path, fakes: None, capsys):
+    file = folder / "out.json"
+    assert models.main([str(folder), "--threads", "1,2", "--batch", "1,2", "--rounds", "2", "--json", str(file)]) == 0
+    data = json.loads(file.read_text())
+    assert [(each["batch"], each["threads"]) for each in data] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(each["lines"][0]["ratio"]["median"] == 3.0 for each in data)
+    assert capsys.readouterr().out.count("geometric mean") == 4
+
+
+def test_the_first_load_does_not_count(folder: Path, fakes: None, capsys):
+    assert models.main([str(folder), "--load", "--networks", "tiny", "--rounds", "2"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "tiny Cpuconv 4.000 0.500" in out and "tiny: Mnn failed: boom." in out  # of loads 1, 3 and 5
+
+
+def test_memory_is_told_beside_each_peer(folder: Path, fakes: None, capsys):
+    assert models.main([str(folder), "--memory", "--rounds", "1"]) == 0
+    assert "tiny 4.0 (1.0) 8.0 (3.0) 0.50" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        models.main([str(folder), "--memory", "--load"])
+
+
+def test_a_folder_without_networks_is_refused(tmp_path: Path):
+    with pytest.raises(SystemExit, match="python -m bench.networks"):
+        models.main([str(tmp_path)])

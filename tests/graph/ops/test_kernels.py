@@ -1,0 +1,54 @@
+"""Every operator that has kernels against its reference, in every layout that it offers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from cpuconv.graph import lowering, ops  # noqa: E402
+from support.graph import lowered  # noqa: E402
+from support.graph.cases import CASES  # noqa: E402
+
+THREADS = st.sampled_from((1, 2))
+GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
+NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_work_is_shared():
+    """Threads share work of any size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lowering, "PARALLEL_BYTES", 0)
+        yield
+
+
+@pytest.mark.parametrize("op", NATIVE)
+def test_offers(op):
+    """Random operands; some have no offer, but not all."""
+    row, offers = ops.TABLE[op], []
+
+    @settings(max_examples=20)
+    @given(data=st.data())
+    def some(data):
+        case = data.draw(CASES[op])
+        free = [at for at in range(1, len(case.arrays)) if at not in row.parameters]
+        known = {*data.draw(st.sets(st.sampled_from(free)))} if free else set()
+        known.update(at for at in row.parameters if at < len(case.arrays))
+        names = ["" if array is None else f"x{at}" for at, array in enumerate(case.arrays)]
+        attributes = dict(case.attributes)
+        if "to" in attributes:  # a type, as the reader has it
+            attributes["to"] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]))
+        node = row.node(names, [f"y{at}" for at in range(case.outputs)], **attributes)
+        options = {}
+        if op in GATES:
+            options = {"tolerance": 1e-6, "least": float(np.abs(case.arrays[0]).max(initial=1e-30))}
+        drawn = data.draw(THREADS), data.draw(st.booleans())
+        offers.append(lowered.check(node, case.arrays, sorted(known), *drawn, **options))
+
+    some()
+    assert any(offers)

@@ -1,0 +1,138 @@
+"""Operators of ONNX Runtime's own domain, against ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+from onnx import helper, numpy_helper  # noqa: E402
+
+from cpuconv.errors import SourceError  # noqa: E402
+from cpuconv.graph.reading.contrib import CONTRIB  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from support.graphs import close, made, run, runtime_session  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+def _floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def _bytes(*shape: int, dtype: type = np.uint8) -> np.ndarray:
+    return RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype)
+
+
+def _quantised(*shape: int) -> list[np.ndarray]:
+    return [_bytes(*shape), np.float32(0.04), np.uint8(120)]
+
+
+TO_BYTES = [np.float32(0.1), np.uint8(100)]
+X, W = _floats(2, 3, 6, 5), _floats(4, 3, 3, 3)
+
+# operator, inputs, attributes, the positions of inputs that are constants, and how far results may be off
+CASES = [
+    ("FusedConv", [X, W, _floats(4)], {"activation": "Relu", "pads": [1, 1, 1, 1]}, (1, 2), 1e-5),
+    ("FusedConv", [X, W], {"activation": "LeakyRelu", "activation_params": [0.2]}, (1,), 1e-5),
+    ("FusedConv", [X, W], {"activation": "Clip", "activation_params": [-0.5, 0.5]}, (1,), 1e-5),
+    ("FusedConv", [X, W, _floats(4), _floats(2, 4, 4, 3)], {"activation": "Relu"}, (1, 2), 1e-5),
+    ("FusedMatMul", [_floats(2, 4, 3), _floats(2, 5, 3)], {"transB": 1, "alpha": 0.5}, (), 1e-5),
+    ("Gelu", [X], {}, (), 1e-5),
+    ("BiasGelu", [_floats(2, 3, 8), _floats(8)], {}, (1,), 1e-5),
+    ("FastGelu", [_floats(2, 3, 8), _floats(8)], {}, (1,), 1e-5),
+    ("FastGelu", [_floats(2, 3, 8)], {}, (), 1e-5),
+    ("QuickGelu", [X], {"alpha": 1.5}, (), 1e-5),
+    ("SkipLayerNormalization", [_floats(2, 3, 8), _floats(2, 3, 8), _floats(8), _floats(8)], {}, (2, 3), 1e-5),
+    ("QLinearAdd", [*_quantised(2, 3), *_quantised(2, 3), *TO_BYTES], {}, (), 1),
+    ("QLinearMul", [*_quantised(2, 3), *_quantised(1, 3), *TO_BYTES], {}, (), 1),
+    ("QLinearSigmoid", [*_quantised(2, 3), np.float32(1 / 255), np.uint8(0)], {}, (1, 2, 3, 4), 1),
+    ("QLinearLeakyRelu", [*_quantised(2, 3), *TO_BYTES], {"alpha": 0.1}, (1, 2, 3, 4), 1),
+    ("QLinearGlobalAveragePool", [*_quantised(2, 3, 4, 4), *TO_BYTES], {}, (1, 2, 3, 4), 1),
+    ("QLinearAveragePool", [*_quantised(2, 3, 4, 4), *TO_BYTES], {"kernel_shape": [2, 2]}, (1, 2, 3, 4), 1),
+    ("QLinearConcat", [*TO_BYTES, *_quantised(2, 3), *_quantised(2, 4)], {"axis": 1}, (0, 1, 3, 4, 6, 7), 1),
+    (
+        "QGemm",
+        [*_quantised(3, 4), _bytes(4, 5), _floats(5) ** 2, np.full(5, 7, np.uint8), _bytes(5).astype(np.int32)],
+        {},
+        (1, 2, 3, 4, 5, 6),
+        1e-5,
+    ),
+    ("QGemm", [*_quantised(3, 4), *_quantised(5, 4), None, *TO_BYTES], {"transB": 1}, (1, 2, 3, 4, 5, 7, 8), 1),
+    (
+        "MatMulIntegerToFloat",
+        [
+            _bytes(3, 4),
+            _bytes(4, 5),
+            np.float32(0.1),
+            _floats(5) ** 2,
+            np.uint8(9),
+            np.full(5, 7, np.uint8),
+            _floats(5),
+        ],
+        {},
+        (1, 2, 3, 4, 5, 6),
+        1e-5,
+    ),
+    ("DynamicQuantizeMatMul", [_floats(3, 4), _bytes(4, 5), np.float32([0.02]), np.uint8([128])], {}, (1, 2, 3), 2e-2),
+    (
+        "DynamicQuantizeLSTM",
+        [_floats(5, 2, 4), _bytes(2, 4, 12), _bytes(2, 3, 12), _floats(2, 24), None, None, None, None]
+        + [np.float32([0.01, 0.02]), np.uint8([128, 120]), np.float32([0.02, 0.01]), np.uint8([128, 130])],
+        {"direction": "bidirectional", "hidden_size": 3},
+        (1, 2, 3, 8, 9, 10, 11),
+        3e-2,
+    ),
+]
+
+
+def _model(op: str, arrays: list, attributes: dict, fixed: tuple[int, ...]) -> tuple[onnx.ModelProto, dict]:
+    names = ["" if array is None else f"x{at}" for at, array in enumerate(arrays)]
+    given = {name: np.asarray(array) for name, array in zip(names, arrays, strict=True) if name}
+    constant = {names[at] for at in fixed}
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in given.items()
+        if name not in constant
+    ]
+    node = helper.make_node(op, names, ["y"], domain="com.microsoft", **attributes)
+    weights = [numpy_helper.from_array(given[name], name) for name in constant]
+    graph = helper.make_graph([node], op, infos, [onnx.ValueInfoProto(name="y")], weights)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return model, {name: array for name, array in given.items() if name not in constant}
+
+
+def test_every_operator_has_a_case():
+    assert CONTRIB.keys() == {case[0] for case in CASES}
+
+
+@pytest.mark.parametrize(("op", "arrays", "attributes", "fixed", "limit"), CASES)
+def test_as_onnx_runtime(op, arrays, attributes, fixed, limit):
+    model, feed = _model(op, arrays, attributes, fixed)
+    (expected,) = runtime_session(runtime, model).run(None, feed)
+    (got,) = run(model, feed)
+    if expected.dtype.kind == "f":
+        close(got, expected, limit)
+    else:
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+        assert np.abs(got.astype(int) - expected.astype(int)).max() <= limit
+    assert not any(node.meaning for node in made(model, feed).nodes)
+
+
+@pytest.mark.parametrize(
+    ("op", "arrays", "attributes", "said"),
+    [
+        ("FusedConv", [X, W], {"activation": "Sine"}, "FusedConv node 'y': Argument 'activation'"),
+        ("FusedConv", [X, W], {"power": 3}, "FusedConv node 'y': Argument 'attributes'"),
+        ("QuickGelu", [X], {"beta": 1.5}, "QuickGelu node 'y' is not written as its operator"),
+        ("QLinearAveragePool", [*_quantised(2, 3, 4, 4), *TO_BYTES], {"channels_last": 1}, "channels_last"),
+        ("Attention", [X], {}, "there is no operator 'Attention' of domain 'com.microsoft'"),
+    ],
+)
+def test_forms_that_are_refused(op, arrays, attributes, said):
+    model, _ = _model(op, arrays, attributes, ())
+    with pytest.raises(SourceError, match=said):
+        read(model)

@@ -1,0 +1,394 @@
+"""Models from anywhere: what asks for too much or is damaged gives one clear error, and takes no memory or time."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import time
+import tracemalloc
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import cpuconv  # noqa: E402
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
+from cpuconv.graph import elements, limits  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from support.graph.onnx_mutations import mutated  # noqa: E402
+from support.graphs import parse  # noqa: E402
+
+RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
+IMAGE = "float[1,1,8,8] x"
+WIDE = "kernel_shape = [100000, 100000], pads = [50000, 50000, 50000, 50000]"
+
+
+def _compiled(source: object) -> cpuconv.Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return cpuconv.compile(source, strategy="heuristic")
+
+
+# --- memory and time ------------------------------------------------------------------------------------------------
+
+TOO_LARGE = [
+    "g () => (float[] y) <int64[3] s = {100000, 100000, 100000}> { y = ConstantOfShape(s) }",
+    "g (float[1] x) => (float[] y) <int64[2] s = {10000000, 10000000}> { y = Expand(x, s) }",
+    "g (float[10,10] x) => (float[] y) <int64[2] s = {1000000, 1000000}> { y = Tile(x, s) }",
+    "g () => (float[] y) <float[1] x = {1}, int64[1] s = {100000000000000}> { y = Tile(x, s) }",
+    "g () => (int64[] y) <int64 a = {0}, int64 b = {100000000000000}, int64 d = {1}> { y = Range(a, b, d) }",
+    f"g ({IMAGE}) => (float[] y) <int64[8] s = {{0,0,10000000,10000000,0,0,0,0}}> {{ y = Pad(x, s) }}",
+    f"g ({IMAGE}) => (float[] y) <int64[4] s = {{1,1,10000000,10000000}}> {{ y = Resize(x, , , s) }}",
+    f"g ({IMAGE}) => (float[] y) <float[4] s = {{1,1,1000000,1000000}}> {{ y = Resize(x, , s) }}",
+    f"g ({IMAGE}) => (float[] y) <float[1,1,1,1] w = {{1}}> {{ y = Conv <pads = [9000000,9000000,9,9]> (x, w) }}",
+    f"g ({IMAGE}) => (float[] y) <float[1,1,1,1] w = {{1}}> {{ y = ConvTranspose <strides = [9000000,99999]> (x, w) }}",
+    "g (int64[10] x) => (float[] y) <int64 d = {100000000000000}, float[2] v = {0,1}> { y = OneHot(x, d, v) }",
+    "g (float[10000000,1] x, float[1,10000000] z) => (float[] y) { y = MatMul(x, z) }",
+    "g (float[10000000,1] x, float[1,10000000] z) => (float[] y) { y = Add(x, z) }",
+    "g (float[1000000000] x, float[100000] z) => (float[] y) { y = Einsum <equation = \"a,b->ab\"> (x, z) }",
+    "g (float[10000000,10000000] x) => (float[] y) { y = EyeLike(x) }",
+    "g () => (float[] y) { y = RandomNormal <shape = [10000000, 10000000]> () }",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TOO_LARGE)
+def test_what_no_machine_can_hold_is_refused_before_it_is_made(text):
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match=r"an output of shape .* takes .* GB of memory, where .* GB may be taken"):
+            _compiled(parse(text, 18))
+        assert tracemalloc.get_traced_memory()[1] < 30e6
+    finally:
+        tracemalloc.stop()
+
+
+IMPOSSIBLE = [
+    ("g () => (float[] y) <int64[1] s = {-4}> { y = ConstantOfShape(s) }", "cannot take inputs"),
+    ("g (float[4] x) => (float[] y) <float[2] e = {0, 1}> { y = Clip(x, e) }", "each end must be one number"),
+    ("g (float[4] x) => (float[] y) <int64[2] s = {-9, 2}> { y = Pad(x, s) }", "has a negative size"),
+    ("g (float[8] x) => (float[] y) { y, z = Split <num_outputs = 1000000000000> (x) }", "cannot be split"),
+    ("g (float[9] x) => (float[] y) <int64[1] k = {1000000000000}> { y, z = TopK(x, k) }", "there are no"),
+    (f"g ({IMAGE}) => (float[] y) <float[1,1,1,1] w = {{1}}> {{ y = Conv <pads = [1, 1]> (x, w) }}", "2 pads"),
+    (f"g ({IMAGE}) => (float[] y) <float[1,1,1,1] w = {{1}}, float[2] b = {{1, 2}}> {{ y = Conv(x, w, b) }}",
+     "a bias of shape"),
+    (f"g ({IMAGE}) => (float[] y) <float[1,1,1,1] w = {{1}}> {{ y = Conv <kernel_shape = [3, 3]> (x, w) }}",
+     "a kernel of"),
+    (f"g ({IMAGE}) => (float[] y) <float[2] w = {{1, 1}}> {{ y = BatchNormalization(x, w, w, w, w) }}", "a channel"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), IMPOSSIBLE)
+def test_what_cannot_be_is_refused(text, said):
+    with pytest.raises(SourceError, match=said):
+        _compiled(parse(text, 18))
+
+
+def test_a_scale_that_leaves_nothing_leaves_nothing():
+    text = f"g ({IMAGE}) => (float[] y) <float[4] s = {{1, 1, 1.0e-12, 1}}> "
+    model = _compiled(parse(text + '{ y = Resize <mode = "linear", antialias = 1> (x, , s) }', 18))
+    assert model(np.ones((1, 1, 8, 8), np.float32)).shape == (1, 1, 0, 8)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool", "AveragePool <count_include_pad = 1,"])
+def test_windows_much_wider_than_the_image_take_no_time(op):
+    op = op if "<" in op else f"{op} <"
+    model = _compiled(parse(f"g ({IMAGE}) => (float[] y) {{ y = {op} {WIDE}> (x) }}", 18))
+    start = time.process_time()
+    x = np.ones((1, 1, 8, 8), np.float32)
+    assert model(x).shape == (1, 1, 9, 9)
+    assert time.process_time() - start < 20
+
+
+def test_an_arena_must_fit_into_memory(monkeypatch):
+    model = parse("g (float[N,64] x, float[64,N] z) => (float[] y) { a = MatMul(x, z) b = Relu(a) y = ReduceSum(b) }")
+    monkeypatch.setattr(limits, "free_bytes", lambda: 100 << 20)
+    compiled = _compiled(model)
+    one, other = np.ones((8, 64), np.float32), np.ones((64, 8), np.float32)
+    assert compiled.run({"x": one, "z": other})["y"] == 64 * 64
+    large = np.ones((4000, 64), np.float32)
+    monkeypatch.setattr(limits, "free_bytes", lambda: 65 << 20)
+    with pytest.raises(SourceError, match="g: a run takes 0.1.* GB of memory, where 0.06816 GB may be taken"):
+        compiled.run({"x": large, "z": np.ascontiguousarray(large.T)})
+
+
+def test_what_is_computed_of_constants_must_fit_into_a_part_of_memory(monkeypatch):
+    text = "g () => (float[] y) <int64[1] s = {8000000}> { a = ConstantOfShape(s) b = Neg(a) y = ReduceSum(b) }"
+    monkeypatch.setattr(limits, "free_bytes", lambda: 240_000_000)
+    with pytest.raises(SourceError, match=r"Neg node 'b': what is computed of constants takes 0.064 GB .* 0.06 GB"):
+        _compiled(parse(text))
+    monkeypatch.undo()
+    assert _compiled(parse(text)).run({})["y"] == 0
+
+
+def _loop(body: list[onnx.NodeProto], constants: dict[str, object]) -> onnx.NodeProto:
+    """y = `body`, which makes `w` of `v`, from `a` on: `m` times, without it while `t` holds."""
+    named = {"i": (TensorProto.INT64, []), "c": (TensorProto.BOOL, []), "v": (TensorProto.FLOAT, None)}
+    inputs = [helper.make_tensor_value_info(name, *stated) for name, stated in named.items()]
+    outputs = [
+        helper.make_tensor_value_info("again", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("w", TensorProto.FLOAT, None),
+    ]
+    graph = helper.make_graph([helper.make_node("Identity", ["c"], ["again"]), *body], "body", inputs, outputs)
+    return helper.make_node("Loop", ["m" if "m" in constants else "", "t", "a"], ["y"], body=graph)
+
+
+def _looping(op: str, operands: int, within: int = 0, **constants: object) -> onnx.ModelProto:
+    """A network that is such a Loop, in others if need be, of constants."""
+    constants = {"t": np.array(True), "a": np.ones(2, np.float32), **constants}
+    attributes = {"axis": 0} if op == "Concat" else {}
+    node = _loop([helper.make_node(op, ["v"] * operands, ["w"], **attributes)], constants)
+    for _ in range(within):
+        node.output[0] = "w"
+        node = _loop([node], constants)
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph([node], "g", [], [output], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("within", "constants"),
+    [(0, {}), (0, {"m": np.int64(2**62)}), (1, {"m": np.int64(40)})],
+    ids=["without end", "very often", "in another"],
+)
+def test_loops_of_constants_have_a_bound(monkeypatch, within, constants):
+    monkeypatch.setattr(limits, "MOST_STEPS", 1000)
+    with pytest.raises(SourceError, match="Loop node 'y': .* no more than 1,000 steps, nodes of a Loop counted each"):
+        _compiled(_looping("Neg", 1, within, **constants))
+
+
+def test_loops_of_constants_within_the_bound_are_computed(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_STEPS", 1000)
+    compiled = _compiled(_looping("Add", 2, m=np.int64(5)))
+    assert compiled.run({})["y"].tolist() == [32.0, 32.0]
+    assert compiled.explain().operators == []
+
+
+def test_what_a_loop_of_constants_makes_must_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(limits, "free_bytes", lambda: 80_000_000)
+    with pytest.raises(SourceError, match="Loop node 'y': what is computed of constants takes 0.0.* GB of memory"):
+        _compiled(_looping("Concat", 2))
+
+
+# --- nodes and nesting ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_has_a_bound_on_nodes(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_NODES", 3)
+    assert read(parse("g (float[3] x) => (float[3] y) { a = Neg(x) b = Neg(a) y = Neg(b) }")).nodes
+    with pytest.raises(SourceError, match="g: it must have no more than 3 nodes"):
+        read(parse("g (float[3] x) => (float[3] y) { a = Neg(x) b = Neg(a) c = Neg(b) y = Neg(c) }"))
+
+
+def _nested(depth: int) -> onnx.ModelProto:
+    """An If within an If."""
+    inner = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "b", [], [onnx.ValueInfoProto(name="n")])
+    for _ in range(depth):
+        node = helper.make_node("If", ["c"], ["n"], then_branch=inner, else_branch=inner)
+        inner = helper.make_graph([node], "b", [], [onnx.ValueInfoProto(name="n")])
+    inner.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]))
+    inner.initializer.append(numpy_helper.from_array(np.array(True), "c"))
+    return helper.make_model(inner, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_graphs_within_graphs_have_a_bound():
+    x = np.float32([1, -2])
+    assert np.array_equal(_compiled(_nested(6))(x), -x)
+    with pytest.raises(SourceError, match="b: nodes must not nest deeper than 16 levels"):
+        read(_nested(17))
+
+
+def _calling(levels: int) -> onnx.ModelProto:
+    """Functions each of which calls the next one twice."""
+    model = parse(RELU)
+    model.opset_import.add(domain="own", version=1)
+    model.graph.node[0].domain, model.graph.node[0].op_type = "own", "f0"
+    for level in range(levels):
+        last = level == levels - 1
+        body = model.functions.add(domain="own", name=f"f{level}", input=["a"], output=["c"])
+        body.opset_import.add(domain="", version=17)
+        body.opset_import.add(domain="own", version=1)
+        for source, result in (("a", "b"), ("b", "c")):
+            name, domain = ("Neg", "") if last else (f"f{level + 1}", "own")
+            body.node.append(helper.make_node(name, [source], [result], domain=domain))
+    return model
+
+
+def test_functions_within_functions_have_a_bound():
+    assert len(read(_calling(4)).nodes) == 16
+    with pytest.raises(SourceError, match="g: nodes must not nest deeper than 16 levels"):
+        read(_calling(40))
+    with pytest.raises(SourceError, match="g: it must have no more than 100,000 nodes"):
+        read(_calling(16))
+    model = _calling(2)
+    model.functions[1].node[0].domain, model.functions[1].node[0].op_type = "own", "f0"
+    with pytest.raises(SourceError, match="g: the function 'f0' calls itself"):
+        read(model)
+
+
+def test_names_must_be_text():
+    data = parse("g (float[3] input) => (float[3] y) { y = Relu(input) }").SerializeToString()
+    with pytest.raises(SourceError, match="model"):
+        read(data.replace(b"input", b"in\xffut"))
+
+
+# --- data in files of its own ---------------------------------------------------------------------------------------
+
+
+def _external(folder: Path, location: str, elements: int = 6) -> Path:
+    """A model whose constant lies in another file."""
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[elements], data_location=TensorProto.EXTERNAL)
+    w.external_data.add(key="location", value=location)
+    model = parse("g (float[6] x) => (float[6] y) { y = Add(x, w) }")
+    model.graph.initializer.append(w)
+    path = folder / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("kind", ["link", "link to a folder", "up and down"])
+def test_external_data_behind_links(tmp_path, kind):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "w.bin").write_bytes(np.arange(6, dtype=np.float32).tobytes())
+    (inside / "link.bin").symlink_to(outside / "w.bin")
+    (inside / "folder").symlink_to(outside)
+    location = {"link": "link.bin", "link to a folder": "folder/w.bin", "up and down": "../outside/w.bin"}[kind]
+    with pytest.raises(SourceError, match="the constant 'w'.*must be in the model's folder"):
+        read(_external(inside, location))
+
+
+def test_external_data_in_what_is_no_file(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SourceError, match="the constant 'w'.*must be a plain file"):
+        read(_external(tmp_path, "folder"))
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(SourceError, match="the constant 'w'.*must be a plain file"):
+            read(_external(tmp_path, "pipe", elements=0))
+
+
+def test_external_data_must_fit_into_memory(tmp_path):
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(1 << 40)  # which takes no room on the disk
+    with pytest.raises(SourceError, match="the constant 'w'.* takes 1100 GB of memory"):
+        read(_external(tmp_path, "w.bin", elements=1 << 38))
+
+
+def test_a_file_is_closed_with_its_map(tmp_path):
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        mapped = elements.contents(tmp_path / "w.bin")
+        file = mapped._file
+        assert not file.closed
+        del mapped
+        gc.collect()
+    assert file.closed
+
+
+def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatch):
+    class Large(io.FileIO):
+        def read(self, *_: object) -> bytes:
+            raise MemoryError
+
+    def refuse(*_: object) -> None:
+        raise OSError("no room for a map")
+
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    path = _external(tmp_path, "w.bin", elements=4)
+    monkeypatch.setattr(elements.Mapped, "of", refuse)
+    read(path)
+    given = Path.open
+    monkeypatch.setattr(Path, "open", lambda at, mode: Large(at) if at.suffix == ".bin" else given(at, mode))
+    with pytest.raises(SourceError, match="the constant 'w'.* cannot be read: .*memory"):
+        read(path)
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------
+
+CONVOLUTIONS = """g (float[1,3,9,8] x) => (float[] y, float[] z) {
+    a = Conv<pads = [1, 1, 1, 1], kernel_shape = [3, 3]>(x, w, b)
+    n = BatchNormalization<epsilon = 0.001>(a, b, b, b, v)
+    r = Clip(n, low, high)
+    p = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(r)
+    s, t = Split<axis = 1>(p, halves)
+    q = Concat<axis = 1>(t, s)
+    u = Resize<mode = "nearest">(q, , , sizes)
+    i = Reshape(u, shape)
+    y = Softmax<axis = 2>(i)
+    g = GlobalAveragePool(p)
+    f = Flatten(g)
+    z = Gemm<transB = 1>(f, m, c)
+}"""
+SHAPES = """g (float[N,3,H,8] x) => (float[] y) {
+    s = Shape(x)
+    n = Gather<axis = 0>(s, zero)
+    k = Concat<axis = 0>(n, rest)
+    r = Reshape(x, k)
+    e = Transpose<perm = [0, 2, 1]>(r)
+    o = ReduceMean<axes = [0]>(e)
+    d = Slice(o, starts, ends, axes)
+    m = Pad(d, pads)
+    y = Sigmoid(m)
+}"""
+
+
+def _with_constants(text: str, **arrays) -> onnx.ModelProto:
+    model = parse(text)
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
+    return model
+
+
+def _models() -> list[onnx.ModelProto]:
+    rng = np.random.default_rng(0)
+    weights = {"w": (6, 3, 3, 3), "b": (6,), "v": (6,), "m": (4, 6), "c": (4,)}
+    first = _with_constants(
+        CONVOLUTIONS,
+        **{name: np.abs(rng.standard_normal(shape)).astype(np.float32) for name, shape in weights.items()},
+        low=np.float32(0), high=np.float32(6), halves=np.array([2, 4]), sizes=np.array([1, 6, 8, 7]),
+        shape=np.array([1, 6, -1]),
+    )  # fmt: skip
+    second = _with_constants(
+        SHAPES, zero=np.array([0]), rest=np.array([3, -1]), starts=np.array([1]), ends=np.array([9]),
+        axes=np.array([0]), pads=np.array([1, 0, 0, 1]),
+    )  # fmt: skip
+    return [first, second]
+
+
+def _feed(model: cpuconv.Model) -> dict[str, np.ndarray] | None:
+    """Ones for each input, a size of 2 where one is open; None where they would be many."""
+    shapes = {
+        port.name: [size if isinstance(size, int) else 2 for size in port.shape or (2, 2)] for port in model.inputs
+    }
+    if any(np.prod(shape, dtype=float) > 1e5 for shape in shapes.values()):
+        return None
+    return {port.name: np.ones(shapes[port.name], port.dtype) for port in model.inputs}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_models_are_refused_or_run(seed):
+    """What `tests/support/graph/mutations.py` does to two small networks; by hand, with other seeds, on larger ones."""
+    rng, models = np.random.default_rng(seed), _models()
+    outcomes = {"refused": 0, "run": 0}
+    for at in range(150):
+        data = mutated(rng, models[at % 2], models[(at + rng.integers(2)) % 2])
+        try:
+            model = _compiled(data)
+            feed = _feed(model)
+            if feed is not None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    assert len(model.run(feed)) == len(model.outputs)
+            outcomes["run"] += 1
+        except (SourceError, ArgumentError, ArgumentTypeError) as error:
+            assert len(str(error)) > 20
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 5

@@ -1,0 +1,109 @@
+"""The README and the pages: their links lead somewhere, their examples and commands work."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+import autotune.cli.main
+import cpuconv
+import cpuconv.cli.main
+from cpuconv.graph.ops import OWN, TABLE
+from cpuconv.graph.passes import NAMES
+from support.processes import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])
+SCREEN = 45  # lines
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
+COMMAND = re.compile(r"^(make|autotune|cpuconv) (\w+)", re.MULTILINE)
+COMMANDS = {"autotune": autotune.cli.main.main, "cpuconv": cpuconv.cli.main.main}
+
+
+def blocks(page: str, language: str = "") -> list[str]:
+    """The blocks of code of a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [block for kind, block in found if kind == language]
+
+
+def code(page: str, language: str = "") -> str:
+    """The blocks of code of a page, as one."""
+    return "\n".join(blocks(page, language))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page):
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_readme_fits_three_screens():
+    assert len(README.splitlines()) <= 3 * SCREEN
+
+
+@pytest.fixture
+def in_a_folder_with_a_model(tmp_path, monkeypatch):
+    """The model.onnx of the examples."""
+    onnx = pytest.importorskip("onnx")
+    from support.graphs import parse
+
+    text = "g (float[1,3,224,224] images) => (float[1,3] logits) { m = GlobalAveragePool(images) logits = Flatten(m) }"
+    onnx.save(parse(text), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/calls.md"])
+def test_the_example_runs(page, capsys, in_a_folder_with_a_model):
+    names: dict = {}
+    exec(code(page, "python"), names)
+    assert names["plan"](names["x"]).shape == (1, 128, 56, 56)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md", "docs/tuning.md", "docs/wisdom.md", "CONTRIBUTING.md"])
+def test_commands_exist(page, capsys):
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    commands = COMMAND.findall(code(page))
+    assert commands
+    for program, name in set(commands):
+        if program == "make":
+            assert name in targets
+        else:
+            with pytest.raises(SystemExit) as ended:
+                COMMANDS[program]([name, "--help"])
+            assert ended.value.code == 0, name
+
+
+def test_the_example_of_models_runs(capsys, in_a_folder_with_a_model):
+    example = code("docs/models.md", "python")
+    assert len(example.splitlines()) <= 10
+    exec(example, {})
+    assert "(1, 3)" in capsys.readouterr().out
+
+
+def test_the_page_of_models_lists_every_operator_and_rewrite_once():
+    spec = importlib.util.spec_from_file_location("models", ROOT / "docs" / "models.py")
+    models = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(models)
+    listed = re.findall(r"`(\w+)`", models.operators())
+    assert sorted(listed) == sorted(TABLE.keys() - OWN)
+    assert re.findall(r"^\| `(\w+)` \| \S", models.rewrites(), re.MULTILINE) == list(NAMES)
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    built = models.on_page_markdown(page, page=None, config=None, files=None)
+    assert models.operators() in built and models.rewrites() in built and "<!--" not in built
+    assert "docs/models.py" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def test_the_example_of_an_operator_is_its_code():
+    (example,) = [block for block in blocks("CONTRIBUTING.md") if block.startswith("# cpuconv/graph/ops/")]
+    parts = re.split(r"^# (\S+)\n", example, flags=re.MULTILINE)
+    for file, part in zip(parts[1::2], parts[2::2], strict=True):
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert [piece for piece in part.strip("\n").split("\n\n") if piece not in source] == []
+
+
+def test_the_reference_has_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^::: cpuconv\.(?:\w+\.)?(\w+)$", text, re.MULTILINE)) == sorted(cpuconv.__all__)

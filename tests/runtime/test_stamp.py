@@ -1,0 +1,283 @@
+"""What a kernel is made from, what is kept of its sources, and what an edit of one file makes stale."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.interpreter import python
+from cpuconv.runtime import kept, parsed, stamp
+from cpuconv.runtime.stamp import imported, made_from
+from cpuconv.runtime.syntax import parse
+from cpuconv.solvers import BY_NAME
+from support.processes import ROOT
+
+MODULES = sorted(stamp._files())
+
+
+def by_ast(module: str) -> Iterator[str]:
+    known = stamp._files()
+    for node in ast.walk(ast.parse(known[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            for each in node.names:
+                inner = f"{node.module}.{each.name}"
+                yield inner if inner in known else node.module
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_are_those_that_python_sees(module: str) -> None:
+    assert imported(module) == set(by_ast(module)) & set(MODULES)
+
+
+def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
+    for name, solver in BY_NAME.items():
+        found = made_from(solver.__name__)
+        assert {solver.__name__, "cpuconv.solvers.shared.base", "cpuconv.runtime.kernel", "cpuconv.isa.table"} <= found
+        assert not found & {other.__name__ for other in BY_NAME.values() if other is not solver}, name
+    assert "cpuconv.micro.winograd" in made_from("cpuconv.solvers.winograd")
+    assert "cpuconv.micro.winograd" not in made_from("cpuconv.solvers.fft")
+    assert made_from("elsewhere") == set(MODULES)
+
+
+def test_what_keeps_code_is_no_part_of_it() -> None:
+    for name in stamp.BESIDE:
+        assert len([*(ROOT / "cpuconv" / "runtime").rglob(f"{name}.py")]) == 1
+        assert f"cpuconv.runtime.{name}" not in MODULES
+
+
+# -- files that move
+
+PACKAGE = {
+    "runtime/kernel.py": "def kernel(x): return x\n",
+    "micro/gemm.py": "from cpuconv.runtime.kernel import kernel\nTILE = 6\n",
+    "micro/other.py": "from cpuconv.runtime.kernel import kernel\nTILE = 5\n",
+    "solvers/base.py": "import cpuconv.micro.other as other\nFLOAT = 4\n",
+    "solvers/a.py": "from cpuconv.micro.gemm import TILE\nfrom cpuconv.solvers import base\nSIZE = TILE * base.FLOAT\n",
+    "solvers/b.py": "SIZE = 1\n",
+}
+
+
+@pytest.fixture
+def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """The stamp of a module in a package of these files; another one each time."""
+
+    def clear() -> None:
+        for each in (stamp.stamp, made_from, imported, stamp._content, stamp._syntaxes):
+            each.cache_clear()
+
+    def found(files: dict[str, str], module: str = "cpuconv.solvers.a") -> str:
+        shutil.rmtree(tmp_path / "package", ignore_errors=True)
+        for name, text in files.items():
+            path = tmp_path / "package" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.setattr(stamp, "_ROOT", tmp_path / "package")
+        clear()
+        return stamp.stamp(module)
+
+    yield found
+    clear()
+
+
+def with_edit(name: str, old: str, new: str) -> dict[str, str]:
+    assert old in PACKAGE[name]
+    return {**PACKAGE, name: PACKAGE[name].replace(old, new)}
+
+
+def test_a_file_that_moves_changes_no_stamp(stamped: Callable[..., str]) -> None:
+    told = stamped(PACKAGE)
+    moved = {
+        **PACKAGE,
+        "solvers/shared/base.py": PACKAGE["solvers/base.py"],
+        "micro/deep/er/tiles.py": PACKAGE["micro/gemm.py"],
+    }
+    del moved["solvers/base.py"], moved["micro/gemm.py"]
+    imports = "from cpuconv.solvers.shared import base\nfrom cpuconv.micro.deep.er.tiles import TILE\n"
+    moved["solvers/a.py"] = f"{imports}SIZE = TILE * base.FLOAT\n"
+    assert stamped(moved) == told
+    renamed = {**PACKAGE, "solvers/z.py": PACKAGE["solvers/a.py"]}
+    assert stamped(renamed, "cpuconv.solvers.z") == told
+
+
+def test_a_file_counts_for_who_reaches_it(stamped: Callable[..., str]) -> None:
+    told, apart = stamped(PACKAGE), stamped(PACKAGE, "cpuconv.solvers.b")
+    for name in ("runtime/kernel.py", "micro/gemm.py", "micro/other.py", "solvers/base.py", "solvers/a.py"):
+        edited = {**PACKAGE, name: PACKAGE[name] + "EDITED = 1\n"}
+        assert stamped(edited) != told
+        assert stamped(edited, "cpuconv.solvers.b") == apart
+    assert stamped(with_edit("solvers/b.py", "1", "2")) == told
+    assert stamped(with_edit("solvers/b.py", "1", "2"), "cpuconv.solvers.b") != apart
+
+
+def test_a_name_from_another_file_counts(stamped: Callable[..., str]) -> None:
+    """Though the files that are reached are the same ones."""
+    both = {**PACKAGE, "solvers/base.py": "import cpuconv.micro.other as other\nimport cpuconv.micro.gemm as gemm\n"}
+    told = stamped(both)
+    assert stamped({**both, "solvers/a.py": both["solvers/a.py"].replace("micro.gemm", "micro.other")}) != told
+    swapped = "import cpuconv.micro.gemm as other\nimport cpuconv.micro.other as gemm\n"
+    assert stamped({**both, "solvers/base.py": swapped}) != told
+
+
+def test_stamps_of_several_modules_know_no_order(stamped: Callable[..., str]) -> None:
+    stamped(PACKAGE)
+    a, b = "cpuconv.solvers.a", "cpuconv.solvers.b"
+    assert stamp.stamp(a, b) == stamp.stamp(b, a) not in (stamp.stamp(a), stamp.stamp(b))
+
+
+# -- what is kept
+
+
+@pytest.fixture
+def parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The sources that were parsed, with an empty cache folder."""
+    monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    seen: list[bytes] = []
+    monkeypatch.setattr(parsed, "parse", lambda source: (seen.append(source), parse(source))[1])
+    return seen
+
+
+def source(number: int) -> bytes:
+    return f"from cpuconv.isa import table\nSIZE = {number}".encode()
+
+
+def test_a_source_is_parsed_once(parses: list[bytes]) -> None:
+    sources = [source(0), source(1), source(0)]
+    found = parsed.syntaxes(sources)
+    assert found == [parse(each) for each in sources] and parses == sources[:2]
+    assert parsed.syntaxes(sources) == found and len(parses) == 2
+    assert parsed.syntaxes([source(2), source(1)]) == [parse(source(2)), found[1]]
+    assert parses == [source(0), source(1), source(2)]
+    assert parsed.syntaxes(sources) == found and len(parses) == 3
+
+
+def test_a_start_parses_nothing_that_is_kept(parses: list[bytes]) -> None:
+    for _ in range(3):
+        stamp._syntaxes.cache_clear()
+        assert stamp._syntaxes().keys() == set(MODULES)
+    assert len(parses) == len({path.read_bytes() for path in stamp._files().values()})
+
+
+def test_another_rule_parses_again(parses: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed.syntaxes([source(0)])
+    monkeypatch.setattr(parsed, "_rules", lambda: hashlib.sha256(b"another version of runtime.syntax"))
+    parsed.syntaxes([source(0)])
+    assert len(parses) == 2
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda told: b"", lambda told: told[:-1], lambda told: told[:40] + b"x" + told[41:]]
+)
+def test_what_is_damaged_is_parsed_again(parses: list[bytes], damage: Callable[[bytes], bytes]) -> None:
+    found = parsed.syntaxes([source(0)])
+    path = parsed._path()
+    path.write_bytes(damage(path.read_bytes()))
+    assert parsed.syntaxes([source(0)]) == found and len(parses) == 2
+    assert parsed.syntaxes([source(0)]) == found and len(parses) == 2  # mended
+
+
+@pytest.mark.parametrize("told", [b"[]", b"{", b'{"key": 1}', b'{"key": ["content", "too few"]}'])
+def test_what_another_version_kept_is_parsed_again(parses: list[bytes], told: bytes) -> None:
+    kept.write(parsed._path(), told)
+    assert parsed.syntaxes([source(0)]) == [parse(source(0))] and len(parses) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
+def test_what_others_may_write_is_not_read(parses: list[bytes]) -> None:
+    parsed.syntaxes([source(0)])
+    path = parsed._path()
+    path.chmod(0o666)
+    parsed.syntaxes([source(0)])
+    assert len(parses) == 2 and not path.stat().st_mode & 0o022
+    path.parent.chmod(0o777)
+    assert parsed._path() is None
+    assert parsed.syntaxes([source(0)]) == [parse(source(0))] and len(parses) == 3
+
+
+def test_where_nothing_can_be_kept(parses: list[bytes], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file, and no folder")
+    for _ in range(2):
+        assert parsed.syntaxes([source(0)]) == [parse(source(0))]
+    assert len(parses) == 2
+
+
+def test_what_is_kept_is_bounded(parses: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsed, "MOST", 4)
+    parsed.syntaxes(map(source, range(3)))
+    parsed.syntaxes(map(source, range(3, 6)))
+    assert len(parses) == 6
+    parsed.syntaxes(map(source, range(3, 6)))  # the latest stay
+    assert len(parses) == 6
+    assert len(parsed._read(parsed._path())) == 4
+
+
+# -- what an edit makes stale
+
+
+TOLD = """
+import json, sys
+import numpy as np
+import cpuconv
+from autotune.machine.device import fingerprint
+from autotune.store.store import Row, Store
+from cpuconv.choice import tuned
+from cpuconv.recipe import Candidate
+from cpuconv.runtime.cache import Statistics
+from cpuconv.choice.model import Limits, by_model
+from cpuconv.tuning.workload import workload
+
+problem = cpuconv.ConvProblem(1, 16, 12, 12, 16, 3, 3, pads=(1, 1, 1, 1))
+store = Store()
+for solver in ("direct", "winograd", "im2col"):
+    name = str(by_model(problem, Limits(), f"{solver}("))
+    if sys.argv[1] == "put":
+        sources = workload.sources_of(name)
+        store.put([Row(fingerprint().key, problem.key, name, sources, "ok", median=1e-3, score=1e-3)])
+    x, w = np.ones(problem.in_shape, np.float32), np.ones(problem.weight_shape, np.float32)
+    cpuconv.plan(x.shape, w, padding=1, threads=1, algorithm=name)(x)
+current = [each.row.candidate for each in tuned.rows(problem) if each.current]
+found = {Candidate.parse(name).solver.NAME for name in current}
+print(json.dumps({"found": sorted(found), "compiled": Statistics.compiled}))
+"""
+
+
+def test_an_edit_makes_stale_what_follows_from_it(environ: dict[str, str], tmp_path: Path) -> None:
+    """Rows and compiled kernels of the edited solver go, and no others."""
+    for package in ("cpuconv", "autotune", "layouts"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    variables = {**environ, "PYTHONPATH": str(tmp_path), "CPUCONV_CACHE_DIR": str(tmp_path / "cache")}
+    kernels = Path(os.environ["CPUCONV_CACHE_DIR"]) / "kernels"
+    kernels.mkdir(exist_ok=True)  # the first test of a session finds none
+    shutil.copytree(kernels, tmp_path / "cache" / "kernels")
+
+    def tell(what: str) -> dict:
+        command = python("-c", TOLD, what)
+        done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def edit(path: str, text: str = "EDITED = 1") -> None:
+        with (tmp_path / "cpuconv" / path).open("a") as file:
+            file.write(f"\n{text}\n")
+
+    assert tell("put")["found"] == ["direct", "im2col", "winograd"]
+    assert tell("ask") == {"found": ["direct", "im2col", "winograd"], "compiled": 0}
+    edit("runtime/kernel.py", "# edited")
+    edit("solvers/direct.py", '"""Edited."""')
+    assert tell("ask") == {"found": ["direct", "im2col", "winograd"], "compiled": 0}
+    edit("solvers/direct.py")
+    assert tell("ask") == {"found": ["im2col", "winograd"], "compiled": 0}
+    edit("micro/winograd.py")
+    assert tell("ask") == {"found": ["im2col"], "compiled": 3}  # the transforms: forward, back, of weights
+    edit("runtime/kernel.py")
+    assert tell("ask")["found"] == []

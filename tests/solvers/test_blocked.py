@@ -1,0 +1,116 @@
+"""Ways through a blocked convolution that must not change its result: panels in parts, tiles that read in place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import layouts
+from cpuconv.isa import current
+from cpuconv.micro.convolve import PLANAR_BAND
+from cpuconv.micro.gemm import GemmTile
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import Candidate, assemble
+from cpuconv.solvers import direct, pointwise, winograd
+from cpuconv.solvers.shared import blocked
+from support import oracle
+
+pytestmark = pytest.mark.usefixtures("small_work_is_shared")
+LANES = current().lanes
+BLOCKED = layouts.blocked(LANES).name
+PART = 8 * LANES * LANES  # bytes of weights: a few rows of every panel here
+
+SHAPES = [  # stride, pads, dilation, kernel, channels, kernels, groups, batch
+    ((1, 1), (1, 1, 1, 1), (1, 1), (3, 3), 3 * LANES, 2 * LANES + 1, 1, 1),
+    ((2, 2), (1, 0, 1, 0), (1, 1), (3, 3), 3 * LANES + 3, 4 * LANES, 1, 2),
+    ((1, 2), (0, 2, 3, 1), (1, 1), (5, 4), 2 * LANES, LANES, 1, 1),
+    ((1, 1), (4, 4, 4, 4), (4, 4), (3, 3), 2 * LANES, 3 * LANES, 1, 1),
+    ((1, 1), (1, 1, 1, 1), (1, 1), (3, 3), 4 * LANES, 4 * LANES, 2, 2),
+    ((1, 1), (0, 0, 2, 2), (1, 1), (1, 5), 2 * LANES, 2 * LANES, 1, 1),
+]
+
+
+@given(st.integers(1, 4), st.integers(1, 16), st.integers(1, 200))
+def test_the_tiles_of_a_block_fetch_the_next_weights_in_equal_shares(v, unroll, tiles):
+    fetch, every = blocked._fetching(v, unroll, tiles)
+    if not fetch:
+        assert tiles < max(2, v)
+        return
+    tile = GemmTile(16, v, rows=1, cols=6, unroll=unroll, xs=16, ys=16, fetch=fetch, every=every)
+    assert tile.shares <= tiles  # all weights come before they are used
+    assert tile.shares * tile.fetched(unroll) >= unroll * v  # none is left out
+    assert tile.every == unroll or replace(tile, every=tile.every + 1).shares > tiles  # nor fetched too early
+
+
+def problems(threads: int = 1, residual: bool = False) -> list[ConvProblem]:
+    return [
+        ConvProblem(
+            n, c, 15, 62, k, r, s, stride, pads, dilation, groups, BLOCKED, BLOCKED, ("relu",), residual, threads
+        )
+        for stride, pads, dilation, (r, s), c, k, groups, n in SHAPES
+    ]
+
+
+def several(problem: ConvProblem) -> list[str]:
+    names = [str(Candidate(direct, params)) for params in direct.candidates(problem, current())]
+    return list(dict.fromkeys((names[0], names[len(names) // 2], names[-1])))
+
+
+def result(problem: ConvProblem, name: str) -> bytes:
+    given = oracle.operands(problem)
+    return oracle.run(oracle.plan(problem, given, name), given).tobytes()
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("index", range(len(SHAPES)))
+def test_parts_give_the_same_bits(index, residual, monkeypatch):
+    problem = problems(oracle.THREADS, residual)[index]
+    names = several(problem)
+    whole = [result(problem, name) for name in names]
+    monkeypatch.setattr(blocked, "_PART_SHARE", PART / blocked.machine().l2)
+    for name, expected in zip(names, whole, strict=True):
+        step = assemble(problem, Candidate.parse(name)).steps[0]
+        assert step.args["parts"] > 1 or step.args["row_tiles"] * step.args["column_tiles"] == 1
+        assert result(problem, name) == expected, name
+        oracle.check(problem, name)
+
+
+def test_parts_of_a_pointwise_panel(monkeypatch):
+    problem = ConvProblem(1, 9 * LANES, 7, 7, 5 * LANES + 2, 1, 1, in_layout=BLOCKED, out_layout=BLOCKED)
+    monkeypatch.setattr(blocked, "_PART_SHARE", PART / blocked.machine().l2)
+    for params in list(pointwise.candidates(problem, current()))[:3]:
+        made = oracle.check(problem, str(Candidate(pointwise, params)))
+        assert assemble(problem, Candidate.parse(made.algorithm)).steps[0].args["parts"] > 2
+
+
+@pytest.mark.parametrize("index", range(len(SHAPES)))
+def test_tiles_in_place_give_the_same_bits(index, monkeypatch):
+    problem = problems()[index]
+    names = several(problem)
+    steps = [assemble(problem, Candidate.parse(name)).steps[0] for name in names]
+    mixed = [result(problem, name) for name in names]
+    assert any(step.args["inner_tiles"] < step.args["inner_tiles_end"] for step in steps)
+    in_place = blocked._in_place
+    monkeypatch.setattr(
+        blocked, "_in_place", lambda *given: in_place(*given[:-1], PLANAR_BAND)
+    )  # never: everything through bands
+    for name, expected in zip(names, mixed, strict=True):
+        assert result(problem, name) == expected, name
+        oracle.check(problem, name)
+
+
+@pytest.mark.parametrize("channels", [1, LANES - 1, LANES, LANES + 1, 3 * LANES - 1])
+def test_a_reduction_is_as_long_as_there_are_channels(channels):
+    problem = ConvProblem(1, channels, 9, 9, LANES, 3, 3, pads=(1, 1, 1, 1), in_layout=BLOCKED, out_layout=BLOCKED)
+    names = several(problem) + [str(Candidate(winograd, next(iter(winograd.candidates(problem, current())))))]
+    for name in names:
+        args = assemble(problem, Candidate.parse(name)).steps[0].args
+        taps = 1 if name.startswith("winograd") else 9
+        assert args["panel_bytes"] == channels * taps * args["tile_vectors"] * LANES * 4
+        tile = args["gemm"].tile
+        blocks = args["segments"] // taps
+        assert (blocks - 1) * tile.unroll + (tile.tail or tile.unroll) == channels
+        oracle.check(problem, name)

@@ -1,0 +1,93 @@
+"""What algorithms cannot avoid doing: by hand on small cases, and over every solver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.machine.roofline import FMA, STORES, Work, bounds
+from bench import shapes
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import Candidate
+from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
+from cpuconv.tuning.workload import workload
+from cpuconv.work import touched_bytes, work
+from support.bench_fakes import ROOFS, SMALL
+
+ISA = current()
+
+
+def test_direct_algorithms_do_the_sums_own_work(described):
+    isa = described.isa
+    for solver in TABLE:
+        if solver in (winograd, fft):
+            continue
+        channels = max(2, isa.lanes // 4) if solver.NAME == "grouped" else 1 if solver.NAME == "depthwise" else 32
+        size = 1 if solver.NAME in ("pointwise", "channels_last") else 3
+        groups = 32 // channels
+        problem = ConvProblem(2, 32, 9, 9, 32, size, size, groups=groups, in_layout="NHWC")
+        assert solver.applicable(problem, isa) is None
+        candidate = Candidate(solver, next(iter(solver.candidates(problem, isa))))
+        moved = problem.in_bytes, 4 * 32 * channels * size * size, problem.out_bytes
+        assert work(problem, candidate) == Work(problem.flops, *moved)
+
+
+def test_winograd_and_fft_count_their_products():
+    problem = ConvProblem(1, 32, 30, 27, 48, 3, 3)  # 28 x 25 outputs: 7 x 7 tiles of four
+    moved = problem.in_bytes, problem.out_bytes
+    found = work(problem, Candidate.parse("winograd(rows=4,cols=4,v=2,n=6,block=16,chunk=1)"))
+    assert found == Work(2 * 36 * 49 * 32 * 48, moved[0], 4 * 36 * 32 * 48, moved[1])
+    # Groups share no products, and tiles of dilated kernels are cut from each of the 2 x 3 shifted grids by itself.
+    apart = ConvProblem(1, 32, 13, 14, 64, 3, 3, groups=2, dilation=(2, 3))  # 9 x 8 outputs
+    found = work(apart, Candidate.parse("winograd(rows=2,cols=4,v=2,n=6,block=16,chunk=1)"))
+    tiles = (3 + 2) * (1 + 1 + 1)  # of 5 and 4 rows by two, of 3, 3 and 2 columns by four
+    assert found == Work(2 * 24 * tiles * 16 * 64, apart.in_bytes, 4 * 24 * 16 * 64, apart.out_bytes)
+    # 8x8 inputs a tile give 6x6 outputs: 5 x 5 tiles; 4 real components and 60 more, half of them, of three products
+    # and three planes, or four and two.
+    for products, planes in ((3, 3), (4, 2)):
+        found = work(problem, Candidate.parse(f"fft(rows=8,cols=8,products={products},v=2,n=6,block=16,chunk=1)"))
+        flops, weights = 2 * (4 + 30 * products) * 25 * 32 * 48, 4 * (4 + 30 * planes) * 32 * 48
+        assert found == Work(flops, moved[0], weights, moved[1])
+
+
+@pytest.mark.parametrize("line", shapes.load(), ids=lambda line: line.label)
+def test_every_solvers_favourite_has_bounds(line):
+    for solver in BY_NAME.values():
+        if solver.applicable(line.problem, ISA) is None:
+            candidate = Candidate(solver, next(iter(solver.candidates(line.problem, ISA))))
+            found = bounds(work(line.problem, candidate), ROOFS)
+            assert len(found) == 3 and min(found.values()) > 0 and {FMA, STORES} <= set(found)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        SMALL,
+        ConvProblem(1, 2, 9, 8, 3, 1, 1, stride=(2, 3)),
+        ConvProblem(2, 2, 11, 10, 4, 3, 2, stride=(3, 4), dilation=(3, 1), pads=(2, 1, 0, 1)),
+        ConvProblem(1, 1, 12, 12, 1, 2, 2, dilation=(5, 7)),
+    ],
+    ids=str,
+)
+def test_touched_bytes_against_marking_every_read(problem):
+    p = problem
+    read = np.zeros((p.h, p.w), bool)
+    for oh in range(p.oh):
+        for ow in range(p.ow):
+            for r in range(p.r):
+                for s in range(p.s):
+                    h = oh * p.stride[0] + r * p.dilation[0] - p.pads[0]
+                    w = ow * p.stride[1] + s * p.dilation[1] - p.pads[2]
+                    if 0 <= h < p.h and 0 <= w < p.w:
+                        read[h, w] = True
+    assert touched_bytes(p) == 4 * p.n * p.c * read.sum()
+
+
+def test_the_workload_knows_only_its_own_candidates():
+    candidate = next(iter(winograd.candidates(ConvProblem(1, 32, 9, 9, 32, 3, 3), ISA)))
+    problem = ConvProblem(1, 32, 9, 9, 32, 3, 3)
+    name = str(Candidate(winograd, candidate))
+    assert workload.work(problem.key, name) == work(problem, Candidate(winograd, candidate))
+    assert workload.work(problem.key, "magic(v=1)") is None
+    assert workload.work("no problem", name) is None

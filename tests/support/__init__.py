@@ -1,0 +1,1 @@
+"""What tests share: operands and oracles, described machines, simulated time, processes, models."""

@@ -1,0 +1,41 @@
+"""A network with branches, some of which end in a concatenation."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import numpy_helper
+
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.graph.selection.layout import Layout, lay_out
+from cpuconv.graph.sizes.prepared import Rewriting, prepared
+from cpuconv.isa import current
+from support.graphs import parse
+
+_TEXT = """g (float[N,20,14,14] x) => (float[N,M,14,14] y, float[N,20,14,14] z) {
+    a = Conv(x, wa)
+    b0 = Conv(x, wb)
+    b = Conv<pads = [1, 1, 1, 1]>(b0, wb2)
+    c0 = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x)
+    c = Conv(c0, wc)
+    y = Concat<axis = 1>(a, b, c)
+    m = GlobalAveragePool(x)
+    n = Conv(m, wm)
+    z = Mul(x, n)
+}"""
+_WEIGHTS = {
+    "wa": (48, 20, 1, 1),
+    "wb": (33, 20, 1, 1),
+    "wb2": (48, 33, 3, 3),
+    "wc": (16, 20, 1, 1),
+    "wm": (20, 20, 1, 1),
+}
+
+
+def branches(n: int, threads: int = 2) -> Layout:
+    """It, laid out for `n` images."""
+    rng, made = np.random.default_rng(0), parse(_TEXT)
+    for name, shape in _WEIGHTS.items():
+        made.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape, np.float32), name))
+    graph = prepared(read(made), {"x": (n, 20, 14, 14)}, Rewriting()).graph
+    return lay_out(graph, Target(current(), threads, "heuristic"))

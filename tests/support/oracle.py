@@ -1,0 +1,208 @@
+"""Random operands, and the check that every kernel test ends in: a plan against the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+
+import cpuconv
+import layouts
+from cpuconv.choice.model import Choice, Limits
+from cpuconv.graph.running.recording import Recording
+from cpuconv.isa import current
+from cpuconv.memory.workspaces import Workspace, Workspaces
+from cpuconv.plan import Plan
+from cpuconv.problem import reference
+from cpuconv.problem.arrays import address
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import Candidate, assemble
+from cpuconv.runtime.threads import maximum_threads
+from cpuconv.solvers.shared import base
+from cpuconv.tuning.trial import ERROR_LIMITS
+from support.strided import apart
+
+GUARD = 64  # floats around every array that kernels get
+SENTINEL = np.float32(-7.25e33)
+THREADS = min(2, maximum_threads())
+GROUP = max(2, current().lanes // 4)  # channels of a group that share a vector with others
+
+# A problem each solver is made for, by its name; a solver without a line takes the first.
+HOME: dict[str, ConvProblem] = {
+    "": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
+    "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
+    "planar": ConvProblem(1, 20, 9, 11, 40, 1, 1),
+    "channels_last": ConvProblem(1, 20, 9, 11, 48, 1, 1, in_layout="NHWC", out_layout="NHWC"),
+    "first_layer": ConvProblem(1, 3, 17, 15, 40, 3, 3, (2, 2), (1, 1, 1, 1)),
+    "fft": ConvProblem(1, 20, 13, 30, 40, 5, 7, pads=(2, 2, 3, 3)),
+    "depthwise": ConvProblem(1, 37, 9, 11, 37, 3, 3, pads=(1, 1, 1, 1), groups=37),
+    "grouped": ConvProblem(1, 9 * GROUP, 9, 11, 9 * GROUP, 3, 3, pads=(1, 1, 1, 1), groups=9),
+}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Physical input and residual in the problem's layouts, weights and bias; unit normal, outputs of unit variance."""
+
+    x: np.ndarray
+    w: np.ndarray
+    bias: np.ndarray | None
+    residual: np.ndarray | None
+
+
+def guarded(array: np.ndarray) -> np.ndarray:
+    """A copy surrounded by NaN: a kernel that uses what lies outside gives NaN."""
+    buffer = np.full(array.size + 2 * GUARD, np.nan, np.float32)
+    buffer[GUARD : GUARD + array.size] = array.ravel()
+    return buffer[GUARD : GUARD + array.size].reshape(array.shape)
+
+
+def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Unit-normal float32."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
+
+
+def operands(
+    problem: ConvProblem, seed: int = 0, bias: bool = True, view: Callable[[np.ndarray], np.ndarray] = guarded
+) -> Operands:
+    """Operands of a problem, `view` of the input and of the residual; tail channels are zero."""
+
+    def activation(shape: tuple[int, int, int, int], layout: str, seed: int) -> np.ndarray:
+        return view(layouts.from_nchw(normal(shape, seed), layout))
+
+    scale = np.float32((problem.cg * problem.r * problem.s) ** -0.5)
+    return Operands(
+        activation(problem.in_shape, problem.in_layout, seed),
+        guarded(normal(problem.weight_shape, seed + 1) * scale),
+        normal((problem.k,), seed + 2) if bias else None,
+        activation(problem.out_shape, problem.out_layout, seed + 3) if problem.residual else None,
+    )
+
+
+class Spoilt(Workspaces):
+    """Workspaces of NaN: a kernel that reads what it has not written gives NaN."""
+
+    def take(self, size: int) -> Workspace:
+        workspace = super().take(size)
+        workspace.memory[: size // 4 * 4].view(np.float32)[:] = np.nan
+        return workspace
+
+
+def plan(
+    problem: ConvProblem,
+    given: Operands,
+    algorithm: str | Candidate | None = None,
+    accuracy: str = "fast",
+    workspaces: Workspaces | None = None,
+) -> Plan:
+    """A plan of the problem by the model, by name, or of a candidate, whether its solver lists it or not."""
+    if isinstance(algorithm, Candidate):
+        packed = algorithm.packing(problem).pack(given.w)
+        return Plan(problem, Choice(algorithm, "named"), Limits("fast"), packed, given.bias, workspaces or Spoilt())
+    top, bottom, left, right = problem.pads
+    return cpuconv.plan(
+        problem.in_shape,
+        given.w,
+        given.bias,
+        problem.stride,
+        ((top, bottom), (left, right)),
+        problem.dilation,
+        problem.groups,
+        activation=problem.activation,
+        residual=problem.residual,
+        in_layout=problem.in_layout,
+        out_layout=problem.out_layout,
+        threads=problem.threads,
+        strategy="heuristic",
+        accuracy=accuracy,
+        algorithm=algorithm,
+    )
+
+
+def expect(y: np.ndarray, expected: np.ndarray, accuracy: str, layout: str, channels: int, about: object = "") -> None:
+    """See that a result is within its accuracy class and that tail channels are exactly zero."""
+    assert y.shape == expected.shape and y.dtype == np.float32, about
+    error = reference.relative_error(y, expected)
+    assert error <= ERROR_LIMITS[accuracy], f"{about}: relative error {error:.3g}"
+    alone = layouts.from_nchw(layouts.to_nchw(y, layout, channels), layout)
+    np.testing.assert_array_equal(alone, y, err_msg=f"{about}: tail channels are not zero")
+
+
+def run(made: Plan, given: Operands) -> np.ndarray:
+    """A call of the plan that must write every element of its output, and nothing else."""
+    shape = layouts.get(made.out_layout).shape(*made.problem.out_shape)
+    size = int(np.prod(shape))
+    buffer = np.full(size + 2 * GUARD, SENTINEL)
+    out = buffer[GUARD : GUARD + size].reshape(shape)
+    before = [np.copy(array) for array in (given.x, given.w, given.residual) if array is not None]
+    assert made(given.x, residual=given.residual, out=out) is out
+    outside = np.concatenate([buffer[:GUARD], buffer[GUARD + size :]])
+    assert (outside == SENTINEL).all(), f"{made}: wrote outside of the output"
+    assert not (out == SENTINEL).any(), f"{made}: left outputs unwritten"
+    after = [array for array in (given.x, given.w, given.residual) if array is not None]
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new, err_msg=f"{made}: an input was written")
+    return out
+
+
+def check(
+    problem: ConvProblem,
+    algorithm: str | Candidate | None = None,
+    *,
+    accuracy: str = "fast",
+    seed: int = 0,
+    bias: bool = True,
+    view: Callable[[np.ndarray], np.ndarray] = guarded,
+) -> Plan:
+    """Run a plan on random operands and compare with the oracle; returns the plan."""
+    given = operands(problem, seed, bias, view)
+    made = plan(problem, given, algorithm, accuracy)
+    y = run(made, given)
+    expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
+    limit = Candidate.parse(made.algorithm).accuracy
+    expect(y, expected, limit, problem.out_layout, problem.k, made)
+    return made
+
+
+def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0) -> None:
+    """Run a recipe whose images lie apart, those of input, output and residual each by another distance."""
+    given = operands(problem, seed)
+    x = apart(given.x, 7)
+    residual = None if given.residual is None else apart(given.residual, 29)
+    y = apart(np.empty(layouts.get(problem.out_layout).shape(*problem.out_shape), np.float32), 13, SENTINEL)
+    y[...] = SENTINEL
+
+    def operand(name: str, layout: str, array: np.ndarray) -> base.Operand:
+        return base.Operand(base.Ref(name), layouts.get(layout).strides(array.strides))
+
+    recipe = assemble(
+        problem,
+        candidate,
+        base.Operands(
+            operand("input", problem.in_layout, x),
+            operand("output", problem.out_layout, y),
+            None if residual is None else operand("added", problem.out_layout, residual),
+        ),
+    )
+    bias, workspace = base.aligned(problem.k + GUARD), base.aligned(recipe.workspace // 4 + GUARD)
+    bias[:], workspace[:] = 0, np.nan
+    bias[: problem.k] = given.bias
+    arrays = {"input": x, "output": y, "w": candidate.packing(problem).pack(given.w), "bias": bias}
+    arrays |= {"workspace": workspace} | ({} if residual is None else {"added": residual})
+    Recording(recipe.steps, recipe.threads).bind({name: address(array) for name, array in arrays.items()}).run()
+    np.testing.assert_array_equal(x, given.x)
+    np.testing.assert_array_equal(residual, given.residual)
+    whole = y.base
+    expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
+    expect(y, expected, candidate.accuracy, problem.out_layout, problem.k, candidate)
+    written = (whole != SENTINEL).sum()
+    assert written == y.size, f"{candidate} wrote {written} floats of {y.size}"
+
+
+def home(solver: ModuleType) -> ConvProblem:
+    """A problem that the solver can run."""
+    problem = HOME.get(solver.NAME, HOME[""])
+    assert solver.applicable(problem, current()) is None
+    return problem

@@ -1,0 +1,34 @@
+"""A short check of every solver, for processes that generate code for another CPU: prints one JSON line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import layouts
+from cpuconv import recipe
+from cpuconv.isa import current
+from cpuconv.solvers import TABLE
+from support import oracle
+
+
+def main() -> None:
+    recipe._SERIAL_FLOPS = -1
+    blocked = layouts.blocked(current().lanes).name
+    ran = {}
+    for solver in TABLE:
+        problem = oracle.home(solver)
+        blocks = replace(problem, in_layout=blocked if problem.in_layout == "NCHW" else "NHWC", out_layout=blocked)
+        ran[solver.NAME] = [
+            oracle.check(option, solver.NAME).algorithm
+            for option in (
+                replace(problem, threads=oracle.THREADS),
+                replace(blocks, residual=True, activation=("clip", -0.5, 0.75)),
+            )
+        ]
+    oracle.check(replace(oracle.HOME[""], activation="gelu", in_layout="NHWC", out_layout="NHWC"))
+    print(json.dumps({"isa": current().name, "lanes": current().lanes, "ran": ran}))
+
+
+if __name__ == "__main__":
+    main()
