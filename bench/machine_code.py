@@ -1,0 +1,71 @@
+"""Whether a change of the sources changed machine code: compiled kernels of two cache folders compared, byte by byte.
+
+    CPUCONV_TEST_CACHE=BEFORE make test     # on the commit before the change; any program that compiles kernels serves
+    CPUCONV_TEST_CACHE=AFTER make test      # on the one after it
+    python -m bench.machine_code BEFORE AFTER
+
+Compared are the instructions and constants of each kernel, whatever it and its file are called. Kernels of AFTER whose
+code is nowhere in BEFORE are listed, and the command ends with code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from cpuconv.runtime import kept
+
+SECTIONS = (".text", ".ltext", ".rodata", ".lrodata")  # and those whose names begin so; small and large code model
+
+
+def code_of(file: Path) -> str | None:
+    """Hash of the instructions and constants of a compiled kernel; None of a damaged file."""
+    body = kept.read(file)
+    if body is None:
+        return None
+    _, _, code = body.partition(b"\0")
+    found = hashlib.sha256()
+    for section in llvm.ObjectFileRef.from_data(code).sections():
+        name = (section.name() or b"").decode()
+        if name.startswith(SECTIONS):
+            found.update(f"{name} {section.size()} ".encode() + section.data())
+    return found.hexdigest()
+
+
+def kernels(folder: Path) -> Iterator[tuple[str, str]]:
+    """The kernels anywhere below a folder: name and hash of each."""
+    for file in sorted(folder.rglob("*.o")):
+        code = code_of(file)
+        if code is not None:
+            yield file.stem.rpartition("-")[0].strip("-"), code
+
+
+def compared(before: Path, after: Path) -> tuple[int, list[str]]:
+    """How many kernels of `after` have code that `before` has too, and the names of the others."""
+    known = {code for _, code in kernels(before)}
+    if not known:
+        raise SystemExit(f"{before} holds no compiled kernels")
+    found = list(kernels(after))
+    return sum(code in known for _, code in found), [name for name, code in found if code not in known]
+
+
+def main() -> int:
+    """Compare and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("before", type=Path, help="a cache folder")
+    parser.add_argument("after", type=Path, help="another one")
+    options = parser.parse_args()
+    same, other = compared(options.before, options.after)
+    print(f"{same} kernels have the machine code of before, {len(other)} do not")
+    for name in sorted(set(other)):
+        print(f"  {other.count(name)} of {name}")
+    return bool(other)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
