@@ -191,11 +191,12 @@ def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -
     """run(times) of a micro-kernel on named words; the word of an array is its address."""
     values = [words[name] for name in kernel.words]
     packed = tuple(each.ctypes.data if isinstance(each, np.ndarray) else each for each in values)
-    repeat, code = _repeat(kernel), kernel.entry(tile)
-    repeat(1, code.address, packed)  # compiles
+    kept: list[object] = [*values]
+    repeat, address = _repeat(kernel), kernel.entry(tile).address_for(kept)
+    repeat(1, address, packed)  # compiles
 
-    def run(times: int, keep: object = values) -> None:
-        repeat(times, code.address, packed)
+    def run(times: int, keep: object = kept) -> None:
+        repeat(times, address, packed)
 
     return run
 

@@ -23,7 +23,7 @@ from cpuconv.problem.arrays import address, as_float32_view, check_activation_ar
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, Recipe, assemble, operands_of
 from cpuconv.runtime import Program
-from cpuconv.solvers.shared.base import FLOAT, MicroRef, Ref, aligned, divide
+from cpuconv.solvers.shared.base import FLOAT, Ref, Step, aligned, divide, word_of
 
 _F32 = np.dtype(np.float32)
 _WIDEST_BLOCK = 16
@@ -39,14 +39,14 @@ class _Context:
         self.bias = bias.copy()
         self.biased = False  # whether a call has put another bias there
         self.workspace_bytes = recipe.workspace
-        self._kept: list[Any] = []  # objects whose addresses the blocks hold
+        kept: list[Any] = [self.bias]  # objects whose addresses the blocks hold
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {name: [] for name in _GIVEN}
-        rows = [(step.compile(), self._block(step), step.parts) for step in recipe.steps]
-        self._program = Program(rows, recipe.threads)
+        rows = [(step.compile(), self._block(step, kept), step.parts) for step in recipe.steps]
+        self._program = Program(rows, recipe.threads, kept)
         self._addresses = dict.fromkeys(("w", "workspace"), 0)  # of the call before: they seldom change
         self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
 
-    def _block(self, step: Any) -> np.ndarray:
+    def _block(self, step: Step, kept: list[Any]) -> np.ndarray:
         words: dict[str, int] = {}
         late: list[tuple[str, str, int]] = []
         for name, value in step.args.items():
@@ -54,17 +54,11 @@ class _Context:
                 words[name] = value.offset + (address(self.bias) if value.name == "bias" else 0)
                 if value.name in self._patches:
                     late.append((value.name, name, value.offset))
-            elif isinstance(value, np.ndarray):
-                self._kept.append(value)
-                words[name] = address(value)
-            elif isinstance(value, MicroRef):
-                self._kept.append(code := value.entry())
-                words[name] = code.address
             else:
-                words[name] = int(value)
+                words[name] = word_of(value, kept)
         block = step.kernel.pack(words)
         for ref, name, offset in late:
-            self._patches[ref].append((memoryview(block), step.kernel.fields.index(name), offset))
+            self._patches[ref].append((block.data, step.kernel.fields.index(name), offset))
         return block
 
     def run(self, x: int, y: int, residual: int, weight: int, workspace: int) -> None:

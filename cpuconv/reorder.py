@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from cpuconv.problem.integers import integer
 from cpuconv.problem.problem import layout_name
 from cpuconv.runtime import Program, get_num_threads
 from cpuconv.runtime.threads import check_threads
-from cpuconv.solvers.shared.base import FLOAT, Operand, Ref, Space, aligned, contiguous
+from cpuconv.solvers.shared.base import FLOAT, Operand, Ref, Space, aligned, contiguous, word_of
 from cpuconv.solvers.shared.reordering import reorder_step
 from layouts import Layout
 
@@ -105,7 +105,7 @@ class _Move:
         self._views = logical, source.strides(strides), contiguous(target.name, logical)
         size = FLOAT * math.prod(self.shape)
         self._threads = 1 if size < _PARALLEL_BYTES else check_threads(None if threads == "auto" else threads)
-        self._free: list[tuple[Program, memoryview, np.ndarray]] = []
+        self._free: list[tuple[Program, memoryview]] = []
 
     def run(self, x: int, y: int) -> None:
         """Move from address `x` to address `y`."""
@@ -113,13 +113,13 @@ class _Move:
             bound = self._free.pop()
         except IndexError:
             bound = self._bind()
-        program, block, _ = bound
+        program, block = bound
         block[0], block[1] = x, y
         program.run()
         self._free.append(bound)
 
-    def _bind(self) -> tuple[Program, memoryview, np.ndarray]:
-        """A program, its argument block (which starts with x and y), and the workspace that it writes to."""
+    def _bind(self) -> tuple[Program, memoryview]:
+        """A program, and its argument block, which starts with x and y."""
         shape, source, target = self._views
         space = Space()
         step = reorder_step(
@@ -127,10 +127,14 @@ class _Move:
         )
         workspace = aligned(space.size, np.uint8)
         at = {"x": 0, "y": 0, "workspace": address(workspace)}
-        words = {k: at[v.name] + v.offset if isinstance(v, Ref) else cast(int, v) for k, v in step.args.items()}
+        kept: list[Any] = [workspace]
+        words = {
+            name: at[value.name] + value.offset if isinstance(value, Ref) else word_of(value, kept)
+            for name, value in step.args.items()
+        }
         assert step.kernel.fields[:2] == ("x", "y")
         block = step.kernel.pack(words)
-        return Program([(step.compile(), block, step.parts)], self._threads), block.data, workspace
+        return Program([(step.compile(), block, step.parts)], self._threads, kept), block.data
 
 
 _moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 from pathlib import Path
 
+from autotune.locks import lazy
 from autotune.wisdom.tiers import Tiers
 from cpuconv.memory.choices import Choices
 from cpuconv.memory.fingerprint import Fingerprinter
@@ -57,9 +57,9 @@ class Session:
         self.tiers = Tiers(tables)
         self.untuned = UntunedLog(self.forget_problem, lambda: self.tiers.forget(), attended=attended)
 
-    @functools.cached_property
+    @lazy
     def fingerprint(self) -> Fingerprinter:
-        """Computes fingerprints of weights; made at first use, which compiles or loads its kernel."""
+        """Computes fingerprints of weights; made at first use, which asks for the instruction set."""
         return Fingerprinter()
 
     def clear(self) -> None:

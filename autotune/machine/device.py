@@ -17,6 +17,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from autotune.locks import lazy
 from autotune.machine.cores import affinity_cores, allowed_cores, quota_cores
 
 __all__ = ["Device", "allowed_cores", "fingerprint"]
@@ -73,7 +74,7 @@ class Device:
     quota: float | None
     release: str
 
-    @functools.cached_property
+    @lazy
     def key(self) -> str:
         """Short hash of the fields that the time depends on."""
         fields = {name: value for name, value in asdict(self).items() if name not in UNKEYED}

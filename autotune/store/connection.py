@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from autotune.locks import Lock
 from autotune.paths import store_path
 from autotune.store import database
 
@@ -35,7 +35,7 @@ class Connection:
         self.path = Path(path) if path is not None else store_path()
         self.read_only = read_only
         self.trouble = ""  # why the rows are in memory only
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._owner = 0
         self._identity: tuple[int, int] | None = None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from autotune.locks import Lock
 from autotune.store import database, store
 from autotune.store.connection import writes
 from autotune.store.rows import PROVISIONAL, WARM, WEIGHTS, Limits, Row
@@ -62,7 +62,7 @@ class Book:
         self.path = path
         self._wisdom: Wisdom | None = None
         self._state: tuple[Any, ...] = ()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]:
         """The problem's rows, as `Store.rows`."""
@@ -193,14 +193,15 @@ class Tiers:
     def winners(self, device: str, like: str, sources: Collection[str], weights: str = WARM) -> Winners:
         """As `Store.winners`, of each problem from the first tier that knows it."""
         look, request = self._look(device), (like, frozenset(sources), weights)
-        if request not in look.winners:
+        answer = look.winners.get(request)
+        if answer is None:
             winners: dict[str, str] = {}
             for _, tier in look.tiers:
                 for problem, candidate in tier.winners(device, like, sources=sources, weights=weights):
                     winners.setdefault(problem, candidate)
             _make_room(look.winners)
-            look.winners[request] = sorted(winners.items())
-        return look.winners[request]
+            answer = look.winners[request] = sorted(winners.items())
+        return answer
 
     def forget(self) -> None:
         """Look at the tiers again when next asked."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autotune.locks import Lock
 from cpuconv.graph.definition import Definition
 from cpuconv.graph.elements import let_go, own
 from cpuconv.graph.ir import Graph
@@ -24,7 +25,6 @@ from cpuconv.graph.selection.winners import winner
 from cpuconv.graph.sizes.cutting import stages
 from cpuconv.graph.tail import Network, Tail
 from cpuconv.graph.thread_count import fastest
-from cpuconv.memory.locks import Lock
 from cpuconv.memory.remembered import Remembered, default_limit
 
 _MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
@@ -107,7 +107,7 @@ class Programs:
         saved = definition.saved
         self._definition, self._target, self._network_of, self._auto = definition, target, network_of, auto
         self.packed: Packed = Packed(None if saved is None else saved.packed) if parent is None else parent.packed
-        self.making: Lock = Lock() if parent is None else parent.making
+        self.making: Lock = Lock(brief=False) if parent is None else parent.making
         self.last: Program | None = None
         self._remembered = Remembered(min(_MOST_BYTES, default_limit()))
         self._decisions: dict[tuple[int, int], Decisions] = {}  # by `_digits` of inputs, and threads

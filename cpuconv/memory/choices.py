@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable
 from typing import Any
 
+from autotune.locks import Lock
 from cpuconv.problem.problem import ConvProblem
 
 MOST = 4096
@@ -16,7 +16,7 @@ class Choices:
 
     def __init__(self) -> None:
         self._choices: dict[tuple[ConvProblem, Hashable], Any] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._choices)

@@ -11,7 +11,8 @@ import hashlib
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,6 @@ class _Context:
     block: memoryview
     sums: np.ndarray
     program: Program
-    kept: list[object] = field(default_factory=list)
 
 
 class Fingerprinter:
@@ -114,9 +114,9 @@ class Fingerprinter:
     def _new_context(self, chunks: int, threads: int) -> _Context:
         self._contexts.setdefault((chunks, threads), [])
         sums = aligned((chunks, SUMS * self._vector), np.uint8)
-        code = sum_blocks.entry(self._tile)
+        kept: list[Any] = [self._key, sums]
         words = {
-            "sum_blocks": code.address,
+            "sum_blocks": sum_blocks.entry(self._tile).address_for(kept),
             "x": 0,
             "vectors": 0,
             "chunks": chunks,
@@ -125,8 +125,8 @@ class Fingerprinter:
             "sums_step": SUMS * self._vector,
         }
         block = fingerprint.pack(words)
-        program = Program([(fingerprint.entry(self._tile), block, threads > 1)], threads)
-        return _Context(block.data, sums, program, [code])
+        program = Program([(fingerprint.entry(self._tile), block, threads > 1)], threads, kept)
+        return _Context(block.data, sums, program)
 
 
 _X, _VECTORS = fingerprint.fields.index("x"), fingerprint.fields.index("vectors")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Hashable
 from typing import Any
 
-from cpuconv.memory.locks import Lock
+from autotune.locks import Lock
 
 _MOST = 2 << 30  # bytes
 _SHARE = 0.25  # of the machine's memory, if that is less

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from autotune.locks import Lock
 from autotune.machine.device import fingerprint
 from autotune.paths import store_path
 from autotune.store.store import shared
@@ -55,7 +56,7 @@ class UntunedLog:
         self.waiting: dict[tuple[ConvProblem, Hashable], IsTuned] = {}
         self.period = PERIOD
         self._on_tuned, self._look_again, self._attended = on_tuned, look_again, attended
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, problem: ConvProblem, limits: Hashable, is_tuned: IsTuned) -> None:
@@ -93,7 +94,7 @@ class UntunedLog:
 
     def after_fork(self) -> None:
         """Start anew in a child of fork: the parent writes the counts, and its thread does not run here."""
-        self._lock, self._thread = threading.Lock(), None
+        self._thread = None
         self.counts.clear()
 
     def _attend(self) -> None:

@@ -6,12 +6,12 @@ long as a plan that reads them, and beyond that as the bound on remembered bytes
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 
 import numpy as np
 
+from autotune.locks import Lock
 from cpuconv.memory.fingerprint import Fingerprint
 from cpuconv.memory.remembered import Entry, Remembered
 from cpuconv.solvers.shared.packing import Packing
@@ -26,7 +26,7 @@ class Weights:
         self._remembered = remembered
         self._alive: dict[Fingerprint, dict[Packing, weakref.ref[np.ndarray]]] = {}
         self._seen: OrderedDict[Fingerprint, None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def find(self, name: Fingerprint, form: Packing) -> np.ndarray | None:
         """Weights packed in that form, if they still exist."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import layouts
+from autotune.locks import lazy
 from cpuconv.errors import ArgumentError, must
 from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
@@ -110,73 +111,73 @@ class ConvProblem:
         right = max(0, (self.ow - 1) * self.stride[1] + cols - self.w - left)
         put(self, "pads", (top, bottom, left, right))
 
-    @functools.cached_property
+    @lazy
     def cg(self) -> int:
         """Input channels of a group."""
         return self.c // self.groups
 
-    @functools.cached_property
+    @lazy
     def kg(self) -> int:
         """Output channels of a group."""
         return self.k // self.groups
 
-    @functools.cached_property
+    @lazy
     def effective_kernel(self) -> tuple[int, int]:
         """Rows and columns that the dilated kernel spans."""
         return (self.r - 1) * self.dilation[0] + 1, (self.s - 1) * self.dilation[1] + 1
 
-    @functools.cached_property
+    @lazy
     def oh(self) -> int:
         """Output height."""
         return (self.h + self.pads[0] + self.pads[1] - (self.r - 1) * self.dilation[0] - 1) // self.stride[0] + 1
 
-    @functools.cached_property
+    @lazy
     def ow(self) -> int:
         """Output width."""
         return (self.w + self.pads[2] + self.pads[3] - (self.s - 1) * self.dilation[1] - 1) // self.stride[1] + 1
 
-    @functools.cached_property
+    @lazy
     def in_shape(self) -> tuple[int, int, int, int]:
         """Logical (N, C, H, W) of the input."""
         return self.n, self.c, self.h, self.w
 
-    @functools.cached_property
+    @lazy
     def out_shape(self) -> tuple[int, int, int, int]:
         """Logical (N, K, OH, OW) of the output."""
         return self.n, self.k, self.oh, self.ow
 
-    @functools.cached_property
+    @lazy
     def weight_shape(self) -> tuple[int, int, int, int]:
         """(K, C/groups, R, S)."""
         return self.k, self.cg, self.r, self.s
 
-    @functools.cached_property
+    @lazy
     def flops(self) -> int:
         """Multiplications and additions of the direct sum."""
         return 2 * self.n * self.k * self.oh * self.ow * self.cg * self.r * self.s
 
-    @functools.cached_property
+    @lazy
     def in_bytes(self) -> int:
         """Bytes of the input, real channels only."""
         return self.n * self.c * self.h * self.w * FLOAT_BYTES
 
-    @functools.cached_property
+    @lazy
     def weight_bytes(self) -> int:
         """Bytes of the weights as given."""
         return self.k * self.cg * self.r * self.s * FLOAT_BYTES
 
-    @functools.cached_property
+    @lazy
     def out_bytes(self) -> int:
         """Bytes of the output, real channels only."""
         return self.n * self.k * self.oh * self.ow * FLOAT_BYTES
 
-    @functools.cached_property
+    @lazy
     def stored_bytes(self) -> int:
         """Bytes of input and output as they lie in memory, channels that fill up blocks included."""
         pairs = (self.in_layout, self.in_shape), (self.out_layout, self.out_shape)
         return sum(FLOAT_BYTES * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)
 
-    @functools.cached_property
+    @lazy
     def shape_key(self) -> str:
         """The geometry alone, as a benchdnn problem string in full."""
         values = (

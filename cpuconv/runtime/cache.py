@@ -18,11 +18,9 @@ import hashlib
 import itertools
 import re
 import tempfile
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +33,42 @@ from numba.core.runtime import rtsys
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
 from cpuconv.runtime import kept, ownership
+from cpuconv.runtime.compiler_lock import lock as _lock
 from cpuconv.runtime.stamp import stamp
 from cpuconv.runtime.target import target, target_machine
 
 LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
-_lock = threading.RLock()
 _LINKED = 256  # files that a linker links
 
 
-@dataclass(frozen=True, eq=False)
 class Code:
-    """A compiled function at an address, which may be called as long as this object lives.
+    """A compiled function, which may be called as long as this object lives.
 
-    holds: what the machine code is freed with.
+    Nobody reads its address alone: it is given to what keeps the object alive, or as a C function that does.
+
+    Parameters
+    ----------
+    address : int
+    holds : object
+        What the machine code is freed with.
     """
 
-    address: int
-    holds: Any
+    __slots__ = ("__weakref__", "_address", "_holds")
+
+    def __init__(self, address: int, holds: Any) -> None:
+        self._address, self._holds = address, holds
+
+    def address_for(self, keeper: list[Any]) -> int:
+        """The address, which may be called as long as `keeper` is kept; this object is put into it."""
+        keeper.append(self)
+        return self._address
+
+    def function(self, prototype: Any) -> Any:
+        """A C function of that type (`ctypes.CFUNCTYPE`), which keeps this object."""
+        function = prototype(self._address)
+        function.code = self
+        return function
 
 
 class Entries:
@@ -66,7 +82,7 @@ class Entries:
     def get(self, tile: Any, load: Callable[[], Code]) -> Code:
         """The function for `tile`, by `load` if it is not in memory."""
         code = self._found.get(tile)
-        if code is None:
+        if code is None:  # for two threads at once too: they are given one function
             code = self._found[tile] = load()
             self._latest.append(code)
         return code
@@ -157,44 +173,53 @@ _in_one_piece.__code__ = _in_one_piece.__code__.replace(
 )  # in words: a chunk of 1 MiB, half of it left
 
 
+_alive: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()  # by their files' names
+
+
 def load_or_compile(
     name: str, module: str, identity: str, compile_: Callable[[], Compiled], load: Load = load_object
 ) -> Code:
-    """The kernel `name` of `module` specialised as `identity`.
+    """The kernel `name` of `module` specialised as `identity`: one object, whoever asks, as long as somebody keeps it.
 
     `compile_` gives (object code, symbol, function).
     """
-    place, writable = folder()
     digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
+    file = f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
     with _lock:
-        if place is None:
-            Statistics.compiled += 1
-            return _in_one_piece(compile_)[2]
-        path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
-        loaded = _load(path, load)
-        if loaded is not None:
-            return loaded
-        if not writable:
-            Statistics.compiled += 1
-            return _in_one_piece(compile_)[2]
+        place, writable = folder()
+        code = _alive.get(file)
+        if code is None and place is not None:
+            code = _load(place / file, load)
+        if code is None and not writable:
+            code = _compile(compile_)[2]
+        if code is not None:
+            _alive[file] = code
+            return code
         from filelock import BaseFileLock, FileLock, Timeout  # costs 0.15 s to import, needed only to compile
+    assert place is not None
+    guard: BaseFileLock | None = None
+    try:  # not under our own lock: another process may take its time, and threads load and fork meanwhile
+        guard = FileLock(f"{place / file}.lock")
+        guard.acquire(timeout=LOCK_SECONDS)
+    except (Timeout, OSError):
+        guard = None  # compile for ourselves: slower, never wrong
+    try:
+        with _lock:
+            code = _alive.get(file) or _load(place / file, load)
+            if code is None:
+                content, symbol, code = _compile(compile_)
+                _store(place / file, content, symbol)
+            _alive[file] = code
+            return code
+    finally:
+        if guard is not None:
+            guard.release()
 
-        guard: BaseFileLock | None = None
-        try:
-            guard = FileLock(f"{path}.lock")
-            guard.acquire(timeout=LOCK_SECONDS)
-        except (Timeout, OSError):
-            guard = None  # compile for ourselves: slower, never wrong
-        try:
-            loaded = _load(path, load)
-            if loaded is None:
-                content, symbol, loaded = _in_one_piece(compile_)
-                Statistics.compiled += 1
-                _store(path, content, symbol)
-            return loaded
-        finally:
-            if guard is not None:
-                guard.release()
+
+def _compile(compile_: Callable[[], Compiled]) -> Compiled:
+    made = _in_one_piece(compile_)
+    Statistics.compiled += 1
+    return made
 
 
 def _load(path: Path, load: Load) -> Code | None:

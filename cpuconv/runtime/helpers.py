@@ -119,11 +119,10 @@ def _pauses(count):  # compiled below
         pause()
 
 
-@functools.cache
-def _compiled(function: Callable[..., None]) -> Code:
-    """The C function of `function`, which takes one word."""
-    compiled = functools.partial(compile_entry, njit(**OPTIONS)(function), (types.int64,))
-    return load_or_compile(function.__name__, __name__, "", compiled)
+def code_of(function: Callable[..., None], words: int) -> Code:
+    """The code of `function`, which takes so many words."""
+    compiled = functools.partial(compile_entry, njit(**OPTIONS)(function), (types.int64,) * words)
+    return load_or_compile(function.__name__, function.__module__, "", compiled)
 
 
 class Helpers:
@@ -145,11 +144,11 @@ class Helpers:
     def __init__(self, threads: int) -> None:
         self.board = new_board(threads)
         self.address = self.board.ctypes.data
+        self._life = code_of(_help, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_void_p))
         self._threads: list[tuple[int, ctypes.c_void_p]] = []  # place of the mailbox, and handle
         for place in range(LINE, (1 + threads) * LINE, LINE):
             handle, mail = ctypes.c_void_p(), ctypes.c_void_p(self.address + 8 * place)
-            begin = ctypes.c_void_p(_compiled(_help).address)
-            if ctypes.CDLL(None).pthread_create(ctypes.byref(handle), None, begin, mail) != 0:
+            if ctypes.CDLL(None).pthread_create(ctypes.byref(handle), None, self._life, mail) != 0:
                 break  # nobody waits for a thread that is not there
             self._threads.append((place, handle))
         atexit.register(self.close, os.getpid())
@@ -197,8 +196,7 @@ def _number() -> int:
 @functools.cache
 def _pause_seconds() -> float:
     """Seconds of one poll of a word."""
-    code = _compiled(_pauses)
-    pauses = ctypes.CFUNCTYPE(None, ctypes.c_int64)(code.address)
+    pauses = code_of(_pauses, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_int64))
     times = []
     for _ in range(_TRIALS):
         start = time.perf_counter()

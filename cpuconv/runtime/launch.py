@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 
-from cpuconv.runtime.cache import Code, load_or_compile
-from cpuconv.runtime.helpers import ask, collect
-from cpuconv.runtime.kernel import OPTIONS, compile_entry
+from cpuconv.runtime.cache import Code
+from cpuconv.runtime.helpers import ask, code_of, collect
 from cpuconv.runtime.share import COUNT, FIRST_WORKER, LINE_BYTES, START, STEP, WORKERS, begin, new_row, work
 from cpuconv.runtime.threads import pool, usable_threads
 from cpuconv.runtime.words import call_8, call_kernel, word
@@ -55,19 +53,13 @@ def _run(record):  # compiled below
 
 
 @functools.cache
-def _entry(name: str, words: int) -> Code:
-    compiled = functools.partial(compile_entry, njit(**OPTIONS)(globals()[name]), (types.int64,) * words)
-    return load_or_compile(name, __name__, "", compiled)
-
-
-@functools.cache
 def _launcher() -> Any:
     """The launcher as a C function of a record's address; it releases the interpreter's lock while it runs."""
-    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(_entry("_run", 1).address)
+    return code_of(_run, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_int64))
 
 
 class Program:
-    """A recorded sequence of kernel calls with their argument blocks; it keeps both alive.
+    """A recorded sequence of kernel calls with their argument blocks; it keeps all that it calls and refers to.
 
     Parameters
     ----------
@@ -76,11 +68,14 @@ class Program:
         done takes over parts of others; with 0, one worker runs the row.
     threads : int
         Most threads to run on.
+    kept : Sequence of object
+        What the argument blocks have addresses of, but for what is given to each run.
     """
 
-    def __init__(self, rows: Sequence[tuple[Code, np.ndarray, int]], threads: int) -> None:
-        self._rows = rows
-        self._table = np.array([[code.address, block.ctypes.data, int(each)] for code, block, each in rows], np.int64)
+    def __init__(self, rows: Sequence[tuple[Code, np.ndarray, int]], threads: int, kept: Sequence[object] = ()) -> None:
+        self._rows, self._kept = rows, [*kept]
+        table = [[code.address_for(self._kept), block.ctypes.data, int(each)] for code, block, each in rows]
+        self._table = np.array(table, np.int64)
         self._threads = threads if any(each for _, _, each in rows) else 1
         self._call = _launcher()
         self._serial = self._record(0)
@@ -97,10 +92,10 @@ class Program:
             return
         workers = pool()
         if self._pool is not workers:  # the first, or another one after a fork
-            self._pool = workers
             self._row = new_row(self._threads)
-            body = 0 if workers.address else _entry("_layer_body", 4).address
+            body = 0 if workers.address else code_of(_layer_body, 4).address_for(self._kept)
             self._parallel = self._record(self._row.ctypes.data, workers.address, workers.parallel_for, body)
             self._parallel_address = self._parallel.ctypes.data
+            self._pool = workers
         with workers.guard:
             self._call(self._parallel_address)

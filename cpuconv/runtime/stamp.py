@@ -17,7 +17,7 @@ from cpuconv.runtime.syntax import Import, Syntax
 
 ROOMS = ("runtime", "isa", "micro", "solvers", "graph/kernels")
 # Of those rooms what keeps and finds code, and shapes none.
-BESIDE = ("cache", "kept", "ownership", "parsed", "stamp", "syntax")
+BESIDE = ("cache", "compiler_lock", "kept", "ownership", "parsed", "stamp", "syntax")
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGE = __name__.partition(".")[0]
 

@@ -171,7 +171,7 @@ class TestKernels:
                     workspaces.give_back(workspaces.take(made.workspace_bytes))  # the same, all NaN again
                 y[...] = np.nan
                 for code, block, _ in context._program._rows:
-                    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)(code.address)
+                    call = code.function(ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5))
                     before = {}
                     for part in rng.sample(range(parts), parts):
                         worker = rng.randrange(made.problem.threads)

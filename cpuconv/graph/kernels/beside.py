@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,10 +55,9 @@ def beside(tile, worker, before, part, parts, args):
         call_kernel(entry, worker, last, owner * count + place, count * workers, block)
 
 
-def joined(rows: Rows, sets: Sequence[int]) -> tuple[Rows, list[np.ndarray]]:
-    """Rows of which each runs the next `sets[i]` of the given ones, and arrays that these rows refer to."""
+def joined(rows: Rows, sets: Sequence[int], kept: list[Any]) -> Rows:
+    """Rows of which each runs the next `sets[i]` of the given ones; what these rows refer to goes to `kept`."""
     made: Rows = []
-    kept = []
     given = iter(rows)
     for size in sets:
         members = [next(given) for _ in range(size)]
@@ -67,7 +67,7 @@ def joined(rows: Rows, sets: Sequence[int]) -> tuple[Rows, list[np.ndarray]]:
         ends = np.cumsum([max(1, each) for _, _, each in members])
         calls = np.array(
             [
-                [code.address, address(block), end - max(1, each), each]
+                [code.address_for(kept), address(block), end - max(1, each), each]
                 for (code, block, each), end in zip(members, ends.tolist(), strict=True)
             ],
             np.int64,
@@ -75,4 +75,4 @@ def joined(rows: Rows, sets: Sequence[int]) -> tuple[Rows, list[np.ndarray]]:
         kept += [calls, *(block for _, block, _ in members)]
         words = {"calls": address(calls), "count": size, "each": int(ends[-1])}
         made.append((beside.entry(BesideTile()), beside.pack(words), int(ends[-1])))
-    return made, kept
+    return made

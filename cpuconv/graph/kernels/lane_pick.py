@@ -21,7 +21,7 @@ from cpuconv.micro.intrinsics import word
 from cpuconv.micro.loop import loop
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
-from cpuconv.solvers.shared.base import Args, Step, divide
+from cpuconv.solvers.shared.base import Args, MicroRef, Step, divide
 
 _CHUNK = 512  # pixels of a unit
 
@@ -106,7 +106,7 @@ def pick_step(target: Target, x: Place, y: Place, channels: Sequence[int]) -> St
         "chunks": chunks,
         "chunk": _CHUNK,
         "pixels": h * w,
-        "codes": np.array([pick_lanes.entry(tile).address for tile, _ in made], np.int64),
+        "codes": tuple(MicroRef(pick_lanes, tile) for tile, _ in made),
         "offsets": offsets * x.strides[1],
         "most": offsets.shape[1],
         "x_image": x.strides[0],

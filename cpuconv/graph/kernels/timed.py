@@ -51,8 +51,8 @@ class Stopwatch:
         made: Rows = []
         for code, block, each in rows:
             log = np.zeros((max(1, each * self._threads), _LINE), np.int64)
-            words = {"entry": code.address, "block": address(block), "log": address(log)}
-            self._kept += [code, block]
+            words = {"entry": code.address_for(self._kept), "block": address(block), "log": address(log)}
+            self._kept.append(block)
             self._logs.append(log)
             made.append((entry, timed.pack({**words, "clock": clock, "which": time.CLOCK_MONOTONIC}), each))
         return made

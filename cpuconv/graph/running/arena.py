@@ -9,12 +9,12 @@ arXiv:2001.03288).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.locks import lazy
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
 from cpuconv.graph.ops.base import Op
@@ -119,7 +119,7 @@ class _Planner:
         written = producer.writes(producer.node.outputs.index(name))
         return alone and written == reader.writes(0)
 
-    @functools.cached_property
+    @lazy
     def producers(self) -> Mapping[str, Laid]:
         """The node that writes each value."""
         return {name: laid for laid in self.laid.nodes for name in laid.node.outputs if name}
@@ -199,7 +199,7 @@ class _Planner:
                 ahead += new
         return max((self.last.get(name, -1) for name in names), default=-1)
 
-    @functools.cached_property
+    @lazy
     def _views(self) -> Mapping[str, list[Laid]]:
         """The views of each value."""
         views: dict[str, list[Laid]] = {}

@@ -16,9 +16,8 @@ import numpy as np
 from cpuconv import runtime
 from cpuconv.graph.kernels.beside import joined
 from cpuconv.graph.kernels.timed import Stopwatch
-from cpuconv.problem.arrays import address
 from cpuconv.runtime.cache import Code
-from cpuconv.solvers.shared.base import MicroRef, Ref, Step
+from cpuconv.solvers.shared.base import Ref, Step, word_of
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,8 @@ def compiled(step: Step, kept: list[Any]) -> Row:
         if isinstance(value, Ref):
             words[name] = value.offset
             bases.setdefault(value.name, []).append(step.kernel.fields.index(name))
-        elif isinstance(value, np.ndarray):
-            kept.append(value)
-            words[name] = address(value)
-        elif isinstance(value, MicroRef):
-            kept.append(code := value.entry())
-            words[name] = code.address
         else:
-            words[name] = int(value)
+            words[name] = word_of(value, kept)
     indices = {base: np.array(places, np.int64) for base, places in bases.items()}
     return Row(step.compile(), step.kernel.pack(words), indices, step.parts)
 
@@ -96,8 +89,8 @@ class Bound:
     """A recording bound to memory; not to be run twice at once."""
 
     def __init__(self, recording: Recording, addresses: Mapping[str, int], watch: Stopwatch | None = None) -> None:
-        self._kept = recording._kept  # the rows refer to it by addresses
         self._words = recording._words.copy()
+        kept: list[Any] = [recording._kept, self._words]  # what the rows have addresses of
         for base, start in addresses.items():
             if base in recording._patches:
                 self._words[recording._patches[base]] += start
@@ -110,9 +103,10 @@ class Bound:
         blocks = [self._words[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
         rows = [(row.code, block, row.parts) for row, block in zip(recording.rows, blocks, strict=True)]
         if watch is not None:
+            kept.append(watch)
             rows = watch.timed(rows)
-        rows, self._calls = joined(rows, recording.sets)
-        self._program = runtime.Program(rows, recording.threads) if rows else None
+        rows = joined(rows, recording.sets, kept)
+        self._program = runtime.Program(rows, recording.threads, kept) if rows else None
 
     def point(self, base: str, start: int) -> None:
         """Give a base, left open when the recording was bound, its address for the next runs."""

@@ -91,16 +91,31 @@ class MicroRef:
     tile: Any
 
     def entry(self) -> Code:
-        """The address (compiled at most once per machine)."""
+        """The micro-kernel (compiled at most once per machine)."""
         return self.kernel.entry(self.tile)
 
 
-Args = dict[str, int | Ref | MicroRef | np.ndarray]
+Args = dict[str, int | Ref | MicroRef | tuple[MicroRef, ...] | np.ndarray]
+
+
+def word_of(value: int | MicroRef | tuple[MicroRef, ...] | np.ndarray, kept: list[Any]) -> int:
+    """The word that says an argument to a kernel, valid as long as `kept` is, which is given what the word points to.
+
+    For several micro-kernels it is the address of their addresses.
+    """
+    if isinstance(value, MicroRef):
+        return value.entry().address_for(kept)
+    if isinstance(value, tuple):
+        value = np.array([each.entry().address_for(kept) for each in value], np.int64)
+    if isinstance(value, np.ndarray):
+        kept.append(value)
+        return address(value)
+    return int(value)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel call. Argument values are integers, addresses, or arrays (kept alive by the plan)."""
+    """One kernel call. Argument values are integers, addresses, micro-kernels, or arrays (kept alive by the plan)."""
 
     kernel: Kernel
     tile: Any
@@ -116,8 +131,9 @@ class Step:
     def compile(self) -> Code:
         """The kernel's entry; it and the micro-kernels it calls are compiled or loaded."""
         for value in self.args.values():
-            if isinstance(value, MicroRef):
-                value.entry()
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, MicroRef):
+                    each.entry()
         return self.kernel.entry(self.tile)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from cpuconv.micro.pack import PIECE_WORDS, SPAN_WORDS, VECTOR_WORDS, PackTile, pack_weights
 from cpuconv.problem.arrays import address
 from cpuconv.runtime import Program
-from cpuconv.solvers.shared.base import FLOAT, MicroRef, aligned, divide
+from cpuconv.solvers.shared.base import FLOAT, MicroRef, aligned, divide, word_of
 
 SPAN = 512  # elements of a unit of work
 _JOBS = 64  # jobs remembered
@@ -193,19 +193,19 @@ class Packing(abc.ABC):
         packed = place(self.size).view(np.float32)
         threads = threads if self.size >= _PARALLEL_BYTES else 1
         space = aligned(threads * (job.buffer + job.scratch), np.uint8)
-        transform = job.transform.entry() if job.transform else None
+        kept: list[Any] = [job, weight, packed, space]
         words = {
             **job.words,
             "x": address(weight),
             "y": address(packed),
-            "transform": transform.address if transform else 0,
+            "transform": word_of(job.transform, kept) if job.transform else 0,
             "buffer": address(space),
             "buffer_step": job.buffer,
             "scratch": address(space) + threads * job.buffer,
             "scratch_step": job.scratch,
         }
         row = pack_weights.entry(PackTile(job.lanes, job.partial)), pack_weights.pack(words), True
-        Program([row], threads).run()
+        Program([row], threads, kept).run()
         return packed
 
 

@@ -59,7 +59,7 @@ def test_every_part_is_done_once(counts, workers, cut):
         for count, log in zip(counts, logs, strict=True)
     ]
     sizes = [cut, *[1] * (len(counts) - cut)] if cut < len(counts) else [len(counts)]
-    made, kept = joined(rows, sizes)
+    made = joined(rows, sizes, kept := [])
     Program(made, workers).run()
     assert len(made) == len(sizes) and kept is not None
     for count, log in zip(counts, logs, strict=True):
@@ -73,9 +73,9 @@ def test_a_worker_goes_on_with_its_own_part():
     """What it left of a call is there when its next part of that call follows at once."""
     log = np.zeros((6, 3), np.int64)
     rows = [(note.entry(LogTile()), note.pack({"log": address(log)}), 3)] * 2
-    ((code, block, each),), kept = joined(rows, [2])
+    ((code, block, each),) = joined(rows, [2], kept := [])
     words = [ctypes.c_int64] * 4
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *words, ctypes.c_void_p)(code.address)
+    call = code.function(ctypes.CFUNCTYPE(None, ctypes.c_void_p, *words, ctypes.c_void_p))
     for before, part, expected in ((-1, 0, -1), (0, 1, 0), (2, 3, -1), (4, 5, 1), (6, 7, 3)):
         call(None, 0, before, part, 2 * each, address(block))
         owner, place = divmod(part, each)

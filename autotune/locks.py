@@ -1,0 +1,94 @@
+"""Locks and `fork`: a child has only the thread that forked, and what others were in the middle of stays as it was.
+
+A fork waits for locks that are held briefly, so that what they guard is whole in the child, but no longer than
+`FORK_SECONDS`. Others it does not wait for. In the child all are open, whoever held them, but for those of its thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+FORK_SECONDS = 30.0  # a kernel takes up to three to compile
+
+
+class Lock:
+    """A lock for ``with``, which its thread may take again.
+
+    Parameters
+    ----------
+    brief : bool
+        Whether it is held for moments only, so that a fork can wait for it.
+    """
+
+    def __init__(self, *, brief: bool = True) -> None:
+        self.lock = threading.RLock()
+        (_brief if brief else _long).add(self)
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+
+_brief: weakref.WeakSet[Lock] = weakref.WeakSet()
+_long: weakref.WeakSet[Lock] = weakref.WeakSet()
+_others: list[Any] = []
+_held: list[Any] = []  # by the thread that forks
+_late: list[Any] = []  # that it did not get
+
+
+def fork_waits_for(*locks: Any) -> None:
+    """Let forks wait for these locks (`threading.RLock`) too, in this order, after those that are held briefly."""
+    _others.extend(locks)
+
+
+def _before_fork() -> None:
+    end = time.monotonic() + FORK_SECONDS
+    for each in (*(lock.lock for lock in list(_brief)), *_others):
+        (_held if each.acquire(timeout=max(0.0, end - time.monotonic())) else _late).append(each)
+
+
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop().release()
+    _late.clear()
+
+
+def _after_fork_in_child() -> None:
+    late = [*_late]
+    _after_fork_in_parent()
+    for each in (*(lock.lock for lock in list(_long)), *late):
+        if not each._is_owned():
+            each._at_fork_reinit()
+    if late:
+        warnings.warn(
+            f"this process was forked while another thread was compiling, for more than {FORK_SECONDS:.0f} s: what is "
+            "compiled here may fail (the start method 'spawn' has no such trouble)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+if TYPE_CHECKING:
+    lazy = functools.cached_property
+else:
+
+    class lazy(functools.cached_property):
+        """An attribute that is computed when it is read first; threads that do so at once are given one value.
+
+        Unlike `functools.cached_property` before Python 3.12 it has no lock, which a child of fork could find held.
+        """
+
+        def __get__(self, instance, owner=None):
+            return self if instance is None else instance.__dict__.setdefault(self.attrname, self.func(instance))
