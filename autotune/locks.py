@@ -40,8 +40,17 @@ class Lock:
 _brief: weakref.WeakSet[Lock] = weakref.WeakSet()
 _long: weakref.WeakSet[Lock] = weakref.WeakSet()
 _others: list[Any] = []
-_held: list[Any] = []  # by the thread that forks
-_late: list[Any] = []  # that it did not get
+
+
+class _Fork(threading.local):
+    """What a thread that forks holds, and what it did not get in time."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+        self.late: list[Any] = []
+
+
+_fork = _Fork()
 
 
 def fork_waits_for(*locks: Any) -> None:
@@ -52,17 +61,18 @@ def fork_waits_for(*locks: Any) -> None:
 def _before_fork() -> None:
     end = time.monotonic() + FORK_SECONDS
     for each in (*(lock.lock for lock in list(_brief)), *_others):
-        (_held if each.acquire(timeout=max(0.0, end - time.monotonic())) else _late).append(each)
+        got = each.acquire(timeout=max(0.0, end - time.monotonic()))
+        (_fork.held if got else _fork.late).append(each)
 
 
 def _after_fork_in_parent() -> None:
-    while _held:
-        _held.pop().release()
-    _late.clear()
+    while _fork.held:
+        _fork.held.pop().release()
+    _fork.late.clear()
 
 
 def _after_fork_in_child() -> None:
-    late = [*_late]
+    late = [*_fork.late]
     _after_fork_in_parent()
     for each in (*(lock.lock for lock in list(_long)), *late):
         if not each._is_owned():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ os.umask(0o022)  # kernels are not kept in folders that others may write to
 from autotune.store import database  # noqa: E402
 from autotune.wisdom import tiers  # noqa: E402
 from cpuconv import session  # noqa: E402
+from cpuconv.runtime import cache  # noqa: E402
 from cpuconv.session import Session  # noqa: E402
 from support import machines, processes  # noqa: E402
 
@@ -39,6 +41,17 @@ settings.register_profile(
     "cpuconv", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("cpuconv")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kept", type=int, help="how many functions are kept that no program holds (cache.KEPT)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    kept = config.getoption("--kept")
+    if kept is not None:
+        cache.KEPT = kept
+        cache.Entries._latest = collections.deque(maxlen=kept)
 
 
 def pytest_unconfigure() -> None:

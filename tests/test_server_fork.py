@@ -1,0 +1,337 @@
+"""Forks of a process that serves: what was compiled before runs in the child, and a child may compile.
+
+Whatever hangs is killed after `SECONDS`, and fails its test.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import events
+import first_calls
+import processes
+import pytest
+
+from autotune.interpreter import python
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+SECONDS = 60.0
+
+PRELUDE = """
+import sys, threading, time, warnings
+import numpy as np
+import cpuconv
+from autotune import locks
+from cpuconv import session
+from first_calls import W, X, ended, forked, onnx_model
+
+def right(x=X):
+    '''Whether new kernels, and a new model, give what they should.'''
+    from cpuconv.problem import reference
+    problem = cpuconv.ConvProblem(1, 16, 24, 24, 32, 3, 3, pads=(1, 1, 1, 1))
+    assert reference.relative_error(cpuconv.conv2d(x, W, padding=1), reference.conv2d(x, W, None, problem)) < 1e-4
+    assert np.isfinite(cpuconv.compile(onnx_model("1"))(x)).all()
+
+def elsewhere(enter, leave):
+    '''A thread that enters something and stays there until it may leave; it has entered when this returns.'''
+    entered = threading.Event()
+    def stay():
+        with enter:
+            entered.set()
+            leave()
+    thread = threading.Thread(target=stay)
+    thread.start()
+    entered.wait()
+    return thread
+"""
+
+
+def run(code: str, **variables: str) -> list[str]:
+    """What a process prints that runs the code after the prelude."""
+    return processes.run("-c", f"SECONDS = {SECONDS}\n{PRELUDE}{code}", **variables).stdout.splitlines()
+
+
+COMPILERS = """
+from llvmlite.binding import ffi
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUTarget
+from cpuconv.runtime import microkernel
+from cpuconv.runtime.cache import load_or_compile
+
+class Compiling:
+    '''As in the middle of the compilation of a micro-kernel.'''
+    def __enter__(self):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.compile)
+        self.thread.start()
+        self.begun.wait()
+    def compile(self):
+        def compile_():
+            with microkernel._lock:
+                self.begun.set()
+                self.go_on.wait()
+            raise KeyError
+        try:
+            load_or_compile("none", "none", "", compile_)
+        except KeyError:
+            pass
+    def __exit__(self, *error):
+        self.go_on.set()
+        self.thread.join()
+
+for inside in (
+    Compiling(),
+    global_compiler_lock,
+    vars(CPUTarget)["_toplevel_target_context"]._lock,
+    ffi.lib._lock,
+    session.current.choices._lock,
+    session.current.weights._lock,
+    session.current.remembered._lock,
+    session.current.untuned._lock,
+):
+    thread = elsewhere(inside, lambda: time.sleep(0.3))
+    print(ended(forked(right), SECONDS) or "well")
+    thread.join()
+right()
+"""
+
+
+def test_a_child_does_not_find_a_compiler_or_a_lock_in_use() -> None:
+    """The fork waits for the thread that is in it."""
+    assert run(COMPILERS) == ["well"] * 8
+
+
+LATE = """
+import os
+from cpuconv.runtime import compiler_lock
+locks.FORK_SECONDS = 0.1
+making = cpuconv.compile(onnx_model("N"))
+for lock in (compiler_lock.lock, making._programs.making):
+    go_on = threading.Event()
+    thread = elsewhere(lock, go_on.wait)
+    caught = []
+    def child():
+        right()
+        making(X)
+        os.write(1, f"{len(caught)}\\n".encode())
+    warnings.showwarning = lambda *told: caught.append(told)
+    print(ended(forked(child), SECONDS) or "well", flush=True)
+    go_on.set()
+    thread.join()
+making(X)
+"""
+
+
+def test_a_fork_waits_only_for_so_long() -> None:
+    """Then the child says so once; and not at all for a thread that makes a program, which may take a minute."""
+    assert run(LATE) == ["1", "well", "0", "well"]
+
+
+OWN = """
+lock = locks.Lock()
+with lock:
+    child = forked(lambda: lock.__exit__() or lock.__enter__())
+    print(ended(child, SECONDS) or "well")
+"""
+
+
+def test_a_thread_may_fork_that_holds_a_lock() -> None:
+    assert run(OWN) == ["well"]
+
+
+COLD = """
+import itertools
+from cpuconv.runtime import cache
+
+stop, rounds = threading.Event(), threading.Semaphore(0)
+
+def compile_ever_new():
+    for size in itertools.count(3):
+        if stop.is_set():
+            return
+        cpuconv.plan((1, 8, size, size), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
+        rounds.release()
+
+made, kept = cpuconv.compile(onnx_model("1")), cpuconv.compile(onnx_model("N"))
+expected = made(X)
+assert (kept(X) == expected).all()
+cache.folder = lambda: (None, False)  # nothing is on disk from here on, so that the thread compiles all the time
+
+def child():
+    assert (made(X) == expected).all() and (kept(X) == expected).all()
+    right()
+    cpuconv.plan((1, 8, 200, 200), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
+    right()
+
+thread = threading.Thread(target=compile_ever_new)
+thread.start()
+for at in range(12):
+    rounds.acquire()
+    time.sleep(0.01 * at)  # at another place of the next compilation
+    print(ended(forked(child), SECONDS) or "well")
+stop.set()
+thread.join()
+assert (made(X) == expected).all()
+"""
+
+
+def test_forks_while_another_thread_compiles() -> None:
+    """Children run what was compiled, and compile."""
+    pytest.importorskip("onnx")
+    assert run(COLD) == ["well"] * 12
+
+
+AT_ONCE = """
+from callers import at_once
+from cpuconv.runtime import compiler_lock
+
+told = []
+thread = elsewhere(compiler_lock.lock, lambda: time.sleep(0.3))
+at_once(4, lambda _: told.append(ended(forked(right), SECONDS) or "well"))
+thread.join()
+right()
+print(*told, sep="\\n")
+"""
+
+
+def test_several_threads_fork_at_once() -> None:
+    assert run(AT_ONCE) == ["well"] * 4
+
+
+STARTED = """
+import multiprocessing, sys, threading
+import numpy as np
+import cpuconv
+from cpuconv.runtime import cache
+from first_calls import X, onnx_model
+
+made = expected = None
+
+def child(path, expected):
+    if made is not None:  # inherited
+        assert (made(X) == expected).all()
+    assert (cpuconv.load(path)(X) == expected).all()
+    return True
+
+def main(method, path):
+    global made, expected
+    made = cpuconv.compile(onnx_model("1"))
+    expected = made(X)
+    made.save(path)
+    stop = threading.Event()
+    def compile_others():
+        size = 3
+        while not stop.is_set():
+            cpuconv.plan((1, 8, size, 5), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
+            size += 1
+    threads = [threading.Thread(target=compile_others) for _ in range(2)]
+    for busy in (False, True):
+        if busy:
+            cache.folder = lambda: (None, False)  # nothing is on disk, so that they compile
+            for thread in threads:
+                thread.start()
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            jobs = [pool.apply_async(child, (path, expected)) for _ in range(4)]
+            assert all(job.get(60) for job in jobs)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert (made(X) == expected).all()
+    print("well")
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_pools_of_processes(method: str, tmp_path: Path) -> None:
+    """Of a parent that has compiled and run a model, and while other threads of it compile."""
+    pytest.importorskip("onnx")
+    (tmp_path / "pool.py").write_text(STARTED)
+    done = processes.run(str(tmp_path / "pool.py"), method, str(tmp_path / "m.cpuconv"))
+    assert done.stdout.split() == ["well"]
+
+
+SERVED = """
+import os, threading
+import numpy as np
+import cpuconv
+from cpuconv.runtime import cache
+from first_calls import X, onnx_model
+
+made = cpuconv.compile(onnx_model("1"))
+later = cpuconv.compile(onnx_model("N"))
+expected = made(X)
+first = os.getpid()
+cache.folder = lambda: (None, False)  # nothing is on disk from here on, so that the thread compiles
+
+def compile_others():
+    for size in range(3, 1000):
+        if os.getpid() != first:
+            return
+        cpuconv.plan((1, 8, size, 5), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
+
+threading.Thread(target=compile_others, daemon=True).start()
+
+def app(environ, start_response):
+    same = os.getpid() != first and (made(X) == expected).all() and (later(X) == expected).all()
+    start_response("200 OK" if same else "500 Wrong", [("Content-Type", "text/plain")])
+    return [str(os.getpid()).encode()]
+"""
+
+
+class _Connection(http.client.HTTPConnection):
+    """To a server behind a socket in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(str(self._path))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gunicorn") is None, reason="gunicorn is not installed")
+@pytest.mark.parametrize("threads", ["1", "4"])
+def test_gunicorn_with_preload(threads: str, tmp_path: Path) -> None:
+    """The application compiles and runs in the master, which still compiles when it forks its workers."""
+    pytest.importorskip("onnx")
+    (tmp_path / "served.py").write_text(SERVED)
+    place = tmp_path / "socket"
+    options = ("--preload", "--workers", "2", "--threads", threads, "--bind", f"unix:{place}", "--timeout", "60")
+    environ = {**os.environ, "PYTHONPATH": f"{processes.PATH}{os.pathsep}{tmp_path}"}
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        command = python("-m", "gunicorn", *options, "served:app")
+        server = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=file, stderr=file)
+    try:
+        events.until(lambda: place.exists() or server.poll() is not None)
+        assert server.poll() is None, log.read_text()
+        answers = []
+
+        def ask(_: int) -> None:
+            for _ in range(4):
+                connection = _Connection(place)
+                connection.request("GET", "/")
+                answers.append(connection.getresponse().status)
+                connection.close()
+
+        first_calls.at_once(4, ask)
+        assert answers == [200] * 16, log.read_text()
+    finally:
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            raise
+    assert "WORKER TIMEOUT" not in log.read_text()
