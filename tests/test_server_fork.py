@@ -29,7 +29,7 @@ import numpy as np
 import cpuconv
 from autotune import locks
 from cpuconv import session
-from first_calls import W, X, ended, forked, onnx_model
+from first_calls import W, X, ended, forked, new_function, onnx_model
 
 def right(x=X):
     '''Whether new kernels, and a new model, give what they should.'''
@@ -152,26 +152,26 @@ from cpuconv.runtime import cache
 stop, rounds = threading.Event(), threading.Semaphore(0)
 
 def compile_ever_new():
-    for size in itertools.count(3):
+    for size in itertools.count(4):
         if stop.is_set():
             return
-        cpuconv.plan((1, 8, size, size), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
+        new_function(size)
         rounds.release()
 
 made, kept = cpuconv.compile(onnx_model("1")), cpuconv.compile(onnx_model("N"))
 expected = made(X)
 assert (kept(X) == expected).all()
+new_function(3)
 cache.folder = lambda: (None, False)  # nothing is on disk from here on, so that the thread compiles all the time
 
 def child():
     assert (made(X) == expected).all() and (kept(X) == expected).all()
     right()
-    cpuconv.plan((1, 8, 200, 200), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
-    right()
+    new_function(200)
 
 thread = threading.Thread(target=compile_ever_new)
 thread.start()
-for at in range(12):
+for at in range(8):
     rounds.acquire()
     time.sleep(0.01 * at)  # at another place of the next compilation
     print(ended(forked(child), SECONDS) or "well")
@@ -184,7 +184,7 @@ assert (made(X) == expected).all()
 def test_forks_while_another_thread_compiles() -> None:
     """Children run what was compiled, and compile."""
     pytest.importorskip("onnx")
-    assert run(COLD) == ["well"] * 12
+    assert run(COLD) == ["well"] * 8
 
 
 AT_ONCE = """
@@ -209,7 +209,7 @@ import multiprocessing, sys, threading
 import numpy as np
 import cpuconv
 from cpuconv.runtime import cache
-from first_calls import X, onnx_model
+from first_calls import X, new_function, onnx_model
 
 made = expected = None
 
@@ -217,6 +217,7 @@ def child(path, expected):
     if made is not None:  # inherited
         assert (made(X) == expected).all()
     assert (cpuconv.load(path)(X) == expected).all()
+    new_function(200)
     return True
 
 def main(method, path):
@@ -226,13 +227,14 @@ def main(method, path):
     made.save(path)
     stop = threading.Event()
     def compile_others():
-        size = 3
+        size = 4
         while not stop.is_set():
-            cpuconv.plan((1, 8, size, 5), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
+            new_function(size)
             size += 1
     threads = [threading.Thread(target=compile_others) for _ in range(2)]
     for busy in (False, True):
         if busy:
+            new_function(3)
             cache.folder = lambda: (None, False)  # nothing is on disk, so that they compile
             for thread in threads:
                 thread.start()
@@ -264,23 +266,25 @@ import os, threading
 import numpy as np
 import cpuconv
 from cpuconv.runtime import cache
-from first_calls import X, onnx_model
+from first_calls import X, new_function, onnx_model
 
 made = cpuconv.compile(onnx_model("1"))
 later = cpuconv.compile(onnx_model("N"))
 expected = made(X)
 first = os.getpid()
+new_function(3)
 cache.folder = lambda: (None, False)  # nothing is on disk from here on, so that the thread compiles
 
 def compile_others():
-    for size in range(3, 1000):
+    for size in range(4, 150):
         if os.getpid() != first:
             return
-        cpuconv.plan((1, 8, size, 5), np.ones((8, 8, 3, 3), np.float32), padding=1, algorithm="direct")
+        new_function(size)
 
 threading.Thread(target=compile_others, daemon=True).start()
 
 def app(environ, start_response):
+    new_function(200)
     same = os.getpid() != first and (made(X) == expected).all() and (later(X) == expected).all()
     start_response("200 OK" if same else "500 Wrong", [("Content-Type", "text/plain")])
     return [str(os.getpid()).encode()]
@@ -312,7 +316,7 @@ def test_gunicorn_with_preload(threads: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as file:
         command = python("-m", "gunicorn", *options, "served:app")
-        server = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=file, stderr=file)
+        server = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=file, stderr=file, start_new_session=True)
     try:
         events.until(lambda: place.exists() or server.poll() is not None)
         assert server.poll() is None, log.read_text()
@@ -332,6 +336,6 @@ def test_gunicorn_with_preload(threads: str, tmp_path: Path) -> None:
         try:
             server.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            server.kill()
+            os.killpg(server.pid, signal.SIGKILL)
             raise
     assert "WORKER TIMEOUT" not in log.read_text()
