@@ -74,7 +74,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     late = [*_fork.late]
     _after_fork_in_parent()
-    for each in (*(lock.lock for lock in list(_long)), *late):
+    for each in (*(lock.lock for lock in [*_brief, *_long]), *late):  # some that are held briefly are new
         if not each._is_owned():
             each._at_fork_reinit()
     if late:

@@ -39,12 +39,7 @@ def speed_probe(threads: int) -> Callable[[], None]:
         part.turns = max(
             1, round(_FIRST_TURNS * SECONDS / len(parts) / min(_seconds(alone.run) for _ in range(_SAMPLES)))
         )
-    program = Program([part.row(part.turns) for part in parts], threads)
-
-    def run(kept: object = parts) -> None:
-        program.run()
-
-    return run
+    return Program([part.row(part.turns) for part in parts], threads, [part.arrays for part in parts]).run
 
 
 @dataclass

@@ -49,6 +49,7 @@ class Caller:
     ) -> None:
         """Take memory, and bind segments to it and to constants, which are given by base; kernels timed by `watch`."""
         self._arena, self._workspace = large(arena_bytes + 64), large(workspace_bytes + 64)
+        self._constants = constants  # which the segments have addresses of
         fixed = {name: address(array) for name, array in constants.items()}
         fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
         self._bound = [
