@@ -1,12 +1,12 @@
-"""The first calls of a process may come from many threads at once; `first_calls.py` tries more processes."""
+"""The first calls of a process may come from many threads at once; `support.first_calls` tries more processes."""
 
 from __future__ import annotations
 
 import os
 
-import first_calls
-import processes
 import pytest
+
+from support import first_calls, processes
 
 PROCESSES = 3
 
@@ -15,6 +15,6 @@ PROCESSES = 3
 def test_first_calls_from_many_threads():
     """Of each kind, from 2, 4 and 8 threads, a few processes each: none crashes or hangs, results are equal."""
     pytest.importorskip("onnx")
-    said = processes.run(first_calls.__file__, "--processes", str(PROCESSES)).stdout.splitlines()
+    said = processes.run("-m", "support.first_calls", "--processes", str(PROCESSES)).stdout.splitlines()
     assert len(said) == len(first_calls.KINDS) * len(first_calls.THREADS)
     assert all(line.endswith(f"0 of {PROCESSES} failed") for line in said)

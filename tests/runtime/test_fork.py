@@ -13,12 +13,10 @@ import socket
 import subprocess
 from pathlib import Path
 
-import events
-import first_calls
-import processes
 import pytest
 
 from autotune.interpreter import python
+from support import callers, events, processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 SECONDS = 60.0
@@ -29,7 +27,7 @@ import numpy as np
 import cpuconv
 from autotune import locks
 from cpuconv import session
-from first_calls import W, X, ended, forked, new_function, onnx_model
+from support.first_calls import W, X, ended, forked, new_function, onnx_model
 
 def right(x=X):
     '''Whether new kernels, and a new model, give what they should.'''
@@ -188,7 +186,7 @@ def test_forks_while_another_thread_compiles() -> None:
 
 
 AT_ONCE = """
-from callers import at_once
+from support.callers import at_once
 from cpuconv.runtime import compiler_lock
 
 told = []
@@ -209,7 +207,7 @@ import multiprocessing, sys, threading
 import numpy as np
 import cpuconv
 from cpuconv.runtime import cache
-from first_calls import X, new_function, onnx_model
+from support.first_calls import X, new_function, onnx_model
 
 made = expected = None
 
@@ -266,7 +264,7 @@ import os, threading
 import numpy as np
 import cpuconv
 from cpuconv.runtime import cache
-from first_calls import X, new_function, onnx_model
+from support.first_calls import X, new_function, onnx_model
 
 made = cpuconv.compile(onnx_model("1"))
 later = cpuconv.compile(onnx_model("N"))
@@ -329,7 +327,7 @@ def test_gunicorn_with_preload(threads: str, tmp_path: Path) -> None:
                 answers.append(connection.getresponse().status)
                 connection.close()
 
-        first_calls.at_once(4, ask)
+        callers.at_once(4, ask)
         assert answers == [200] * 16, log.read_text()
     finally:
         server.send_signal(signal.SIGTERM)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import processes
 import pytest
 
 import cpuconv
@@ -19,6 +18,7 @@ from cpuconv.micro.fingerprint import FingerprintTile, sum_blocks
 from cpuconv.runtime import Program, cache
 from cpuconv.runtime.cache import Code
 from cpuconv.solvers.shared.base import MicroRef, word_of
+from support import processes
 
 PACKAGE = Path(cpuconv.__file__).parent
 

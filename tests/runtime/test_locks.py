@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from callers import at_once
 
 from autotune.locks import lazy
 from autotune.wisdom import tiers
 from cpuconv.session import Session
+from support.callers import at_once
 
 
 def test_a_lazy_attribute_is_one_value_for_all_threads() -> None:
