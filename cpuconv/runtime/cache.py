@@ -1,10 +1,9 @@
 """Compiled kernels on disk: one object file per (kernel, tile), stamped with all that its machine code depends on.
 
-A kernel's name covers the sources that it is made from (`runtime.stamp`), its folder the versions of Numba and
-llvmlite and the target CPU with its features, so a change of any of them compiles anew instead of running stale code.
-Files hold machine code only: nothing is unpickled. They are written whole under a checksum, and what others could have
-written is not loaded (`runtime.kept`). This module is no part of a stamp: whoever changes what a file holds must change
-the folder's name.
+A kernel's file and folder are named by all of that (`runtime.kernel_files`), so a change of any of it compiles anew
+instead of running stale code. Files hold machine code only: nothing is unpickled. They are written whole under a
+checksum, and what others could have written is not loaded (`runtime.kept`). This module is no part of a stamp: whoever
+changes what a file holds must change the folder's name.
 
 In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
 not grow for ever: programs hold theirs, and the latest are kept for the next program.
@@ -13,32 +12,21 @@ not grow for ever: programs hold theirs, and the latest are kept for the next pr
 from __future__ import annotations
 
 import collections
-import functools
-import hashlib
 import itertools
-import re
-import tempfile
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
-import numba
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
-from autotune.paths import cache_folder
-from cpuconv.errors import CpuconvWarning
-from cpuconv.runtime import kept, ownership
-from cpuconv.runtime.stamp import stamp
-from cpuconv.runtime.target import target, target_machine
+from cpuconv.runtime import kernel_files
+from cpuconv.runtime.kernel_files import KernelFile
+from cpuconv.runtime.target import target_machine
 
-LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
 _lock = threading.RLock()
 _LINKED = 256  # files that a linker links
@@ -77,28 +65,6 @@ class Statistics:
 
     compiled = 0
     loaded = 0
-
-
-@functools.lru_cache(maxsize=1)
-def folder() -> tuple[Path | None, bool]:
-    """Where kernels of this target are kept, and whether new ones can be written there (one warning if not).
-
-    None if others may write to the folder, or to one of those around it that are made here: it is not used at all.
-    """
-    versions = "\n".join((repr(target()), numba.__version__, llvmlite.__version__))
-    kernels = cache_folder() / "kernels"
-    place = kernels / hashlib.sha256(versions.encode()).hexdigest()[:16]
-    usable: Path | None = place
-    try:
-        trouble = ownership.claim(kernels.parent, kernels, place)
-        if trouble is None:
-            with tempfile.TemporaryFile(dir=place):
-                return place, True
-        usable = None
-    except OSError as error:
-        trouble = str(error)
-    warnings.warn(f"kernels are not cached on disk: {trouble}", CpuconvWarning, stacklevel=2)
-    return usable, False
 
 
 Load = Callable[[bytes, str], Code]
@@ -164,51 +130,25 @@ def load_or_compile(
 
     `compile_` gives (object code, symbol, function).
     """
-    place, writable = folder()
-    digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
+    file = kernel_files.find(name, module, identity)
     with _lock:
-        if place is None:
-            Statistics.compiled += 1
-            return _in_one_piece(compile_)[2]
-        path = place / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
-        loaded = _load(path, load)
+        loaded = _load(file, load)
         if loaded is not None:
             return loaded
-        if not writable:
-            Statistics.compiled += 1
-            return _in_one_piece(compile_)[2]
-        from filelock import BaseFileLock, FileLock, Timeout  # costs 0.15 s to import, needed only to compile
-
-        guard: BaseFileLock | None = None
-        try:
-            guard = FileLock(f"{path}.lock")
-            guard.acquire(timeout=LOCK_SECONDS)
-        except (Timeout, OSError):
-            guard = None  # compile for ourselves: slower, never wrong
-        try:
-            loaded = _load(path, load)
+        with file.compiling():
+            loaded = _load(file, load)  # another process may have compiled it meanwhile
             if loaded is None:
                 content, symbol, loaded = _in_one_piece(compile_)
                 Statistics.compiled += 1
-                _store(path, content, symbol)
+                file.write(symbol.encode() + b"\0" + content)
             return loaded
-        finally:
-            if guard is not None:
-                guard.release()
 
 
-def _load(path: Path, load: Load) -> Code | None:
-    body = kept.read(path)
+def _load(file: KernelFile, load: Load) -> Code | None:
+    body = file.read()
     if body is None:
         return None  # compiled, and a file that was damaged or could have been another's is replaced
     symbol, _, code = body.partition(b"\0")
     loaded = load(code, symbol.decode())
     Statistics.loaded += 1
     return loaded
-
-
-def _store(path: Path, code: bytes, symbol: str) -> None:
-    try:
-        kept.write(path, symbol.encode() + b"\0" + code)
-    except OSError as error:
-        warnings.warn(f"kernel {path.name} is not cached on disk: {error}", CpuconvWarning, stacklevel=2)
