@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import ROOT
 
 from autotune.interpreter import python
 from cpuconv import origin
+from support.processes import ROOT
 
 KERNEL = "cpuconv/micro/fingerprint.py"
 PROGRAM = """

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import processes
 import pytest
 
 from autotune.interpreter import python
+from support import processes
 
 posix = pytest.mark.skipif(os.name != "posix", reason="users and their homes are POSIX's")
 NOBODY = """

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stored import row
 
 from autotune.store import mounts
 from autotune.store.mounts import is_remote
 from autotune.store.rows import Limits
 from autotune.store.store import Store
+from support.stored import row
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the table is one of POSIX paths")
 
