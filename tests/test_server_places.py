@@ -249,6 +249,13 @@ def test_a_home_that_is_read_only(reader: int | None, read_only: Path) -> None:
 
 
 @posix
+def test_a_home_that_may_not_be_entered(reader: int | None, read_only: Path) -> None:
+    """As where a container runs as another user than it was made for, with HOME=/root."""
+    read_only.chmod(0o600)
+    uncached(run(EVERYTHING, user=reader, HOME=str(read_only / "home")), str(read_only))
+
+
+@posix
 @pytest.mark.parametrize("place", ["a file", "in a file", "unwritable"])
 def test_a_cache_folder_that_cannot_be_used(reader: int | None, read_only: Path, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("in the way")

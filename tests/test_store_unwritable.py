@@ -17,6 +17,7 @@ from autotune.store.claims import LEFT_SECONDS
 from autotune.store.database import StoreWarning
 from autotune.store.rows import Limits
 from autotune.store.store import NOWHERE, Store, shared
+from autotune.tuning import background
 from support.stored import row
 
 CURRENT = Limits(frozenset({"s"}))
@@ -115,3 +116,21 @@ def test_a_claim_counts_from_when_it_was_taken(tmp_path: Path) -> None:
     assert second.claim("d", "p")
     second.release("d", "p")
     assert Store(path).claim("d", "q") and file.exists()
+
+
+def test_background_tuning_goes_on_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(Exception):
+        pass
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NotImplementedError("no flock")
+
+    def tune(*_: object) -> None:
+        raise Ended
+
+    monkeypatch.setattr(background.FileLock, "acquire", refuse)
+    monkeypatch.setattr(background, "_end_with_parent", lambda parent: None)
+    monkeypatch.setattr(background, "tune_missed", tune)
+    monkeypatch.setattr(background.os, "nice", lambda by: None)
+    with pytest.raises(Ended):
+        background.main("bench.tuning.fake:workload", str(tmp_path / "store.sqlite"), "quick")

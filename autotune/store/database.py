@@ -63,7 +63,7 @@ def open_readable(path: Path) -> sqlite3.Connection | None:
     Unusable, sqlite3.Error
         It is no store of this version, or cannot be read.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # or it lies in a home that this user may not enter
         return None
     _check_header(path)
     try:
