@@ -10,12 +10,31 @@ import platformdirs
 VARIABLE = "CPUCONV_CACHE_DIR"
 
 
+class NoFolderError(OSError):
+    """There is no cache folder; the message says why, and how to name one."""
+
+
 def cache_folder() -> Path:
-    """The cache folder: the variable CPUCONV_CACHE_DIR, else the user's cache folder. It may not exist yet."""
+    """The cache folder: the variable CPUCONV_CACHE_DIR, else the user's cache folder. It may not exist yet.
+
+    Raises
+    ------
+    NoFolderError
+        The user has no home folder, such as one of a container without an entry in its list of users.
+    """
     chosen = os.environ.get(VARIABLE)
-    return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("cpuconv"))
+    try:
+        folder = Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("cpuconv"))
+    except (RuntimeError, OSError) as error:
+        raise NoFolderError(_TROUBLE.format(error)) from error
+    if not folder.is_absolute():  # older versions of platformdirs give "~/..." there
+        raise NoFolderError(_TROUBLE.format(f"'{folder}' is no absolute path"))
+    return folder
 
 
 def store_path() -> Path:
-    """The store's file inside the cache folder."""
+    """The store's file inside the cache folder; raises NoFolderError."""
     return cache_folder() / "autotune.sqlite"
+
+
+_TROUBLE = f"there is no folder to keep things in ({{}}); name one in {VARIABLE}"

@@ -64,12 +64,7 @@ def restamp_store(path: Path, *, dry_run: bool) -> tuple[int, int]:
     OSError, sqlite3.Error, database.Unusable
         The file is no store, or cannot be read or written.
     """
-    if dry_run:
-        connection = database.open_readable(path)
-    else:
-        connection, trouble = database.open_writable(path)
-        if trouble:
-            raise OSError(trouble)
+    connection = database.open_readable(path) if dry_run else database.open_writable(path)
     marks = ", ".join("?" * len(ANEW))
     with contextlib.closing(connection):
         connection.execute("BEGIN" if dry_run else "BEGIN IMMEDIATE")

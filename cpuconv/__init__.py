@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cpuconv import origin as _origin  # noqa: F401, before all others: it notes what they are imported from
 from cpuconv.api import clear_cache, compile, conv2d, explain, load, plan, set_cache_limit, tune_in_background
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
 from cpuconv.graph.model import Model

@@ -45,7 +45,7 @@ from autotune.workload import MISSED, WEIGHTS, Problem, SourceError, Workload, d
 def run(options: argparse.Namespace) -> int:
     """Tune what the sources hold, or what was missed, here or on a cluster; returns the exit code."""
     spec, workload = discover(options.workload)
-    store, outcome, begun = Store(options.store), Outcome(), time.monotonic()
+    store, outcome, begun = Store(options.store, strict=True), Outcome(), time.monotonic()
     missed = store.missed(fingerprint().key) if options.missed else []
     problems = _varied(workload, load(workload, options.source, options) + _missed(workload, missed), options)
     if not problems:

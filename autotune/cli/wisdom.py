@@ -49,10 +49,8 @@ def _tables(workload: Workload, folder: str | Literal[True]) -> Path | None:
 
 def _import(options: argparse.Namespace) -> int:
     wisdom = exchange.load(options.file)
-    with Store(options.store) as store:
+    with Store(options.store, strict=True) as store:
         exchange.into_store(wisdom, store)
-        if store.trouble:
-            return say(f"nothing was kept: {store.health()}", FAILED)
         _, workload = discover(options.workload)
         counts = _counts(wisdom, workload)
         if options.json:
@@ -98,7 +96,7 @@ def _diff(options: argparse.Namespace) -> int:
 def _prune(options: argparse.Namespace) -> int:
     _, workload = discover(options.workload)
     here = fingerprint().key
-    with Store(options.store) as store:
+    with Store(options.store, strict=True) as store:
         dropped = {here: store.prune(here, workload.sources)}
         if options.others:
             dropped |= {key: store.prune(key, keep=False) for key in store.devices() if key != here}

@@ -48,7 +48,7 @@ def measure(
             listener(threads, name, value)
         figures[MEASURED] = time.time()
     device = fingerprint()
-    with Store(store.path) as writable:
+    with Store(store.path, strict=True) as writable:
         kept = writable.devices().get(device.key, {}).get("roofs", {})
         writable.write([(device, newest_roofs(kept, roofs))])
     return roofs

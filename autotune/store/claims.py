@@ -1,18 +1,24 @@
 """Who tunes what: several warmups share a store, and none begins a problem that another has begun and is still at.
 
 A claim is a lock on a file beside the store. The system ends it with its process, on whichever machine or in whichever
-container that runs. The empty files stay, as removing a file that another process is about to lock would let two hold
-the claim.
+container that runs. The empty files stay for a week, as removing a file that another process is about to lock would let
+two hold the claim.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
+
+
+LEFT_SECONDS = 7 * 24 * 3600.0
 
 
 class Claims:
@@ -21,6 +27,7 @@ class Claims:
     def __init__(self, store: Path) -> None:
         self._folder = store.with_name(f"{store.name}.claims")
         self._held: dict[tuple[str, ...], BaseFileLock] = {}
+        self._is_pruned = False
 
     def claim(self, *key: str) -> bool:
         """Take a claim, or keep it; False if another holds it.
@@ -35,11 +42,14 @@ class Claims:
         lock = FileLock(self._folder / f"{name}.lock", thread_local=False)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._prune()
             lock.acquire(timeout=0)
         except Timeout:
             return False
         except (OSError, NotImplementedError):
             return True
+        with contextlib.suppress(OSError):
+            os.utime(lock.lock_file)
         self._held[key] = lock
         return True
 
@@ -47,3 +57,16 @@ class Claims:
         """Give a claim up, if it is held."""
         if (lock := self._held.pop(key, None)) is not None:
             lock.release()
+
+    def _prune(self) -> None:
+        """Remove, once, the files of claims that nobody has taken for a week, and nobody holds."""
+        if self._is_pruned:
+            return
+        self._is_pruned = True
+        from filelock import FileLock, Timeout
+
+        for path in self._folder.glob("*.lock"):
+            with contextlib.suppress(OSError, NotImplementedError, Timeout):
+                if path.stat().st_mtime < time.time() - LEFT_SECONDS:
+                    with FileLock(path, timeout=0):
+                        os.unlink(path)

@@ -25,16 +25,26 @@ def writes() -> int:
 class Connection:
     """One file. Safe for threads and processes; a child after fork opens its own connection."""
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False, strict: bool = False
+    ) -> None:
         """Open `path` (default: `paths.store_path()`).
 
         A file that is damaged, foreign or of another version is moved to name.corrupt-N; where nothing can be written
         the rows are kept in memory; each with one warning. `read_only` creates and moves nothing and does not raise: a
         missing file is empty, and so, with one warning, is one that cannot be read.
+
+        Raises
+        ------
+        NoFolderError
+            There is no path, and no cache folder.
+        OSError
+            Nothing can be written, if `strict`: here, or when rows are.
         """
         self.path = Path(path) if path is not None else store_path()
         self.read_only = read_only
         self.trouble = ""  # why the rows are in memory only
+        self._strict = strict
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._owner = 0
@@ -42,6 +52,10 @@ class Connection:
         self._abandoned: list[sqlite3.Connection] = []
         if not read_only:
             self._open()
+
+    def keep_in_memory(self, why: str) -> None:
+        """Use no file at all."""
+        self.read_only, self.trouble, self._connection = False, why, database.empty()
 
     def health(self) -> str:
         """ "ok", or what is wrong."""
@@ -74,9 +88,19 @@ class Connection:
             if self.read_only:
                 self._connection = database.open_readable(self.path)
             else:
-                self._connection, self.trouble = database.open_writable(self.path)
+                self._connection = self._written(lambda: database.open_writable(self.path))
             self._identity = database.identity(self.path)
         return self._connection
+
+    def _written(self, begin: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+        """The connection that `begin` makes to the file; to memory where that cannot be written."""
+        try:
+            return begin()
+        except (sqlite3.Error, OSError) as error:
+            if self._strict:
+                raise OSError(f"{self.path} cannot be written: {error}") from error
+            self.trouble = str(error)
+        return database.in_memory(self.path, self.trouble)
 
     def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
         """The outcome of `work`; `otherwise` if there is no file, or a reader cannot use it."""
@@ -102,7 +126,8 @@ class Connection:
                 if self.read_only or self.trouble or not (corrupt or isinstance(error, sqlite3.OperationalError)):
                     raise
                 self.close()
-                self._connection, self.trouble = database.recover(self.path, error)
+                damage = error
+                self._connection = self._written(lambda: database.recover(self.path, damage))
                 self._identity = database.identity(self.path)
             return work(self._connection)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from autotune.store.mounts import is_remote
 from autotune.store.schema import FORMER_SCHEMA, FORMER_VERSION, SCHEMA, STATEMENTS, UPGRADE, VERSION
 
 APPLICATION = 0x43505543  # "CPUC" in the file's header: whose file it is
@@ -32,34 +33,26 @@ class Unusable(Exception):
     """A file that is no store of this version; the message says why."""
 
 
-def open_writable(path: Path) -> tuple[sqlite3.Connection, str]:
+def open_writable(path: Path) -> sqlite3.Connection:
     """Open or create the file; a file that is no store of this version is set aside first.
 
-    Returns
-    -------
-    tuple of sqlite3.Connection and str
-        The connection and "", or a connection to memory that holds what could be read, and why.
+    Raises
+    ------
+    sqlite3.Error, OSError
+        It cannot be opened or created.
     """
-    why = "its file keeps changing"
     for _ in range(ATTEMPTS):
         seen = identity(path)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)  # what others may write to is not trusted
             _check_header(path)
-            return _create(str(path)), ""
+            return _create(str(path), _journal(path))
         except Unusable as error:
             # Another process may have replaced the file in the meantime: then look again.
             if seen == identity(path):
-                try:
-                    aside = set_aside(path)
-                except OSError as failure:
-                    why = str(failure)
-                    break
+                aside = set_aside(path)
                 warn_once(f"{path} is {error}; moved to {aside.name}, a new store is begun", seen)
-        except (sqlite3.Error, OSError) as error:
-            why = str(error)
-            break
-    return in_memory(path, why), why
+    raise OSError("its file keeps changing")
 
 
 def open_readable(path: Path) -> sqlite3.Connection | None:
@@ -70,7 +63,7 @@ def open_readable(path: Path) -> sqlite3.Connection | None:
     Unusable, sqlite3.Error
         It is no store of this version, or cannot be read.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # or it lies in a home that this user may not enter
         return None
     _check_header(path)
     try:
@@ -80,30 +73,36 @@ def open_readable(path: Path) -> sqlite3.Connection | None:
         return _open(_uri(path, "immutable=1"))
 
 
-def recover(path: Path, error: sqlite3.DatabaseError) -> tuple[sqlite3.Connection, str]:
-    """What to go on with after an error in use: a new file if the old is damaged, else memory; as `open_writable`."""
-    why = str(error)
-    if is_corrupt(error):
-        seen = identity(path)
-        try:
-            aside = set_aside(path)
-        except OSError as failure:
-            why = str(failure)
-        else:
-            warn_once(f"{path} is damaged ({error}); moved to {aside.name}, a new store is begun", seen)
-            return open_writable(path)
-    return in_memory(path, why), why
+def recover(path: Path, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+    """What to go on with after an error in use: a new file, if the old one is damaged.
+
+    Raises
+    ------
+    sqlite3.Error, OSError
+        The error, if it is another one; or no new file can be begun.
+    """
+    if not is_corrupt(error):
+        raise error
+    seen = identity(path)
+    aside = set_aside(path)
+    warn_once(f"{path} is damaged ({error}); moved to {aside.name}, a new store is begun", seen)
+    return open_writable(path)
 
 
 def in_memory(path: Path, why: str) -> sqlite3.Connection:
     """A store in memory, filled from the file as far as that can be read; warns once."""
     warn_once(f"{path} cannot be written ({why}); what is tuned is kept in memory only")
-    connection = _create(":memory:")
+    connection = empty()
     with contextlib.suppress(Unusable, sqlite3.Error, OSError):
         if (source := open_readable(path)) is not None:
             with contextlib.closing(source):
                 source.backup(connection)
     return connection
+
+
+def empty() -> sqlite3.Connection:
+    """A new store in memory."""
+    return _create(":memory:", "MEMORY")
 
 
 def set_aside(path: Path) -> Path:
@@ -186,15 +185,20 @@ def _open(name: str) -> sqlite3.Connection | None:
     return None
 
 
-def _create(name: str) -> sqlite3.Connection:
+def _journal(path: Path) -> str:
+    """The journal for a file there: a write-ahead log is shared memory, which machines do not share."""
+    return "DELETE" if is_remote(path) else "WAL"
+
+
+def _create(name: str, journal: str) -> sqlite3.Connection:
     """A connection to a store that may be written; its tables are made if there are none."""
     with _opening(name) as connection:
         _upgrade(connection)
         is_empty = not _has_tables(connection)
         # Not every file system can hold a write-ahead log; the default journal serves there.
         with contextlib.suppress(sqlite3.OperationalError):
-            connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+            if connection.execute(f"PRAGMA journal_mode={journal}").fetchone() == ("wal",):
+                connection.execute("PRAGMA synchronous=NORMAL")  # with which other journals may be torn
         if is_empty:
             _make_tables(connection)
     return connection

@@ -9,11 +9,12 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, replace
+from pathlib import Path
 from typing import Any
 
 from autotune.machine.device import Device
 from autotune.machine.roofline import KeptRoofs, sound_roofs
-from autotune.paths import VARIABLE
+from autotune.paths import VARIABLE, NoFolderError
 from autotune.store import database
 from autotune.store.claims import Claims
 from autotune.store.connection import Connection, writes
@@ -51,8 +52,10 @@ INSERT = f"INSERT OR REPLACE INTO trials ({COLUMNS}) VALUES ({', '.join('?' * (l
 class Store(Connection):
     """The rows of one file. Safe for threads and processes; a child after fork opens its own connection."""
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
-        super().__init__(path, read_only=read_only)
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False, strict: bool = False
+    ) -> None:
+        super().__init__(path, read_only=read_only, strict=strict)
         self._claims = Claims(self.path)
 
     __init__.__doc__ = Connection.__init__.__doc__
@@ -139,6 +142,8 @@ class Store(Connection):
 
     def claim(self, device: str, problem: str, weights: str = WARM) -> bool:
         """Begin a problem unless another warmup that still runs has begun it; `release` ends it."""
+        if self.trouble:  # no other process sees what this one keeps in memory
+            return True
         return self._claims.claim(device, problem, weights)
 
     def release(self, device: str, problem: str, weights: str = WARM) -> None:
@@ -308,6 +313,7 @@ def _object(text: Any) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+NOWHERE = Path(os.devnull)  # the path of a store without a file
 _shared: dict[tuple[str | None, bool], Store] = {}
 _forked: list[dict[tuple[str | None, bool], Store]] = []
 
@@ -315,12 +321,20 @@ _forked: list[dict[tuple[str | None, bool], Store]] = []
 def shared(*, read_only: bool = True) -> Store:
     """The store of this process that inference asks; it follows CPUCONV_CACHE_DIR.
 
-    `read_only=False` is the one that strategy "profile" writes.
+    `read_only=False` is the one that strategy "profile" writes. Without a cache folder both are one store in memory.
     """
     wanted = os.environ.get(VARIABLE), read_only
     store = _shared.get(wanted)
     if store is None:
-        store = _shared.setdefault(wanted, Store(read_only=read_only))
+        try:
+            store = _shared.setdefault(wanted, Store(read_only=read_only))
+        except NoFolderError as error:
+            made = Store(NOWHERE, read_only=True)
+            made.keep_in_memory(str(error))
+            made = _shared.setdefault((wanted[0], False), made)
+            store = _shared.setdefault((wanted[0], True), made)
+    if store.path == NOWHERE and not read_only:
+        database.warn_once(f"{store.trouble}; what is tuned is kept in memory only")
     return store
 
 

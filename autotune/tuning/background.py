@@ -83,7 +83,9 @@ def main(spec: str, store: str, effort: str) -> None:
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    with FileLock(f"{store}.background"):
+    with contextlib.ExitStack() as turn:
+        with contextlib.suppress(OSError, NotImplementedError):  # without locks several work at a time
+            turn.enter_context(FileLock(f"{store}.background"))
         _, workload = discover(spec)
         while True:
             if not tune_missed(workload, Store(store), effort, spec):

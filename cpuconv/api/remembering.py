@@ -51,6 +51,8 @@ def tune_in_background(effort: str = "quick") -> Background:
     ------
     ValueError
         `effort` is another.
+    OSError
+        There is no cache folder that the process could share with this one.
     """
     global _background
     from autotune.paths import store_path

@@ -16,7 +16,7 @@ from typing import Any
 from autotune.locks import Lock
 from autotune.machine.device import fingerprint
 from autotune.paths import store_path
-from autotune.store.store import shared
+from autotune.store.store import Store
 from cpuconv.problem.problem import ConvProblem
 
 PERIOD = 2.0  # seconds between looks
@@ -79,9 +79,9 @@ class UntunedLog:
         if not counts:
             return
         with contextlib.suppress(Exception):  # inference goes on whatever happens to the store
-            store = shared(read_only=False)
-            if _is_writable(store.path):
-                store.add_missed(fingerprint().key, [(problem.key, count) for problem, count in counts.items()])
+            if _is_writable(path := store_path()):
+                with Store(path, strict=True) as store:  # where it cannot be written, nobody wants them in memory
+                    store.add_missed(fingerprint().key, [(problem.key, count) for problem, count in counts.items()])
 
     def settle(self) -> None:
         """Call `on_tuned` with what has been tuned since, so that the next call or plan uses it."""
@@ -111,9 +111,9 @@ class UntunedLog:
 def _state_of_store() -> tuple[Any, ...]:
     """A value that differs after every change of the store."""
     states = []
-    for path in (store_path(), Path(f"{store_path()}-wal")):
+    for suffix in ("", "-wal"):
         with contextlib.suppress(OSError):
-            status = path.stat()
+            status = Path(f"{store_path()}{suffix}").stat()
             states.append((status.st_ino, status.st_size, status.st_mtime_ns))
     return tuple(states)
 

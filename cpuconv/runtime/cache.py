@@ -1,10 +1,9 @@
 """Compiled kernels on disk: one object file per (kernel, tile), stamped with all that its machine code depends on.
 
-A kernel's name covers the sources that it is made from (`runtime.stamp`), its folder the versions of Numba and
-llvmlite and the target CPU with its features, so a change of any of them compiles anew instead of running stale code.
-Files hold machine code only: nothing is unpickled. They are written whole under a checksum, and what others could have
-written is not loaded (`runtime.kept`). This module is no part of a stamp: whoever changes what a file holds must change
-the folder's name.
+A kernel's file and folder are named by all of that (`runtime.kernel_files`), so a change of any of it compiles anew
+instead of running stale code. Files hold machine code only: nothing is unpickled. They are written whole under a
+checksum, and what others could have written is not loaded (`runtime.kept`). This module is no part of a stamp: whoever
+changes what a file holds must change the folder's name.
 
 In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
 not grow for ever: programs hold theirs, and the latest are kept for the next program.
@@ -13,31 +12,20 @@ not grow for ever: programs hold theirs, and the latest are kept for the next pr
 from __future__ import annotations
 
 import collections
-import functools
-import hashlib
 import itertools
-import re
-import tempfile
-import warnings
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
-import numba
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
-from autotune.paths import cache_folder
-from cpuconv.errors import CpuconvWarning
-from cpuconv.runtime import kept, ownership
+from cpuconv.runtime import kernel_files
 from cpuconv.runtime.compiler_lock import lock as _lock
-from cpuconv.runtime.stamp import stamp
-from cpuconv.runtime.target import target, target_machine
+from cpuconv.runtime.kernel_files import KernelFile
+from cpuconv.runtime.target import target_machine
 
-LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
 _LINKED = 256  # files that a linker links
 
@@ -93,28 +81,6 @@ class Statistics:
 
     compiled = 0
     loaded = 0
-
-
-@functools.lru_cache(maxsize=1)
-def folder() -> tuple[Path | None, bool]:
-    """Where kernels of this target are kept, and whether new ones can be written there (one warning if not).
-
-    None if others may write to the folder, or to one of those around it that are made here: it is not used at all.
-    """
-    versions = "\n".join((repr(target()), numba.__version__, llvmlite.__version__))
-    kernels = cache_folder() / "kernels"
-    place = kernels / hashlib.sha256(versions.encode()).hexdigest()[:16]
-    usable: Path | None = place
-    try:
-        trouble = ownership.claim(kernels.parent, kernels, place)
-        if trouble is None:
-            with tempfile.TemporaryFile(dir=place):
-                return place, True
-        usable = None
-    except OSError as error:
-        trouble = str(error)
-    warnings.warn(f"kernels are not cached on disk: {trouble}", CpuconvWarning, stacklevel=2)
-    return usable, False
 
 
 Load = Callable[[bytes, str], Code]
@@ -173,7 +139,7 @@ _in_one_piece.__code__ = _in_one_piece.__code__.replace(
 )  # in words: a chunk of 1 MiB, half of it left
 
 
-_alive: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()  # by their files' names
+_alive: weakref.WeakValueDictionary[tuple[str, str, str], Code] = weakref.WeakValueDictionary()
 
 
 def load_or_compile(
@@ -183,57 +149,29 @@ def load_or_compile(
 
     `compile_` gives (object code, symbol, function).
     """
-    digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
-    file = f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}.o"
+    key = name, module, identity
+    file = kernel_files.find(*key)
     with _lock:
-        place, writable = folder()
-        code = _alive.get(file)
-        if code is None and place is not None:
-            code = _load(place / file, load)
-        if code is None and not writable:
-            code = _compile(compile_)[2]
+        code = _alive.get(key) or _load(file, load)
         if code is not None:
-            _alive[file] = code
+            _alive[key] = code
             return code
-        from filelock import BaseFileLock, FileLock, Timeout  # costs 0.15 s to import, needed only to compile
-    assert place is not None
-    guard: BaseFileLock | None = None
-    try:  # not under our own lock: another process may take its time, and threads load and fork meanwhile
-        guard = FileLock(f"{place / file}.lock")
-        guard.acquire(timeout=LOCK_SECONDS)
-    except (Timeout, OSError):
-        guard = None  # compile for ourselves: slower, never wrong
-    try:
-        with _lock:
-            code = _alive.get(file) or _load(place / file, load)
-            if code is None:
-                content, symbol, code = _compile(compile_)
-                _store(place / file, content, symbol)
-            _alive[file] = code
-            return code
-    finally:
-        if guard is not None:
-            guard.release()
+    # Not under our own lock: another process may take its time, and threads load and fork meanwhile.
+    with file.compiling(), _lock:
+        code = _alive.get(key) or _load(file, load)
+        if code is None:
+            content, symbol, code = _in_one_piece(compile_)
+            Statistics.compiled += 1
+            file.write(symbol.encode() + b"\0" + content)
+        _alive[key] = code
+        return code
 
 
-def _compile(compile_: Callable[[], Compiled]) -> Compiled:
-    made = _in_one_piece(compile_)
-    Statistics.compiled += 1
-    return made
-
-
-def _load(path: Path, load: Load) -> Code | None:
-    body = kept.read(path)
+def _load(file: KernelFile, load: Load) -> Code | None:
+    body = file.read()
     if body is None:
         return None  # compiled, and a file that was damaged or could have been another's is replaced
     symbol, _, code = body.partition(b"\0")
     loaded = load(code, symbol.decode())
     Statistics.loaded += 1
     return loaded
-
-
-def _store(path: Path, code: bytes, symbol: str) -> None:
-    try:
-        kept.write(path, symbol.encode() + b"\0" + code)
-    except OSError as error:
-        warnings.warn(f"kernel {path.name} is not cached on disk: {error}", CpuconvWarning, stacklevel=2)

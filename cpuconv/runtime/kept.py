@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 from cpuconv.runtime import ownership
 
+PART = ".part"  # ends the name of a file that is being written
 _DIGEST = hashlib.sha256().digest_size
+_OWNERS = stat.S_IRUSR | stat.S_IWUSR
+_READABLE = stat.S_IRGRP | stat.S_IROTH
 
 
 def read(path: Path) -> bytes | None:
@@ -30,17 +34,18 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, body: bytes) -> None:
-    """Write a file whole or not at all, for this user alone.
+    """Write a file whole or not at all; who may read the folder may read it.
 
     Raises
     ------
     OSError
         It cannot be written.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(body).digest() + body)
+        os.chmod(temporary, _OWNERS | path.parent.stat().st_mode & _READABLE)
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):

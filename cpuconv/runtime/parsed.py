@@ -46,8 +46,8 @@ def _rules() -> hashlib._Hash:
 
 def _path() -> Path | None:
     """The file that they are kept in; None where others may write, or nothing can be written."""
-    kernels = cache_folder() / "kernels"
     try:
+        kernels = cache_folder() / "kernels"
         fault = ownership.claim(kernels.parent, kernels)
     except OSError:
         return None

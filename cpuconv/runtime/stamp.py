@@ -4,29 +4,66 @@ A module is made from its own file and, through imports, from the files of the k
 counts what code follows from (`runtime.syntax`), and of what it imports the name and the content of the file that it is
 from. So a comment, a docstring, an annotation, or a file that is moved changes no hash; a constant does, and so does a
 name that is taken from another file.
+
+A package that is installed without source files (an archive, byte code alone) is told by its release: its version and
+the hashes in its RECORD. A stamp is only given of what was imported: files that were replaced since tell nothing of it.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
+from cpuconv import origin
 from cpuconv.runtime.parsed import syntaxes
 from cpuconv.runtime.syntax import Import, Syntax
 
 ROOMS = ("runtime", "isa", "micro", "solvers", "graph/kernels")
 # Of those rooms what keeps and finds code, and shapes none.
-BESIDE = ("cache", "compiler_lock", "kept", "ownership", "parsed", "stamp", "syntax")
-_ROOT = Path(__file__).resolve().parent.parent
-_PACKAGE = __name__.partition(".")[0]
+BESIDE = ("cache", "compiler_lock", "kept", "kernel_files", "ownership", "parsed", "stamp", "syntax")
+_ROOT = origin.ROOT
+_PACKAGE = _ROOT.name
+_PREFIXES = tuple(f"{_PACKAGE}.{room.replace('/', '.')}." for room in ROOMS)
+_OURS_ALONE = secrets.token_hex(8)  # the stamp of what has none that holds in other processes
 
 
 @functools.cache
 def stamp(*modules: str) -> str:
-    """Hash of what the modules are made from; one of another package counts as made from every kernel source."""
-    reached: set[str] = set().union(*map(made_from, modules))
-    return hashlib.sha256("\n".join(sorted(map(_content, reached))).encode()).hexdigest()[:16]
+    """Hash of what the modules are made from; one of another package counts as made from every kernel source.
+
+    Where there is a `fault`, it is a text that no other process has.
+    """
+    if fault(*modules) is not None:
+        return _OURS_ALONE
+    if not _have_sources(modules):
+        return _hash([origin.RELEASE or "", *modules])
+    return _hash(map(_content, set().union(*map(made_from, modules))))
+
+
+@functools.cache
+def fault(*modules: str) -> str | None:
+    """Why nothing tells what was imported of the modules, in words; None if their `stamp` does."""
+    if _have_sources(modules):
+        reached: set[str] = set().union(*map(made_from, modules))
+        if origin.is_unchanged(_files()[each] for each in reached):  # since before what `_syntaxes` has read
+            return None
+    elif origin.RELEASE is None:
+        return f"{_ROOT} holds no source files, and no RECORD of an installed {_PACKAGE} says what they were"
+    elif origin.release() == origin.RELEASE:
+        return None
+    return f"{_ROOT} has changed since this process imported it"
+
+
+def _have_sources(modules: tuple[str, ...]) -> bool:
+    ours = (each for each in modules if each.startswith(_PREFIXES))
+    return bool(_files()) and all(each in _files() for each in ours)
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:16]
 
 
 @functools.cache
@@ -75,6 +112,7 @@ def _syntaxes() -> dict[str, Syntax]:
     return dict(zip(files, syntaxes(path.read_bytes() for path in files.values()), strict=True))
 
 
+@functools.cache
 def _files() -> dict[str, Path]:
     """Each module of the kernel rooms that shapes code with its file."""
     found = {}

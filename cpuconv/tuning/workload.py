@@ -18,7 +18,7 @@ from cpuconv.isa import current
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.recipe import Candidate, assemble, current_sources, effective_threads
-from cpuconv.runtime import cache
+from cpuconv.runtime import kernel_files
 from cpuconv.runtime.threads import pool
 from cpuconv.session import TABLES
 from cpuconv.tuning.network_race import race_networks
@@ -171,8 +171,8 @@ class ConvWorkload:
     def describe(self) -> dict[str, Any]:
         """Instruction set, threads and kernel cache of this process."""
         isa = current()
-        place, writable = cache.folder()
-        kept = "none, as others may write to it" if place is None else f"{place}{'' if writable else ' (read-only)'}"
+        place = kernel_files.folder()
+        kept = f"{place.path or 'none'}{f' (nothing is written: {place.trouble})' if place.trouble else ''}"
         return {
             "isa": isa.name,
             "lanes": isa.lanes,

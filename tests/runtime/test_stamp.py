@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from autotune.interpreter import python
+from cpuconv import origin
 from cpuconv.runtime import kept, parsed, stamp
 from cpuconv.runtime.stamp import imported, made_from
 from cpuconv.runtime.syntax import parse
@@ -73,7 +74,7 @@ def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """The stamp of a module in a package of these files; another one each time."""
 
     def clear() -> None:
-        for each in (stamp.stamp, made_from, imported, stamp._content, stamp._syntaxes):
+        for each in (stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp._syntaxes, stamp._files):
             each.cache_clear()
 
     def found(files: dict[str, str], module: str = "cpuconv.solvers.a") -> str:
@@ -83,6 +84,7 @@ def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         monkeypatch.setattr(stamp, "_ROOT", tmp_path / "package")
+        monkeypatch.setattr(origin, "_AT_IMPORT", dict(origin._files(str(tmp_path / "package"))))
         clear()
         return stamp.stamp(module)
 

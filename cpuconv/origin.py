@@ -1,0 +1,63 @@
+"""What was imported: the source files of the package as they lay there at its import, or the release that it is of.
+
+`cpuconv/__init__.py` imports this module before any other. A file may be replaced while the process runs, such as by
+`pip install -U`: then it no longer tells what the code in memory does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+_NAME = ROOT.name
+_HASHED = f"{_NAME}/runtime/kernel.py"  # or .pyc: a RECORD that has no hash of it tells nothing of our code
+
+State = tuple[int, int, int, int, int]
+
+
+def is_unchanged(paths: Iterable[Path]) -> bool:
+    """Whether these source files of the package are those that lay there when it was imported."""
+    try:
+        return all(_AT_IMPORT.get(str(path)) == _state(path.stat()) for path in paths)
+    except OSError:
+        return False
+
+
+def release() -> str | None:
+    """Version and RECORD of this package as it is installed now; None if nothing tells.
+
+    RECORD holds hashes of all files that the package was installed with, those that were left out later as well.
+    """
+    from importlib import metadata  # takes 20 ms
+
+    try:
+        found = metadata.distribution(_NAME)
+        record = found.read_text("RECORD") or ""
+        place = Path(str(found.locate_file(_NAME)))
+    except (metadata.PackageNotFoundError, OSError, UnicodeError):
+        return None
+    is_hashed = any(line.startswith(_HASHED) and "sha256=" in line for line in record.splitlines())
+    return f"{found.version}\n{record}" if is_hashed and place.resolve() == ROOT else None
+
+
+def _state(status: os.stat_result) -> State:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _files(folder: str) -> Iterator[tuple[str, State]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    yield entry.path, _state(os.stat(entry.path))
+                elif entry.is_dir() and entry.name != "__pycache__":
+                    yield from _files(entry.path)
+    except OSError:
+        return  # an archive has no folders
+
+
+_AT_IMPORT = dict(_files(str(ROOT)))
+RELEASE = None if _AT_IMPORT else release()
+"""`release()` at the import, of a package without source files."""
