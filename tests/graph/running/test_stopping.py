@@ -6,18 +6,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import processes
 import pytest
-from graphs import parse
 from onnx import numpy_helper
 
 import cpuconv
 from cpuconv.errors import ArgumentTypeError, RunStopped
 from cpuconv.graph.running import recording
 from cpuconv.graph.running.recording import Recording
+from support import processes
+from support.graphs import parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reference evaluator:cpuconv.CpuconvWarning")
 
@@ -289,11 +290,13 @@ def test_entries_of_run_options_are_kept() -> None:
 # --- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 _CHILD = """
-import signal, time, warnings
+import signal, sys, time, warnings
 import numpy as np
 import cpuconv
-import test_server_stopping as tests
-from graphs import parse
+from support.graphs import parse
+
+sys.path.insert(0, {folder!r})
+import test_stopping as tests
 
 warnings.simplefilter("ignore")
 made = cpuconv.compile(parse(tests.{text}), strategy="heuristic", threads=1)
@@ -333,7 +336,9 @@ def many_products(count: int = 64) -> str:
 
 
 def test_ctrl_c_ends_a_loop_without_end() -> None:
-    child = processes.start("-c", _CHILD.format(text="ENDLESS", feed="tests.ONE", body=_ENDLESS))
+    child = processes.start(
+        "-c", _CHILD.format(folder=str(Path(__file__).parent), text="ENDLESS", feed="tests.ONE", body=_ENDLESS)
+    )
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     time.sleep(0.2)
     child.send_signal(signal.SIGINT)
@@ -344,6 +349,8 @@ def test_ctrl_c_ends_a_loop_without_end() -> None:
 def test_ctrl_c_ends_a_long_program_before_its_end() -> None:
     """A signal that comes while kernels run is handled between two of them, not when the last is done."""
     feed = "{'x': np.random.default_rng(0).standard_normal((1024, 1024), dtype=np.float32)}"
-    told = processes.run("-c", _CHILD.format(text="many_products()", feed=feed, body=_LONG)).stdout.split()
+    told = processes.run(
+        "-c", _CHILD.format(folder=str(Path(__file__).parent), text="many_products()", feed=feed, body=_LONG)
+    ).stdout.split()
     how, share, equal = told
     assert how == "interrupted" and float(share) < 0.6 and equal == "True"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import processes
 import pytest
-from events import until
-from graphs import parse
 
 import cpuconv
 from cpuconv.errors import ArgumentError
 from cpuconv.runtime.threads import maximum_threads
+from support import processes
+from support.events import until
+from support.graphs import parse
 
 TEXT = "g (float[4] x) => (float[4] y) { y = Relu(x) }"
 FEED = {"x": np.arange(4, dtype=np.float32)}
@@ -88,22 +89,21 @@ def test_an_exception_of_a_callback_is_reported(monkeypatch: pytest.MonkeyPatch)
     assert all(each.exc_type is RuntimeError and each.exc_traceback and each.thread for each in told)
 
 
+_TESTS = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_background as tests\n"
 _EXIT = """
-import test_server_background as tests
 made = tests.session(2)
 for at in range(8):
-    made.run_async(None, tests.FEED, lambda results, data, error: print(data, results[0].sum(), flush=True), at)
+    made.run_async(None, tests.FEED, lambda results, data, error: print(f"{data} {results[0].sum()}\\n", end=""), at)
 """
 
 
 def test_the_interpreter_ends_when_all_have_run() -> None:
-    lines = processes.run("-c", _EXIT).stdout.splitlines()
+    lines = processes.run("-c", _TESTS + _EXIT).stdout.splitlines()
     assert sorted(lines) == [f"{at} 6.0" for at in range(8)]
 
 
 _FORK = """
 import os, sys, threading
-import test_server_background as tests
 
 made, gate, begun = tests.session(1), threading.Event(), threading.Event()
 
@@ -129,5 +129,5 @@ gate.set()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_of_fork_has_threads_of_its_own() -> None:
-    lines = processes.run("-W", "ignore", "-c", _FORK).stdout.splitlines()
+    lines = processes.run("-W", "ignore", "-c", _TESTS + _FORK).stdout.splitlines()
     assert lines == ["child", "status 0", "parent 0", "parent 1", "parent 2"]

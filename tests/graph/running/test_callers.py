@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from callers import at_once
-from graphs import parse
 
 import cpuconv
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.running import caller as caller_module
 from cpuconv.graph.running import callers as callers_module
 from cpuconv.memory import workspaces
+from support.callers import at_once
+from support.graphs import parse
 
 # A kernel, a node that its reference computes and that refuses indices, another kernel.
 TEXT = """g (float[N,64,64,32] x, int64[1] places) => (float[1,64,64,32] y) {
