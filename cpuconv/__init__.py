@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from cpuconv import origin as _origin  # noqa: F401, before all others: it notes what they are imported from
 from cpuconv.api import clear_cache, compile, conv2d, explain, load, plan, set_cache_limit, tune_in_background
-from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvError, CpuconvWarning, SourceError, WorkspaceError
+from cpuconv.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CpuconvError,
+    CpuconvWarning,
+    RunStopped,
+    SourceError,
+    WorkspaceError,
+)
 from cpuconv.graph.model import Model
 from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
@@ -15,6 +23,7 @@ from cpuconv.runtime.threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
     from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
+    from cpuconv.integrations.run_options import RunOptions
 
 __version__ = "0.1.0"
 
@@ -27,6 +36,8 @@ __all__ = [
     "InferenceSession",
     "Model",
     "Plan",
+    "RunOptions",
+    "RunStopped",
     "SessionOptions",
     "SourceError",
     "WorkspaceError",
@@ -50,4 +61,8 @@ def __getattr__(name: str) -> Any:
         from cpuconv.integrations import inference_session
 
         return getattr(inference_session, name)
+    if name == "RunOptions":
+        from cpuconv.integrations.run_options import RunOptions
+
+        return RunOptions
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,6 +23,10 @@ class SourceError(CpuconvError):
     """A source of problems (a model, a list, a problem string) cannot be read."""
 
 
+class RunStopped(CpuconvError):
+    """A run was ended because its `stop` said so. It gives no results; the model can run again."""
+
+
 class CpuconvWarning(UserWarning):
     """Something was left out or done the slow way; the result is right."""
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cpuconv.choice.model import check_options
-from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import IN_NETWORK, Target
+from cpuconv.graph.lowering import IDLE_BYTES, IN_NETWORK, Target
 from cpuconv.graph.model import Model
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.graph.saved.container import is_saved
@@ -35,6 +35,7 @@ def compile(
     accuracy: str = "standard",
     strict: bool = False,
     skip_passes: Sequence[str] = (),
+    idle_bytes: int | None = None,
 ) -> Model:
     """Make a network ready to run: read, rewritten, laid out, placed in memory and recorded.
 
@@ -57,6 +58,10 @@ def compile(
         Whether to refuse operators that run through ONNX's reference evaluator.
     skip_passes : sequence of str
         Names of rewrites to leave out (`cpuconv.graph.passes.NAMES`), to look for the cause of a difference.
+    idle_bytes : int or None
+        Most bytes of memory for values in between that runs of one combination of sizes leave for the next ones, beside
+        those of one run: what a peak of runs at once took is given back. None: 256 MiB. What 256 runs have not used
+        goes in any case.
 
     Returns
     -------
@@ -83,7 +88,8 @@ def compile(
     wanted = wanted_threads(threads)
     auto = isinstance(wanted, str)
     most = maximum_threads() if isinstance(wanted, str) else wanted
-    target = Target(current(), most, strategy, replace(IN_NETWORK, accuracy=accuracy), tuner_for(strategy))
+    limits = replace(IN_NETWORK, accuracy=accuracy)
+    target = Target(current(), most, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes))
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
@@ -99,6 +105,7 @@ def load(
     strategy: str | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     accuracy: str | None = None,
+    idle_bytes: int | None = None,
 ) -> Model:
     """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
 
@@ -116,6 +123,8 @@ def load(
         As for `compile`. None: as it was saved with.
     input_shapes : mapping of str to sequence of int, or None
         Sizes of inputs, where the saved network leaves them open.
+    idle_bytes : int or None
+        As for `compile`.
 
     Returns
     -------
@@ -146,9 +155,20 @@ def load(
         "accuracy": (settings.limits.accuracy, limits.accuracy),
     }
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
-    target = Target(current(), wanted, strategy, limits, tuner_for(strategy))
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes))
     shapes = {} if input_shapes is None else input_shapes
     return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+
+
+def _idle_bytes(wanted: int | None) -> int:
+    """A valid limit from a user's value."""
+    if wanted is None:
+        return IDLE_BYTES
+    if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
+        raise ArgumentTypeError(must("idle_bytes", "an integer or None", repr(wanted)))
+    if int(wanted) < 0:
+        raise ArgumentError(must("idle_bytes", "0 or more bytes", repr(wanted)))
+    return int(wanted)
 
 
 def _tell_of_other_plans(saved: Saved, changed: Mapping[str, tuple[object, object]]) -> None:

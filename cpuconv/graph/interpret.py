@@ -12,12 +12,18 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import check_values
 from cpuconv.graph.ops.base import is_float
+from cpuconv.graph.stopping import Stop, check
 
 Timed = Callable[[Node, float, int], None]  # is told of a node that has run, its seconds, and the bytes of its operands
 
 
 def interpret(
-    graph: Graph, feed: Mapping[str, np.ndarray], *, wide: bool = False, timed: Timed | None = None
+    graph: Graph,
+    feed: Mapping[str, np.ndarray],
+    *,
+    wide: bool = False,
+    timed: Timed | None = None,
+    stop: Stop | None = None,
 ) -> dict[str, np.ndarray]:
     """The outputs of a specialised graph.
 
@@ -31,6 +37,8 @@ def interpret(
         Keep floats in float64 from the first operator to the last, instead of rounding every value to its dtype.
     timed : Timed or None
         What is told how long each node took.
+    stop : Stop or None
+        What may end the run between two nodes.
 
     Returns
     -------
@@ -43,6 +51,8 @@ def interpret(
         An input is missing, unknown or of another shape.
     ArgumentTypeError
         An input is of another dtype.
+    RunStopped
+        `stop` said so.
     """
     if feed.keys() != set(graph.inputs):
         raise ArgumentError(must("feed", f"arrays for {', '.join(graph.inputs) or 'nothing'}", ", ".join(feed) or "{}"))
@@ -59,8 +69,9 @@ def interpret(
         values, given = [graph.value(name) for name in node.outputs], [arrays.get(name) for name in node.inputs]
         if any(name and value.shape is None for name, value in zip(node.outputs, values, strict=True)):
             values = _found(node, given, wide)
+        check(stop)
         start = time.perf_counter()
-        results = run(node, given, [value.dtype for value in values], wide)
+        results = run(node, given, [value.dtype for value in values], wide, stop)
         if timed is not None:
             seconds = time.perf_counter() - start
             timed(node, seconds, sum(array.nbytes for array in (*given, *results) if array is not None))
@@ -85,9 +96,13 @@ def _found(node: Node, arrays: Sequence[np.ndarray | None], wide: bool) -> list[
 
 
 def run(
-    node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None], wide: bool = False
+    node: Node,
+    arrays: Sequence[np.ndarray | None],
+    dtypes: Sequence[np.dtype | None],
+    wide: bool = False,
+    stop: Stop | None = None,
 ) -> list[np.ndarray]:
-    """The outputs of one node, of `dtypes`, or in the place of float types of float64."""
+    """The outputs of one node, of `dtypes`, or in the place of float types of float64; `stop` may end it."""
     if wide:
         dtypes = [np.dtype(np.float64) if dtype is not None and is_float(dtype) else dtype for dtype in dtypes]
-    return ops.meaning(node).evaluate(node, arrays, dtypes)
+    return ops.meaning(node).evaluate(node, arrays, dtypes, stop)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cpuconv.errors import SourceError
+from cpuconv.graph.stopping import Stop
 
 Shape = tuple[int | str | None, ...]  # of each axis: its size, the symbol that stands for it, or None: unknown
 
@@ -71,9 +72,13 @@ class Meaning(Protocol):
         """What the outputs are."""
 
     def evaluate(
-        self, node: Node, arrays: Sequence[np.ndarray | None], dtypes: Sequence[np.dtype | None]
+        self,
+        node: Node,
+        arrays: Sequence[np.ndarray | None],
+        dtypes: Sequence[np.dtype | None],
+        stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """The outputs, of these dtypes."""
+        """The outputs, of these dtypes; what has many turns asks `stop` before each."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from cpuconv.solvers.shared.base import Ref, Space, Step
 from cpuconv.solvers.shared.machine import machine
 
 IN_NETWORK = Limits(cold=True)
+IDLE_BYTES = 256 << 20  # by default
 PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
 _PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
 _EACH_SECONDS = 0.15e-6  # for each further one, asked in turn: two cache lines that another core has
@@ -42,6 +43,8 @@ class Target:
         What their choices keep to.
     tuner : Tuner or None
         What times candidates for "profile".
+    idle_bytes : int
+        Most bytes that runs of a program leave for the next ones, beside those of one run.
     """
 
     isa: Isa
@@ -49,6 +52,7 @@ class Target:
     strategy: str = "cached"
     limits: Limits = IN_NETWORK
     tuner: Tuner | None = None
+    idle_bytes: int = IDLE_BYTES
 
     def moving(self, size: float) -> float:
         """Seconds to read or write `size` bytes, by the model."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.definition import Definition
 from cpuconv.graph.elements import check_unchanged
 from cpuconv.graph.ir import Graph, Value
@@ -24,6 +24,7 @@ from cpuconv.graph.saved.program import Settings
 from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.saved.writing import write
 from cpuconv.graph.sizes.prepared import Rewriting
+from cpuconv.graph.stopping import Stop
 
 
 class Model:
@@ -98,7 +99,9 @@ class Model:
         results = self.run({self.inputs[0].name: x})
         return next(iter(results.values())) if len(results) == 1 else results
 
-    def run(self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    def run(
+        self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None, *, stop: Stop | None = None
+    ) -> dict[str, np.ndarray]:
         """Run the network.
 
         Parameters
@@ -108,6 +111,9 @@ class Model:
         out : mapping of str to numpy.ndarray, or None
             C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are made.
             None for outputs whose sizes depend on elements.
+        stop : callable or None
+            Asked between kernels, from the thread that runs, such as `is_set` of a `threading.Event`: something true
+            ends the run.
 
         Returns
         -------
@@ -120,21 +126,32 @@ class Model:
             A feed or an output array has a wrong name, rank, size or dtype; the message names it.
         SourceError
             For these sizes the nodes do not fit together, or a run does not fit into free memory.
+        RunStopped
+            `stop` ended it.
 
         Notes
         -----
+        Ctrl-C ends a run of the main thread in the same places as `stop`: between kernels and between nodes that
+        references compute, those in the bodies of `Loop` and `Scan` too. The arrays of `out` may have been written to;
+        the model can run again.
+
         NaN and infinities reach whatever is computed from them. Winograd and FFT convolutions spread them within a tile
         or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
         """
+        if stop is not None and not callable(stop):
+            raise ArgumentTypeError(must("stop", "a callable without arguments, or None", f"a {type(stop).__name__}"))
         arrays = fed(self.inputs, feed)
         made, given = self._programs.fitting(arrays)
         outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
         before = made.nbytes
-        made.executable.run(given, list(outputs.values()))
-        if made.tail is not None:
-            outputs = made.tail.finished({**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs})
-        if made.nbytes != before:  # memory for one more caller at a time, or for other sizes that were found
-            self._programs.remember(made)
+        try:
+            made.executable.run(given, list(outputs.values()), stop=stop)
+            if made.tail is not None:
+                known = dict(zip(self._definition.inputs, arrays, strict=True))
+                outputs = made.tail.finished({**known, **outputs}, stop)
+        finally:
+            if made.nbytes != before:  # for another number of callers, or for other sizes that were found
+                self._programs.remember(made)
         return outputs
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
@@ -196,7 +213,7 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of programs that are kept; packed weights are not counted."""
+        """Bytes of programs that are kept, and of the memory of their runs; packed weights are not counted."""
         return self._programs.nbytes
 
     @property

@@ -117,8 +117,11 @@ class Programs:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of those that are remembered; packed weights are not counted."""
-        return self._remembered.nbytes
+        """Bytes of those that are kept, with the memory of all their runs; packed weights are not counted."""
+        kept: dict[int, Program] = {id(made): made for _, made in self._remembered.items()}
+        if self.last is not None:
+            kept[id(self.last)] = self.last
+        return sum(made.nbytes for made in kept.values())
 
     @property
     def threads(self) -> int:

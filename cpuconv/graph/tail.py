@@ -13,6 +13,7 @@ from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.reports.explain import Explanation, late_rows
 from cpuconv.graph.reports.profile import Profile, of_references
 from cpuconv.graph.sizes.cutting import Stages
+from cpuconv.graph.stopping import Stop
 
 
 class Network(Protocol):
@@ -26,7 +27,7 @@ class Network(Protocol):
     def has_run(self) -> bool:
         """Whether it can be explained."""
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray], *, stop: Stop | None) -> dict[str, np.ndarray]:
         """Its outputs."""
 
     def profile(self, feed: Mapping[str, np.ndarray], runs: int) -> Profile:
@@ -57,11 +58,11 @@ class Tail:
         """Bytes of programs for sizes that were found."""
         return 0 if self._model is None else self._model.nbytes
 
-    def finished(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs of the network, from its inputs and what the program computed."""
-        found = self._found(arrays)
+    def finished(self, arrays: Mapping[str, np.ndarray], stop: Stop | None = None) -> dict[str, np.ndarray]:
+        """All outputs of the network, from its inputs and what the program computed; `stop` may end it."""
+        found = self._found(arrays, stop=stop)
         if self._rest is not None:
-            found |= self._native(found).run({name: found[name] for name in self._rest.inputs})
+            found |= self._native(found).run({name: found[name] for name in self._rest.inputs}, stop=stop)
         mine = {*self._first.outputs, *(self._rest.outputs if self._rest else ())}
         return {name: np.array(found[name], order="C") if name in mine else found[name] for name in self._outputs}
 
@@ -83,8 +84,11 @@ class Tail:
             rows += self._model.explain().operators if self._model and known else late_rows(self._rest.nodes, "")
         return replace(head, operators=[*head.operators, *rows])
 
-    def _found(self, arrays: Mapping[str, np.ndarray], timed: Timed | None = None) -> dict[str, np.ndarray]:
-        results = interpret(self._first, {name: arrays[name] for name in self._first.inputs}, timed=timed)
+    def _found(
+        self, arrays: Mapping[str, np.ndarray], timed: Timed | None = None, stop: Stop | None = None
+    ) -> dict[str, np.ndarray]:
+        given = {name: arrays[name] for name in self._first.inputs}
+        results = interpret(self._first, given, timed=timed, stop=stop)
         return {**arrays, **results}
 
     def _native(self, arrays: Mapping[str, np.ndarray]) -> Network:

@@ -6,7 +6,6 @@ The interface is that of `onnxruntime.InferenceSession` (onnxruntime/python/onnx
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,10 @@ from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.graph.saved.container import is_saved
 from cpuconv.graph.saved.reading import Saved
 from cpuconv.graph.sizes.specialise import with_sizes
+from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
+from cpuconv.integrations.run_options import stop_of, terminating
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
@@ -36,6 +37,10 @@ class SessionOptions:
     intra_op_num_threads : int
         Most threads of a run; 0: `get_num_threads()`; more than there are cores: as many as there are; "auto": as
         many as are fastest for the network.
+    async_threads : int
+        Most runs of `run_async` at once; 0: as many as there are cores.
+    idle_bytes : int or None
+        As for `compile`.
 
     Notes
     -----
@@ -44,6 +49,8 @@ class SessionOptions:
 
     def __init__(self) -> None:
         self.intra_op_num_threads = 0
+        self.async_threads = 0
+        self.idle_bytes: int | None = None
         self.inter_op_num_threads = 0
         self.graph_optimization_level: Any = 99
         self.execution_mode: Any = 0
@@ -122,11 +129,13 @@ class InferenceSession:
         sizes = getattr(self._options, "free_dimensions", {})
         wanted = getattr(self._options, "intra_op_num_threads", 0)
         threads = wanted if wanted == AUTO else min(wanted, maximum_threads()) if wanted > 0 else None
+        idle = getattr(self._options, "idle_bytes", None)
+        self._background = Background(_async_threads(getattr(self._options, "async_threads", 0)))
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
-            self._model, self._metadata = _loaded(path_or_bytes, sizes, threads)
+            self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle)
         else:
             graph, self._metadata = read_with_metadata(path_or_bytes)
-            self._model = api.compile(with_sizes(graph, sizes), threads=threads)
+            self._model = api.compile(with_sizes(graph, sizes), threads=threads, idle_bytes=idle)
         self._dtypes = {port.name: port.dtype for port in self._model.inputs}
         self._names = [port.name for port in self._model.outputs]
 
@@ -143,8 +152,8 @@ class InferenceSession:
             Outputs to give, in order; None, or none at all: all of them.
         input_feed : mapping of str to array
             An array for each input, of its shape and dtype; a list is made one of that dtype.
-        run_options : any
-            Without effect.
+        run_options : RunOptions or None
+            Ours or ONNX Runtime's: `terminate` counts.
 
         Returns
         -------
@@ -157,9 +166,12 @@ class InferenceSession:
             An input is missing.
         ArgumentError, ArgumentTypeError
             A name, rank, size or dtype is wrong; the message says which.
+        RunStopped
+            `run_options.terminate` ended the run. Where ONNX Runtime is loaded, it is a `Fail` of that too.
         """
         names = self._asked(output_names)
-        results = self._model.run(self._fed(input_feed))
+        with terminating():
+            results = self._model.run(self._fed(input_feed), stop=stop_of(run_options))
         return [results[name] for name in names]
 
     def run_async(
@@ -170,7 +182,7 @@ class InferenceSession:
         user_data: Any,
         run_options: Any = None,
     ) -> None:
-        """Run the network in a thread of its own.
+        """Run the network in the background, in one of at most `SessionOptions.async_threads` threads.
 
         Parameters
         ----------
@@ -189,7 +201,7 @@ class InferenceSession:
                 results, error = [], str(failure) or type(failure).__name__
             callback(results, user_data, error)
 
-        threading.Thread(target=go, name="run_async").start()
+        self._background.submit(go)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
@@ -210,12 +222,15 @@ class InferenceSession:
             An input or every output is missing.
         ArgumentError, ArgumentTypeError
             A rank, size or dtype is wrong; the message says which.
+        RunStopped
+            As for `run`; what was bound to outputs may have been written to.
         """
         wanted = iobinding.wanted
         if not wanted:
             raise ArgumentError(must("iobinding", "a binding with outputs", "one without"))
         out = {name: array for name, array in wanted.items() if array is not None}
-        results = self._model.run(self._fed(iobinding.feed), out)
+        with terminating():
+            results = self._model.run(self._fed(iobinding.feed), out, stop=stop_of(run_options))
         iobinding.results = [results[name] for name in wanted]
 
     def _asked(self, names: Sequence[str] | None) -> Sequence[str]:
@@ -290,12 +305,21 @@ class InferenceSession:
     enable_fallback = disable_fallback
 
 
-def _loaded(path: str | os.PathLike[str], sizes: Mapping[str, int], threads: int | None) -> tuple[Model, Metadata]:
+def _async_threads(wanted: int) -> int:
+    """A stated number of threads for runs in the background, or as many as there are cores."""
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+        raise ArgumentError(must("async_threads", "an integer, 0 or more", repr(wanted)))
+    return wanted or maximum_threads()
+
+
+def _loaded(
+    path: str | os.PathLike[str], sizes: Mapping[str, int], threads: int | None, idle: int | None
+) -> tuple[Model, Metadata]:
     """A saved model, with sizes for symbols as far as they leave no size of an input open."""
     graph = with_sizes(Saved(path).graph, sizes)
     known = {name: graph.value(name) for name in graph.inputs}
     shapes: dict[str, Any] = {name: value.shape for name, value in known.items() if value.concrete}
-    return api.load(path, threads=threads, input_shapes=shapes), Metadata(graph_name=graph.name)
+    return api.load(path, threads=threads, input_shapes=shapes, idle_bytes=idle), Metadata(graph_name=graph.name)
 
 
 def _described(port: Port) -> NodeArg:

@@ -11,7 +11,7 @@ import numpy as np
 from cpuconv.memory.pages import large
 from cpuconv.problem.arrays import address
 
-_MOST_KEPT = 256 << 20  # bytes; a larger one is freed after its call
+_MOST_KEPT = 256 << 20  # bytes of those that nobody uses; what is beyond is freed after its call
 
 
 class Workspace:
@@ -39,7 +39,10 @@ class Workspaces:
 
     def give_back(self, workspace: Workspace) -> None:
         """Let the next caller take the workspace."""
-        if workspace.memory.nbytes <= _MOST_KEPT:
+        size = workspace.memory.nbytes
+        if self._free:
+            size += sum(other.memory.nbytes for other in self._free)
+        if size <= _MOST_KEPT:
             self._free.append(workspace)
 
     def clear(self) -> None:

@@ -148,7 +148,7 @@ class Run:
     ) -> None:
         self._program, self._inputs, self._expected = program, inputs, expected
         self.outputs = [aligned(tuple(map(int, value.shape)), value.dtype) for value in program.outputs.values()]
-        program.release()
+        program.callers.release()
         self.run()
 
     def run(self) -> None:

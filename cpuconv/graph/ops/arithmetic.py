@@ -101,5 +101,5 @@ OPS = native(
     _op("Not", np.logical_not, _truth),
     _op("IsNaN", np.isnan, _truth),
     _op("IsInf", _is_inf, _truth, detect_negative=1, detect_positive=1),
-    _op("Where", np.where, _chosen, mixed=True),
+    Op("Where", _chosen, lambda node, arrays: np.where(*arrays), mixed=True, widened=False),
 )

@@ -13,6 +13,7 @@ from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Lower, Offer, Target
 from cpuconv.graph.place import Place
+from cpuconv.graph.stopping import Stop
 
 Inputs = Sequence[Any]  # of a Value each; None: an optional input that is left out
 Arrays = Sequence[Any]  # of an array each, or None
@@ -61,7 +62,7 @@ class Op:
         For operators that lay inputs side by side: where each input lies in the memory of the output, so that producers
         can write there. `lower` then copies the inputs that lie elsewhere.
     widened : bool
-        Whether the reference gets floats as float64; else it gets them as they are.
+        Whether the reference gets floats as float64; else it gets them as they are, as what only moves elements does.
     in_place : bool
         Whether the output may take the memory of an input that lies as it does and that nobody reads afterwards.
     """
@@ -115,8 +116,17 @@ class Op:
                 raise ValueError(f"there are {len(node.outputs)} outputs where the operator has {len(values)}")
             return values
 
-    def evaluate(self, node: Node, arrays: Arrays, dtypes: Sequence[np.dtype | None]) -> list[np.ndarray]:
-        """The outputs by the reference, floats computed in float64 and rounded to `dtypes` at the end."""
+    def evaluate(
+        self,
+        node: Node,
+        arrays: Arrays,
+        dtypes: Sequence[np.dtype | None],
+        stop: Stop | None = None,
+    ) -> list[np.ndarray]:
+        """The outputs by the reference, floats computed in float64 and rounded to `dtypes` at the end.
+
+        `stop` is not asked: a reference is a few calls of NumPy.
+        """
         given = [
             array.astype(np.float64) if self.widened and array is not None and is_float(array.dtype) else array
             for array in arrays

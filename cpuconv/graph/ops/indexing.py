@@ -14,7 +14,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.kernels.copying import copy_step
 from cpuconv.graph.kernels.lane_pick import pick_step, picks
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, like_first
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.views import Box, Cut, blockable, cut, nbytes, permuted, stays_dense, view_offers, whole
 from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
 from cpuconv.solvers.shared.base import Step
@@ -35,7 +35,9 @@ def _infer_gather(node: Node, inputs: Inputs) -> list[Value]:
 def gather(node: Node, arrays: Arrays) -> np.ndarray:
     """The slices along an axis that `indices` names."""
     data, indices = arrays
-    return np.take(data, indices, node["axis"])
+    if data.flags.c_contiguous and data.flags.aligned:  # of other data `take` would copy all
+        return np.take(data, indices, node["axis"])
+    return data[(slice(None),) * axis_in(node["axis"], data.ndim) + (indices,)]
 
 
 def _evenly(node: Node, inputs: Inputs) -> Box | None:
@@ -163,20 +165,25 @@ def _places(data: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarra
     return tuple(places)
 
 
+def _put(node: Node, data: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
+    """The data with updates at these places, put there or reduced with what is there: of floats, in float64."""
+    reduction = node["reduction"]
+    widened = reduction != "none" and is_float(data.dtype)
+    data = data.astype(np.float64 if widened else np.result_type(data, updates))
+    _PUT[reduction](data, places, updates)
+    return data
+
+
 def scatter_elements(node: Node, arrays: Arrays) -> np.ndarray:
     """The data with updates where `gather_elements` would take them."""
     data, indices, updates = arrays
-    data = data.copy()
-    _PUT[node["reduction"]](data, _places(data, indices, node["axis"]), updates)
-    return data
+    return _put(node, data, _places(data, indices, node["axis"]), updates)
 
 
 def scatter_nd(node: Node, arrays: Arrays) -> np.ndarray:
     """The data with updates where `gather_nd` would take them."""
     data, indices, updates = arrays
-    data = data.copy()
-    _PUT[node["reduction"]](data, tuple(np.moveaxis(indices, -1, 0)), updates)
-    return data
+    return _put(node, data, tuple(np.moveaxis(indices, -1, 0)), updates)
 
 
 def _infer_one_hot(node: Node, inputs: Inputs) -> list[Value]:
@@ -277,20 +284,21 @@ OPS = (
         gather,
         {"axis": 0},
         mixed=True,
+        widened=False,
         offers=_offer_gather,
         lower=_lower_gather,
         view=_view_gathered,
     ),
-    Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, mixed=True),
-    Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, mixed=True),
-    Op("ScatterElements", like_first, scatter_elements, {"axis": 0, "reduction": "none"}, mixed=True),
-    Op("ScatterND", like_first, scatter_nd, {"reduction": "none"}, mixed=True),
-    Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), mixed=True),
-    Op("Trilu", like_first, trilu, {"upper": 1}, mixed=True),
+    Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, mixed=True, widened=False),
+    Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, mixed=True, widened=False),
+    Op("ScatterElements", like_first, scatter_elements, {"axis": 0, "reduction": "none"}, mixed=True, widened=False),
+    Op("ScatterND", like_first, scatter_nd, {"reduction": "none"}, mixed=True, widened=False),
+    Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), mixed=True, widened=False),
+    Op("Trilu", like_first, trilu, {"upper": 1}, mixed=True, widened=False),
     Op("ArgMax", _infer_arg, _arg(np.argmax), _ARG, widened=False),
     Op("ArgMin", _infer_arg, _arg(np.argmin), _ARG, widened=False),
     Op("TopK", _infer_top_k, top_k, {"axis": -1, "largest": 1, "sorted": 1}, parameters=(1,), widened=False),
-    Op("NonZero", lambda node, inputs: [Value((len(inputs[0].shape), None), _INT64)], non_zero),
+    Op("NonZero", lambda node, inputs: [Value((len(inputs[0].shape), None), _INT64)], non_zero, widened=False),
     Op("Compress", _infer_compress, compress, {"axis": None}, mixed=True, widened=False),
     Op("CumSum", like_first, cum_sum, {"exclusive": 0, "reverse": 0}, mixed=True),
 )

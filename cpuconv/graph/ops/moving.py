@@ -36,4 +36,4 @@ def _lower(call: Call) -> list[Step]:
     return copy_steps(call.target, call.space, x, call.outputs[0])
 
 
-OPS = (Op("Copy", like_first, copied, offers=_offers, lower=_lower),)
+OPS = (Op("Copy", like_first, copied, widened=False, offers=_offers, lower=_lower),)

@@ -198,6 +198,7 @@ OPS = (
         {"kernel_shape": REQUIRED, "pads": None, "strides": None},
         parameters=(2,),
         mixed=True,
+        widened=False,
     ),
     Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
 )

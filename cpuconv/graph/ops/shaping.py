@@ -219,7 +219,8 @@ def _sizes(value: Any) -> tuple[int, ...]:
 def _reshaping(name: str, reference: Reference, attributes: Mapping[str, object] | None = None, **rest: Any) -> Op:
     """An operator that only gives the axes other sizes."""
     rule = as_reference(reference)
-    return Op(name, rule, reference, attributes or {}, **rest, offers=_reshapes(rule), view=_view_reshaped)
+    offers, view = _reshapes(rule), _view_reshaped
+    return Op(name, rule, reference, attributes or {}, **rest, widened=False, offers=offers, view=view)
 
 
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
@@ -233,6 +234,7 @@ OPS = (
         as_reference(transpose),
         transpose,
         {"perm": None},
+        widened=False,
         offers=_offer_transpose,
         lower=_lower_transpose,
         view=_view_transposed,
@@ -241,12 +243,20 @@ OPS = (
     _reshaping("Flatten", flatten, {"axis": 1}),
     _reshaping("Squeeze", squeeze, parameters=(1,)),
     _reshaping("Unsqueeze", unsqueeze, parameters=(1,)),
-    Op("Identity", like_first, identity, offers=_offer_same, view=_view_same),
+    Op("Identity", like_first, identity, widened=False, offers=_offer_same, view=_view_same),
     _casting("Cast", _infer_cast, {"to": REQUIRED, "saturate": 1, "round_mode": "up"}),
     _casting("CastLike", _infer_cast_like, {"saturate": 1, "round_mode": "up"}, mixed=True),
-    Op("Expand", as_reference(expand), expand, parameters=(1,), offers=_offer_expand, view=_view_expanded),
-    Op("Shape", _infer_shape, shape, {"start": 0, "end": None}),
-    Op("Size", _infer_size, size),
+    Op(
+        "Expand",
+        as_reference(expand),
+        expand,
+        parameters=(1,),
+        widened=False,
+        offers=_offer_expand,
+        view=_view_expanded,
+    ),
+    Op("Shape", _infer_shape, shape, {"start": 0, "end": None}, widened=False),
+    Op("Size", _infer_size, size, widened=False),
     Op("ConstantOfShape", as_reference(constant_of_shape), constant_of_shape, {"value": None}, parameters=(0,)),
     Op("Range", _infer_range, range_, {"stash_type": 1}, parameters=(0, 1, 2)),
 )

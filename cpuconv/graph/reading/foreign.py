@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpuconv.errors import SourceError
+from cpuconv.errors import RunStopped, SourceError
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.stopping import Stop, check
 
 if TYPE_CHECKING:
     import onnx
@@ -76,21 +77,23 @@ class Foreign:
         node: Node,
         arrays: Sequence[np.ndarray | None],
         dtypes: Sequence[np.dtype | None],
+        stop: Stop | None = None,
         count: Callable[[int, int], None] | None = None,
     ) -> list[np.ndarray]:
         """The outputs, computed in the types of the inputs.
 
-        `count` is told of each graph that is evaluated, the body of a Loop each time: its nodes before, and the bytes
-        of its results after. What it raises ends the evaluation.
+        `stop` is asked before each node, in the body of a Loop each time. `count` is told of each graph that is
+        evaluated, the body of a Loop each time: its nodes before, and the bytes of its results after. What they raise
+        ends the evaluation.
         """
         from onnx.reference import ReferenceEvaluator
 
-        evaluator = ReferenceEvaluator if count is None else _counted(count)
+        evaluator = ReferenceEvaluator if stop is None and count is None else _watched(stop, count)
         feed = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name}
         try:
             model = self._model([None if array is None else Value.of(array) for array in arrays])
             results = iter(evaluator(model).run(None, feed))
-        except SourceError:
+        except (RunStopped, SourceError):
             raise
         except Exception as error:  # whatever an evaluator of any operator raises
             raise SourceError(f"{node.label} fails in ONNX's reference evaluator: {error}") from error
@@ -112,18 +115,31 @@ class Foreign:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in self.opsets.items()])
 
 
-def _counted(count: Callable[[int, int], None]) -> Any:
-    """ONNX's evaluator that tells of each graph that it evaluates; graphs within nodes have one of the same class."""
+def _watched(stop: Stop | None, count: Callable[[int, int], None] | None) -> Any:
+    """ONNX's evaluator that asks before each node and tells of each graph; graphs within nodes have one too."""
     from onnx.reference import ReferenceEvaluator
 
-    class Counted(ReferenceEvaluator):
+    class Nodes(list):
+        def __iter__(self) -> Iterator[Any]:
+            for node in super().__iter__():
+                check(stop)
+                yield node
+
+    class Watched(ReferenceEvaluator):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.rt_nodes_ = Nodes(self.rt_nodes_)
+
         def run(self, *args: Any, **options: Any) -> Any:
+            check(stop)  # a body may have no nodes
+            if count is None:
+                return super().run(*args, **options)
             count(max(1, len(self.nodes_)), 0)
             results = super().run(*args, **options)
             count(0, sum(getattr(result, "nbytes", 0) for result in results))
             return results
 
-    return Counted
+    return Watched
 
 
 def captured(attribute: onnx.AttributeProto) -> Iterator[str]:

@@ -47,7 +47,7 @@ def time_works(
     for turn in range(runs):
         for at, call in enumerate(apart.calls):
             start = time.perf_counter()
-            call()
+            call(None)
             seconds[turn, at] = time.perf_counter() - start
         start = time.perf_counter()
         whole.run()

@@ -14,6 +14,7 @@ from cpuconv.graph.kernels.timed import Stopwatch, now
 from cpuconv.graph.place import Place
 from cpuconv.graph.running.arena import ARENA, WORKSPACE
 from cpuconv.graph.running.recording import Bound, Recording
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.memory.pages import large
 from cpuconv.problem.arrays import address
 
@@ -36,7 +37,7 @@ class Caller:
     Attributes
     ----------
     calls : list of callable
-        What runs, one after the other: a segment each.
+        What runs, one after the other: a segment each; takes what may end it, or None.
     """
 
     def __init__(
@@ -70,17 +71,18 @@ class Caller:
                     part.point(base, address(array))
         self._late.update(late)
 
-    def run(self) -> None:
-        """Run all segments."""
+    def run(self, stop: Stop | None = None) -> None:
+        """Run all segments; `stop` may end it between two kernels."""
         for call in self.calls:
-            call()
+            check(stop)
+            call(stop)
 
     def watched(self) -> list[tuple[int, float, float]]:
         """Run all segments; when those began and ended that references compute, all by worker 0."""
         told = []
         for part, call in zip(self._bound, self.calls, strict=True):
             start = now()
-            call()
+            call(None)
             if isinstance(part, Host):
                 told.append((0, start, now()))
         return told
@@ -90,17 +92,17 @@ class Caller:
         self._late.clear()
 
 
-def _call(host: Host, arena: np.ndarray, late: Mapping[str, np.ndarray]) -> Callable[[], None]:
+def _call(host: Host, arena: np.ndarray, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None], None]:
     """What runs a node's reference on an arena and the caller's arrays; it does not hold its `Caller`."""
 
     def view(place: Place) -> np.ndarray:
         memory = arena if place.ref.name == ARENA else late[place.ref.name].reshape(-1).view(np.uint8)
         return np.ndarray(place.shape, place.dtype, memory, place.ref.offset, place.strides)
 
-    def call() -> None:
+    def call(stop: Stop | None) -> None:
         arrays = [view(item) if isinstance(item, Place) else item for item in host.inputs]
         dtypes = [None if place is None else place.dtype for place in host.outputs]
-        for place, result in zip(host.outputs, run(host.node, arrays, dtypes), strict=False):
+        for place, result in zip(host.outputs, run(host.node, arrays, dtypes, stop=stop), strict=False):
             if place is not None:
                 view(place)[...] = result
 

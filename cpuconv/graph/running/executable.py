@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.errors import CpuconvError
 from cpuconv.graph import ops
 from cpuconv.graph.elements import let_go, own
 from cpuconv.graph.ir import Node
@@ -18,11 +19,13 @@ from cpuconv.graph.lowering import Call, Target
 from cpuconv.graph.place import BLOCKED, Place, image_shape
 from cpuconv.graph.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
 from cpuconv.graph.running.caller import Caller, Host, Segment
+from cpuconv.graph.running.callers import Callers
 from cpuconv.graph.running.constants import FixedConstants
 from cpuconv.graph.running.packed import Packed
 from cpuconv.graph.running.recording import Recording
 from cpuconv.graph.running.schedule import Touched, scheduled, sets
 from cpuconv.graph.selection.layout import Laid, Layout
+from cpuconv.graph.stopping import Stop
 from cpuconv.solvers.shared.base import Ref, Space, Step
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
@@ -53,6 +56,11 @@ class Work:
     outputs: int
     shape: tuple[int, ...]
 
+    @property
+    def seconds(self) -> float:
+        """By the model; 0 where a reference computes the node."""
+        return 0.0 if self.laid.offer is None else self.laid.offer.seconds
+
 
 class Executable:
     """A network with fixed sizes.
@@ -68,6 +76,7 @@ class Executable:
     memory : Memory
     raw_bytes : int
         Of the constants that its nodes read, as the graph had them; it lets go of them.
+    callers : Callers
     constant_bytes : int
         Of constants, packed weights among them.
     workspace_bytes : int
@@ -105,9 +114,8 @@ class Executable:
         self._forms.clear()
         self._hosts.clear()
         self._read_by_hosts.clear()
-        self._free: list[Caller] = []
-        self._callers: list[None] = []  # one for each that was made; threads may append at once
-        self._bytes = self._sizes()
+        self._own_bytes, each = self._sizes()
+        self.callers = Callers(each, target.idle_bytes)
 
     # --- building -------------------------------------------------------------------------------------------------
 
@@ -193,18 +201,21 @@ class Executable:
         segments: list[Segment] = []
         steps: list[Step] = []
         sizes: list[int] = []  # of sets of steps
+        seconds: list[float] = []  # of each
         for each in self.sets:
             work = self.works[each[0]]
             if not work.host:
                 steps += [step for at in each for step in self.works[at].steps]
-                sizes += [len(each)] if len(each) > 1 else [1] * len(work.steps)
+                rows = [len(each)] if len(each) > 1 else [1] * len(work.steps)
+                sizes += rows
+                seconds += [sum(self.works[at].seconds for at in each) / len(rows)] * len(rows)
                 continue
             if steps:
-                segments.append(Recording(steps, self.target.threads, sizes))
-                steps, sizes = [], []
+                segments.append(Recording(steps, self.target.threads, sizes, seconds))
+                steps, sizes, seconds = [], [], []
             segments.append(self._hosts[id(work.laid.node)])
         if steps or not segments:
-            segments.append(Recording(steps, self.target.threads, sizes))
+            segments.append(Recording(steps, self.target.threads, sizes, seconds))
         return segments
 
     def _check_addresses(self) -> None:
@@ -236,40 +247,42 @@ class Executable:
     @property
     def nbytes(self) -> int:
         """Bytes that are free once it is forgotten: more, the more callers there were at once."""
-        own, each = self._bytes
-        return own + each * len(self._callers)
+        return self._own_bytes + self.callers.nbytes
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    def run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, stop: Stop | None = None) -> None:
         """Compute the outputs, into the given arrays; several threads may do so at once.
 
         Parameters
         ----------
         arrays, outputs : sequence of numpy.ndarray
             In the order of the network's inputs and outputs, C-contiguous, of the right shapes and dtypes.
+        stop : Stop or None
+            What may end the run between two kernels.
+
+        Raises
+        ------
+        SourceError
+            A node that a reference computes cannot take what it is given.
+        RunStopped
+            `stop` said so. What the outputs hold then is of no meaning.
         """
+        caller = self.callers.take(self.caller)
         try:
-            caller = self._free.pop()
-        except IndexError:
-            caller = self.caller()
-            self._callers.append(None)
-        caller.point(arrays, outputs)
-        caller.run()
+            caller.point(arrays, outputs)
+            caller.run(stop)
+        except CpuconvError:  # between two nodes; after any other exception it is not taken again
+            self.callers.give_back(caller)
+            raise
+        self.callers.give_back(caller)
         for output, array in self._fixed_outputs(outputs):
             output[...] = array
-        caller.release()
-        self._free.append(caller)
 
     def caller(self, segments: Sequence[Segment] | None = None, watch: Stopwatch | None = None) -> Caller:
         """Memory for one more caller, bound to the segments, or to others of this network; timed by `watch`."""
         segments = self.segments if segments is None else segments
         return Caller(segments, self.memory.arena, self.workspace_bytes, self._constants.arrays, watch)
-
-    def release(self) -> None:
-        """Free the memory of callers that are not running."""
-        del self._callers[: len(self._free)]
-        self._free.clear()
 
     def _fixed_outputs(self, outputs: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Outputs of the network that are constants."""

@@ -7,8 +7,10 @@ then, those of the caller's arrays before each run.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,11 @@ import numpy as np
 from cpuconv import runtime
 from cpuconv.graph.kernels.beside import joined
 from cpuconv.graph.kernels.timed import Stopwatch
+from cpuconv.graph.stopping import Stop, check
 from cpuconv.runtime.cache import Code
 from cpuconv.solvers.shared.base import Ref, Step, word_of
+
+_SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,22 @@ class Recording:
         Most threads to run on.
     sets : Sequence[int] or None
         Numbers of rows that run side by side, from the first on; None: one after another.
+    seconds : Sequence[float] or None
+        How long each set takes, by the model; None: not long together.
     """
 
-    def __init__(self, steps: Sequence[Step], threads: int, sets: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        threads: int,
+        sets: Sequence[int] | None = None,
+        seconds: Sequence[float] | None = None,
+    ) -> None:
         self._kept: list[Any] = []
         self.rows = [compiled(step, self._kept) for step in steps]
         self.threads = threads
         self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
+        self.slices = [] if seconds is None else _slices(seconds)
         starts = np.cumsum([0, *(row.words.size for row in self.rows)])
         self._words = np.concatenate([row.words for row in self.rows] or [np.zeros(0, np.int64)])
         self._starts = starts
@@ -107,6 +121,7 @@ class Bound:
             rows = watch.timed(rows)
         rows = joined(rows, recording.sets, kept)
         self._program = runtime.Program(rows, recording.threads, kept) if rows else None
+        self._slices = [runtime.Program(rows[part], recording.threads, kept) for part in recording.slices]
 
     def point(self, base: str, start: int) -> None:
         """Give a base, left open when the recording was bound, its address for the next runs."""
@@ -114,7 +129,26 @@ class Bound:
         if late is not None:
             self._words[late[0]] = late[1] + start
 
-    def run(self) -> None:
-        """Run all rows; every base has an address."""
-        if self._program is not None:
+    def run(self, stop: Stop | None = None) -> None:
+        """Run all rows; every base has an address.
+
+        Many that take long run in slices where somebody may end them between two: `stop`, and in the main thread what
+        handles signals, such as Ctrl-C. Elsewhere the interpreter's lock is asked for at the end alone.
+        """
+        if self._slices and (stop is not None or threading.current_thread() is threading.main_thread()):
+            for part in self._slices:
+                check(stop)
+                part.run()
+        elif self._program is not None:
             self._program.run()
+
+
+def _slices(seconds: Sequence[float]) -> list[slice]:
+    """Rows, of which each takes so long, in slices of about `_SLICE_SECONDS`; none where one would do."""
+    ends, left = [], 0.0
+    for row, each in enumerate(seconds):
+        if left > 0 and left + each > _SLICE_SECONDS:
+            ends.append(row)
+            left = 0.0
+        left += each
+    return [slice(*pair) for pair in pairwise([0, *ends, len(seconds)])] if ends else []

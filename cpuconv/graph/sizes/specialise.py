@@ -144,7 +144,7 @@ def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding) -> li
     folding.take(node, wanted)
     arrays, dtypes = [None if value is None else value.array for value in inputs], [value.dtype for value in values]
     if isinstance(node.meaning, Foreign):  # it may have a graph that runs many times
-        results = node.meaning.evaluate(node, arrays, dtypes, partial(folding.step, node))
+        results = node.meaning.evaluate(node, arrays, dtypes, count=partial(folding.step, node))
     else:
         results = run(node, arrays, dtypes)
     return [_constant(array) for array in results]

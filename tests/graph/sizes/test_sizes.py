@@ -101,9 +101,9 @@ def test_memory_of_more_callers_counts():
     made(x)
     program = made._programs.find((x.shape,)).executable
     before = program.nbytes
-    held = program._free.pop()  # as if another caller were running
+    held = program.callers.take(program.caller)  # as if another caller were running
     made(x)
-    program._free.append(held)
+    program.callers.give_back(held)
     assert program.nbytes == before + program.memory.arena + program.workspace_bytes + sum(
         segment.nbytes for segment in program.segments
     )
