@@ -74,7 +74,8 @@ class Caller:
     def run(self, stop: Stop | None = None) -> None:
         """Run all segments; `stop` may end it between two kernels."""
         for call in self.calls:
-            check(stop)
+            if stop is not None:
+                check(stop)
             call(stop)
 
     def watched(self) -> list[tuple[int, float, float]]:

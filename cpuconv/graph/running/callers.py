@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cpuconv.graph.running.caller import Caller
 
-_WINDOW = 256  # runs: what none of so many took was for a peak that is over
+_WINDOW = 256  # runs that found others idle: what none of so many took was for a peak that is over
 
 
 class Callers:
@@ -45,14 +45,20 @@ class Callers:
         except IndexError:
             caller = make()
             self._living.add(weakref.ref(caller, self._living.discard))
-        self._spare = min(self._spare, len(self._free))
+        if len(self._free) < self._spare:
+            self._spare = len(self._free)
         return caller
 
     def give_back(self, caller: Caller) -> None:
         """Let the next run take a caller that is whole; those that are too many go."""
         caller.release()
+        self._free.append(caller)
+        if len(self._free) > 1:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Free those that the window did not need, and what is beyond the limit: the ones that ran longest ago."""
         free = self._free
-        free.append(caller)
         self._runs += 1
         if self._runs >= _WINDOW:
             del free[: self._spare]
