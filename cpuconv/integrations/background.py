@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from cpuconv.memory.locks import Lock
+from autotune.locks import Lock
 
 
 class Background:

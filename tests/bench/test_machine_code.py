@@ -9,7 +9,7 @@ import pytest
 from bench import machine_code
 from cpuconv.isa import current
 from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.runtime import cache
+from cpuconv.runtime import kernel_files
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folders(tmp_path, monkeypatch):
     for name, count in (("one", 1), ("two", 2)):
         place = tmp_path / name
         place.mkdir()
-        monkeypatch.setattr(cache, "folder", lambda place=place: (place, True))
+        monkeypatch.setattr(kernel_files, "folder", lambda place=place: kernel_files.Folder(place))
         for tile in tiles[:count]:
             gemm_strip._load(tile)
     return tmp_path / "one", tmp_path / "two"

@@ -15,7 +15,7 @@ import pytest
 
 import cpuconv
 from cpuconv.micro.fingerprint import FingerprintTile, sum_blocks
-from cpuconv.runtime import Program, cache
+from cpuconv.runtime import Program, cache, kernel_files
 from cpuconv.runtime.cache import Code
 from cpuconv.solvers.shared.base import MicroRef, word_of
 from support import processes
@@ -75,7 +75,7 @@ def test_a_program_keeps_all_that_it_calls_and_refers_to() -> None:
 
 def test_threads_that_load_one_function_at_once_are_given_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits for the first, which compiles it; else each frees the other's."""
-    monkeypatch.setattr(cache, "folder", lambda: (tmp_path, True))
+    monkeypatch.setattr(kernel_files, "folder", lambda: kernel_files.Folder(tmp_path))
     begun, go_on = threading.Event(), threading.Event()
     compiled: list[int] = []
     given: list[Code] = []

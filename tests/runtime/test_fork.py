@@ -145,7 +145,7 @@ def test_a_thread_may_fork_that_holds_a_lock() -> None:
 
 COLD = """
 import itertools
-from cpuconv.runtime import cache
+from cpuconv.runtime import kernel_files
 
 stop, rounds = threading.Event(), threading.Semaphore(0)
 
@@ -160,7 +160,8 @@ made, kept = cpuconv.compile(onnx_model("1")), cpuconv.compile(onnx_model("N"))
 expected = made(X)
 assert (kept(X) == expected).all()
 new_function(3)
-cache.folder = lambda: (None, False)  # nothing is on disk from here on, so that the thread compiles all the time
+# Nothing is on disk from here on, so that the thread compiles all the time.
+kernel_files.folder = lambda: kernel_files.Folder(None)
 
 def child():
     assert (made(X) == expected).all() and (kept(X) == expected).all()
@@ -206,7 +207,7 @@ STARTED = """
 import multiprocessing, sys, threading
 import numpy as np
 import cpuconv
-from cpuconv.runtime import cache
+from cpuconv.runtime import kernel_files
 from support.first_calls import X, new_function, onnx_model
 
 made = expected = None
@@ -233,7 +234,8 @@ def main(method, path):
     for busy in (False, True):
         if busy:
             new_function(3)
-            cache.folder = lambda: (None, False)  # nothing is on disk, so that they compile
+            # Nothing is on disk, so that they compile.
+            kernel_files.folder = lambda: kernel_files.Folder(None)
             for thread in threads:
                 thread.start()
         with multiprocessing.get_context(method).Pool(2) as pool:
@@ -263,7 +265,7 @@ SERVED = """
 import os, threading
 import numpy as np
 import cpuconv
-from cpuconv.runtime import cache
+from cpuconv.runtime import kernel_files
 from support.first_calls import X, new_function, onnx_model
 
 made = cpuconv.compile(onnx_model("1"))
@@ -271,7 +273,8 @@ later = cpuconv.compile(onnx_model("N"))
 expected = made(X)
 first = os.getpid()
 new_function(3)
-cache.folder = lambda: (None, False)  # nothing is on disk from here on, so that the thread compiles
+# Nothing is on disk from here on, so that the thread compiles.
+kernel_files.folder = lambda: kernel_files.Folder(None)
 
 def compile_others():
     for size in range(4, 150):
