@@ -90,7 +90,9 @@ class Planner:
         self.graph, self.offers, self.target = graph, offers, target
         self._solved: dict[float, tuple[list[int], bool]] = {}
         self._delivered = {*graph.outputs}
-        sources = {name: (at, number) for at, node in enumerate(graph.nodes) for number, name in enumerate(node.outputs)}
+        sources = {
+            name: (at, number) for at, node in enumerate(graph.nodes) for number, name in enumerate(node.outputs)
+        }
         read: dict[str, list[tuple[int, int]]] = {}
         for at, node in enumerate(graph.nodes):
             for position, name in enumerate(node.inputs):
