@@ -185,13 +185,15 @@ class Graph:
             written = [name for name in node.outputs if name]
             count += len(written)
             defined.update(written)
-        return len(defined) == count and defined.issuperset(self.outputs)
+        return len(defined) == count and defined.issuperset(self.outputs) and "" not in self.outputs
 
     def _check_names(self) -> None:
         defined = set()
         for name in (*self.inputs, *self.constants, *(name for node in self.nodes for name in node.outputs if name)):
             if name in defined:
                 raise SourceError(f"The graph defines the value {name!r} twice.")
+            if not name:
+                raise SourceError("The graph has an input or a constant without a name.")
             defined.add(name)
         for node in self.nodes:
             for name in node.inputs:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
-from cpuconv.graph.ops.base import Op
+from cpuconv.graph.ops.base import MISFITS, Op, misfit
 from cpuconv.graph.place import DENSE
 from cpuconv.graph.selection.decisions import Decision, Decisions, name_of
 from cpuconv.graph.selection.planning import CHEAPEST, PLANS, RULES, Planner, copied_form, fits, reads, seconds, writes
@@ -175,7 +175,10 @@ def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
         return [None]
     values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
-    return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
+    try:
+        return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
+    except MISFITS as error:
+        raise misfit(node, values, error) from error
 
 
 def _filled(values: Sequence[Value | None]) -> bool:
