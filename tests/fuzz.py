@@ -15,6 +15,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from autotune.interpreter import python
+
 PACKAGES = ["autotune.wisdom", "cpuconv.graph", "cpuconv.problem", "layouts"]  # whose branches count
 _NONE = 77
 _SLOW, _MEGABYTES, _LONGEST = 60, 2048, 1 << 16  # seconds, memory and bytes of one file
@@ -55,7 +57,7 @@ def main() -> int:
 def _run(name: str, options: argparse.Namespace) -> int:
     """One target in a process of its own."""
     seconds = options.seconds if options.only else max(1, round(options.seconds * _SHARES[name]))
-    command = [sys.executable, __file__, "--child", "--only", name, "--seconds", str(seconds)]
+    command = [*python(), __file__, "--child", "--only", name, "--seconds", str(seconds)]
     command += ["--corpus", str(options.corpus), "--crashes", str(options.crashes), "--seed", str(options.seed)]
     ran = subprocess.run(command, capture_output=True, text=True, errors="replace")
     runs = _DONE.search(ran.stderr)

@@ -44,7 +44,8 @@ def test_a_split_into_fewer_parts_than_outputs(count):
 
 
 def test_a_branch_of_fewer_outputs_than_its_if():
-    text = "g (float[2] x) => (float[2] y) <bool c = {1}> { y, z = If (c) <then_branch = t () => (float[2] a) { a = Neg (x)"
-    text += " }, else_branch = e () => (float[2] b) { b = Abs (x) }> }"
+    yes, no = "t () => (float[2] a) { a = Neg (x) }", "e () => (float[2] b) { b = Abs (x) }"
+    node = f"y, z = If (c) <then_branch = {yes}, else_branch = {no}>"
+    text = f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ {node} }}"
     with pytest.raises(SourceError, match="If node 'y' has 2 outputs where its branch has 1"):
         cpuconv.compile(parse(text))

@@ -208,6 +208,15 @@ def test_parts_of_files_that_there_are_not(stated, dims, place, here):
         result(compiled(here / "net.onnx"))
 
 
+def test_what_no_run_needs_is_not_read():
+    """A function that nobody calls, and how the model was trained."""
+    made = model([helper.make_node("Relu", ["x"], ["y"])])
+    function = model(PLACES["constant"](outside()), True).functions[0]
+    made.functions.add().CopyFrom(function)
+    made.training_info.add().initialization.node.append(constant(outside()))
+    assert np.array_equal(result(compiled(made.SerializeToString())), X)
+
+
 # --- saved models ---------------------------------------------------------------------------------------------------
 
 
