@@ -1,7 +1,7 @@
 """Fuzz the readers of what others wrote, guided by coverage: `python tests/fuzz.py --seconds 600`.
 
-Each target of `fuzz_targets` runs in a process of its own, for its part of the time, from seeds that are made first.
-Ends with code 1 and the file that did it where a reader raised something else than its errors, took more than a minute,
+Each target of `support.fuzz_targets` runs in a process of its own, for its part of the time, from seeds that are made
+first. Ends with code 1 and the file that did it where a reader raised something else than its errors, took more than a minute,
 or more than two gigabytes; with code 77 where the package atheris cannot be had.
 """
 
@@ -37,7 +37,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.file is not None:
-        from fuzz_targets import TARGETS
+        from support.fuzz_targets import TARGETS
 
         TARGETS[options.only].read(options.file.read_bytes())
         return 0
@@ -73,7 +73,7 @@ def _fuzz(options: argparse.Namespace) -> None:
     import atheris
 
     with atheris.instrument_imports(include=PACKAGES):
-        from fuzz_targets import TARGETS, make_corpus
+        from support.fuzz_targets import TARGETS, make_corpus
     target = TARGETS[options.only]
     found, seeds = options.corpus / options.only, options.corpus / f"{options.only}-seeds"
     found.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,9 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from graphs import parse  # noqa: E402
 
 import cpuconv  # noqa: E402
+from support.graphs import parse  # noqa: E402
 
 
 @pytest.mark.parametrize("columns", [70, 400])

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from graphs import one_node  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
+from support.graphs import one_node  # noqa: E402
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 UPDATES = {

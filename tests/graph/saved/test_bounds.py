@@ -12,14 +12,14 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from graphs import parse  # noqa: E402
-from mutations import header_of, with_header  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.limits import MOST_DEPTH  # noqa: E402
 from cpuconv.graph.saved import bounds, container  # noqa: E402
+from support.graph.mutations import header_of, with_header  # noqa: E402
+from support.graphs import parse  # noqa: E402
 
 SIZE = 2_000_000
 

@@ -12,12 +12,12 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from mutations import header_of, with_header  # noqa: E402
 from onnx import AttributeProto, SparseTensorProto, TensorProto, helper, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.reading.foreign import Foreign  # noqa: E402
+from support.graph.mutations import header_of, with_header  # noqa: E402
 
 SECRET = np.arange(1, 7, dtype=np.float32) * 11
 X = np.ones(6, np.float32)

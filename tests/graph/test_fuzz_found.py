@@ -6,10 +6,10 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from graphs import parse  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
+from support.graphs import parse  # noqa: E402
 
 RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
 

@@ -15,16 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import graphs
 import numpy as np
 import onnx
-from graph_cases import CASES
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from mutations import forged, header_of, with_header
 from onnx import helper
-from onnx_mutations import mutated
-from test_graph_safety import _looping, _models, _nested
 
 from autotune.store.rows import Row
 from autotune.wisdom import document as wisdom
@@ -45,6 +40,11 @@ from cpuconv.graph.sizes.shape_inputs import shape_inputs
 from cpuconv.isa import current
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
+from support import graphs
+from support.graph.cases import CASES
+from support.graph.damageable import damageable, looping, nested
+from support.graph.mutations import forged, header_of, with_header
+from support.graph.onnx_mutations import mutated
 
 ERRORS = (SourceError, ArgumentError, ArgumentTypeError)
 _LONGEST = 1 << 15  # bytes of a seed
@@ -98,13 +98,13 @@ def read_onnx(data: bytes) -> None:
 
 def networks() -> list[onnx.ModelProto]:
     """Convolutions, computed shapes of open sizes, branches in branches, a loop that is folded and one that is fed."""
-    first, second = _models()
+    first, second = damageable()
     (mean,) = (node for node in second.graph.node if node.op_type == "ReduceMean")
     mean.attribute.append(helper.make_attribute("keepdims", 0))
-    loop = _looping("Add", 2, m=np.int64(5))
+    loop = looping("Add", 2, m=np.int64(5))
     del loop.graph.initializer[[tensor.name for tensor in loop.graph.initializer].index("m")]
     loop.graph.input.append(helper.make_tensor_value_info("m", onnx.TensorProto.INT64, []))
-    return [first, second, _nested(2), _looping("Add", 2, m=np.int64(5)), loop]
+    return [first, second, nested(2), looping("Add", 2, m=np.int64(5)), loop]
 
 
 def drawn(strategy: st.SearchStrategy[graphs.Case]) -> list[graphs.Case]:
@@ -139,7 +139,7 @@ def change_onnx(data: bytes, number: int) -> bytes:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
-        return mutated(np.random.default_rng(number), model, _models()[number % 2])
+        return mutated(np.random.default_rng(number), model, damageable()[number % 2])
     except Exception:  # whatever helpers of ONNX say of a model that is damaged already
         return data
 
