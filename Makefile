@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
 	print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light/light_resnet50.onnx')")
 
-.PHONY: warmup test test-cpus test-arm bench docs clean
+.PHONY: warmup test test-cpus test-arm fuzz bench docs clean
 
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
 	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
@@ -21,6 +21,11 @@ test-cpus: $(VENV)/.has-dev  ## the tests with code for other CPUs, those that t
 
 test-arm: $(VENV)/.has-dev  ## the tests on an emulated ARM; says so, with code 77, where that cannot be had
 	$(BIN)/python tests/cpus.py --arm
+
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/.has-dev  ## the readers of models, wisdom and problems, guided by coverage; code 77 where atheris cannot be had
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the other engines
 	$(BIN)/autotune warmup bench/shapes/canonical.txt --layouts auto,auto

@@ -4,7 +4,8 @@ This is a partitioned Boolean quadratic problem (PBQP). Nodes are eliminated one
 node costs at its best for every combination of what its neighbours choose. That is exact, and cheap for as long as the
 graph is narrow (chains, residuals, branches that join). Where all tables would be too large, the node of the most
 neighbours takes the option that looks cheapest from where it stands (the reduction RN), and the result is improved node
-by node; how far it is from the best at most, the same elimination with tables split into smaller ones says.
+by node; how far it is from the best at most, the same elimination with tables split into smaller ones says. Heaps say
+which node is next, and nothing looks at all nodes or all links of one again and again: time grows as the graph does.
 
 References: Scholz and Eckstein, Register allocation for irregular architectures, LCTES 2002; Anderson and Gregg,
 Optimal DNN primitive selection with partitioned boolean quadratic programming, CGO 2018; Dechter and Rish,
@@ -13,7 +14,9 @@ Mini-buckets: a general scheme for bounded inference, Journal of the ACM, 2003.
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +24,11 @@ import numpy as np
 
 Choice = tuple[str, str]  # the layout that a node reads and the one that it writes
 Link = tuple[int, int, np.ndarray]  # two nodes, and what each pair of their options adds
-Table = tuple[tuple[int, ...], np.ndarray]  # nodes, and what each combination of their options adds
+Table = tuple[tuple[int, ...], np.ndarray]  # nodes in order, and what each combination of their options adds
 
 MOST = 1 << 16  # entries of a table: a millisecond's work
+_MANY = 64  # neighbours, of two options or more: no table has so many axes
+_SWEEPS = 100  # times that a selection is improved, which ends sooner but for graphs made to hinder it
 
 
 @dataclass(frozen=True)
@@ -187,39 +192,136 @@ def _eliminate(options: Sequence[int], tables: Sequence[Table], split: bool = Fa
         A selection; what it costs if nothing was split, else a sum that no selection is below; and whether nothing was
         fixed or split.
     """
-    of = _by_node(tables, len(options))
-    sizes = {i: _size(i, of[i], options) for i in range(len(options))}
-    order: list[tuple[int, list[Table]]] = []
-    paid, exact = 0.0, True
-    while sizes:
-        i = min(sizes, key=lambda node: (sizes[node], node))
-        groups = [of[i]]
-        if sizes[i] > MOST:
-            exact = False
-            if split:
-                groups = _groups(i, of[i], options)
-            else:
-                i = max(sizes, key=lambda node: (len(_near(node, of[node])), -node))
-                fixed = (i,), _only(i, of, options)
-                groups = [[fixed, table] for table in of[i]]
-                of[i] = [*of[i], fixed]
-        order.append((i, of[i]))
-        del sizes[i]
-        around = _near(i, of[i])
-        for j in around:
-            of[j] = [table for table in of[j] if i not in table[0]]
-        for group in groups:
-            (*rest, _), joined = _joined(i, group, options)
-            made = tuple(rest), joined.min(axis=-1)
-            for j in rest:
-                of[j].append(made)
-            paid += 0.0 if rest else float(made[1])
-        for j in around:
-            sizes[j] = _size(j, of[j], options)
+    left = _Left(options, tables)
     picked = [0] * len(options)
+    order: list[tuple[int, list[Table]]] = []
+    paid, exact = sum(left.fix(i, 0) for i, count in enumerate(options) if count == 1), True
+    while (i := left.smallest()) is not None:
+        groups = None
+        if left.size(i) > MOST:
+            exact = False
+            if not split:
+                i = left.busiest()
+                picked[i] = int(np.argmin(left.outlook(i)))
+                paid += left.fix(i, picked[i])
+                continue
+            groups = _groups(left.tables(i), options)
+        order.append((i, held := left.take(i)))
+        for group in groups or [held]:
+            (*rest, _), joined = _joined(i, group, options)
+            if rest:
+                left.add(tuple(rest), joined.min(axis=-1))
+            else:
+                paid += float(joined.min())
     for i, held in reversed(order):
         picked[i] = int(np.argmin(_local(i, held, picked)))
     return picked, paid, exact
+
+
+class _Left:
+    """The nodes that are left in an elimination, and their tables, one for those of the same nodes.
+
+    Nodes wait in two heaps, by the size of the sum of their tables and by the number of their neighbours. Where one
+    changes it is put in again, and what it was before is passed over.
+    """
+
+    def __init__(self, options: Sequence[int], tables: Sequence[Table]) -> None:
+        self._options = options
+        self._of: dict[int, dict[tuple[int, ...], np.ndarray]] = {i: {} for i in range(len(options))}
+        self._near = [Counter[int]() for _ in options]  # neighbours, and how many tables are of both
+        self._by_size: list[tuple[float, int]] = []
+        self._by_degree: list[tuple[int, int]] = []
+        for nodes, costs in tables:
+            self._add(nodes, costs)
+        for i in self._of:
+            self._wait(i)
+
+    def tables(self, i: int) -> list[Table]:
+        """Those that a node has a part in."""
+        return list(self._of[i].items())
+
+    def size(self, i: int) -> float:
+        """Entries of the sum of a node's tables; of very many neighbours, infinity."""
+        near = self._near[i]
+        return math.inf if len(near) > _MANY else math.prod(self._options[j] for j in (*near, i))
+
+    def smallest(self) -> int | None:
+        """The node with the smallest sum of its tables, the first of equal ones; None: no node is left."""
+        while self._by_size:
+            size, i = self._by_size[0]
+            if i in self._of and self.size(i) == size:
+                return i
+            heapq.heappop(self._by_size)
+        return None
+
+    def busiest(self) -> int:
+        """The node with the most neighbours, the first of equal ones."""
+        while True:
+            degree, i = self._by_degree[0]
+            if i in self._of and len(self._near[i]) == -degree:
+                return i
+            heapq.heappop(self._by_degree)
+
+    def add(self, nodes: tuple[int, ...], costs: np.ndarray) -> None:
+        """One table more, of nodes that are left."""
+        self._add(nodes, costs)
+        for i in nodes:
+            self._wait(i)
+
+    def take(self, i: int) -> list[Table]:
+        """A node's tables; neither it nor they are left."""
+        tables, around = self.tables(i), list(self._near[i])
+        for nodes, _ in tables:
+            for j in nodes:
+                del self._of[j][nodes]
+            self._count(nodes, -1)
+        del self._of[i]
+        for j in around:
+            self._wait(j)
+        return tables
+
+    def fix(self, i: int, option: int) -> float:
+        """Let a node take an option: of its tables the parts for that are left; what it costs alone."""
+        alone = 0.0
+        for nodes, costs in self.take(i):
+            at = nodes.index(i)
+            rest, part = (*nodes[:at], *nodes[at + 1 :]), costs.take(option, at)
+            if rest:
+                self.add(rest, part)
+            else:
+                alone = float(part)
+        return alone
+
+    def outlook(self, i: int) -> np.ndarray:
+        """What each option of a node costs if its neighbours choose for it alone."""
+        total = np.zeros(self._options[i])
+        for nodes, costs in self.tables(i):
+            alone = [((j,), self._of[j][j,]) for j in nodes if j != i]
+            joined = _joined(i, [(nodes, costs), *alone], self._options)[1]
+            total += joined.min(axis=tuple(range(joined.ndim - 1)))
+        return total
+
+    def _add(self, nodes: tuple[int, ...], costs: np.ndarray) -> None:
+        known = self._of[nodes[0]].get(nodes)
+        if known is None:
+            self._count(nodes, 1)
+        else:
+            costs = known + costs
+        for i in nodes:
+            self._of[i][nodes] = costs
+
+    def _count(self, nodes: tuple[int, ...], change: int) -> None:
+        for i in nodes:
+            near = self._near[i]
+            for j in nodes:
+                if j != i:
+                    near[j] += change
+                    if not near[j]:
+                        del near[j]
+
+    def _wait(self, i: int) -> None:
+        heapq.heappush(self._by_size, (self.size(i), i))
+        heapq.heappush(self._by_degree, (-len(self._near[i]), i))
 
 
 def _by_node(tables: Sequence[Table], count: int) -> list[list[Table]]:
@@ -231,19 +333,9 @@ def _by_node(tables: Sequence[Table], count: int) -> list[list[Table]]:
     return of
 
 
-def _near(i: int, tables: Sequence[Table]) -> set[int]:
-    """The other nodes of a node's tables."""
-    return {j for nodes, _ in tables for j in nodes if j != i}
-
-
-def _size(i: int, tables: Sequence[Table], options: Sequence[int]) -> int:
-    """Entries of the sum of a node's tables."""
-    return math.prod(options[j] for j in (*_near(i, tables), i))
-
-
 def _joined(i: int, tables: Sequence[Table], options: Sequence[int]) -> Table:
     """The sum of tables that have a part of a node, which comes last."""
-    nodes = (*sorted(_near(i, tables)), i)
+    nodes = (*sorted({j for part, _ in tables for j in part if j != i}), i)
     total = np.zeros([options[j] for j in nodes])
     for part, costs in tables:
         total += costs.transpose(np.argsort([nodes.index(j) for j in part])).reshape(
@@ -252,29 +344,18 @@ def _joined(i: int, tables: Sequence[Table], options: Sequence[int]) -> Table:
     return nodes, total
 
 
-def _groups(i: int, tables: Sequence[Table], options: Sequence[int]) -> list[list[Table]]:
-    """A node's tables in groups whose sums are not too large, if only the tables are not."""
+def _groups(tables: Sequence[Table], options: Sequence[int]) -> list[list[Table]]:
+    """Tables in groups whose sums are not too large, if only the tables are not."""
     groups: list[list[Table]] = []
+    around: set[int] = set()  # nodes of the last group
     for table in sorted(tables, key=lambda table: -table[1].size):
-        fitting = (group for group in groups if _size(i, [*group, table], options) <= MOST)
-        group = next(fitting, None)
-        if group is None:
-            groups.append([table])
+        around = around.union(table[0])
+        if groups and math.prod(options[j] for j in around) <= MOST:
+            groups[-1].append(table)
         else:
-            group.append(table)
+            groups.append([table])
+            around = set(table[0])
     return groups
-
-
-def _only(i: int, of: Sequence[Sequence[Table]], options: Sequence[int]) -> np.ndarray:
-    """Nothing for the option of a node that is cheapest if its neighbours choose for it alone, inf for all others."""
-    outlook = np.zeros(options[i])
-    for table in of[i]:
-        alone = [each for j in table[0] if j != i for each in of[j] if each[0] == (j,)]
-        joined = _joined(i, [table, *alone], options)[1]
-        outlook += joined.min(axis=tuple(range(joined.ndim - 1)))
-    only = np.full(options[i], np.inf)
-    only[np.argmin(outlook)] = 0.0
-    return only
 
 
 def _local(i: int, tables: Sequence[Table], picked: Sequence[int]) -> np.ndarray:
@@ -285,16 +366,23 @@ def _local(i: int, tables: Sequence[Table], picked: Sequence[int]) -> np.ndarray
 
 
 def _improved(options: Sequence[int], tables: Sequence[Table], picked: list[int]) -> list[int]:
-    """Change one node at a time for as long as the sum falls."""
+    """Change one node at a time for as long as the sum falls; nodes around which nothing changed are passed over."""
     of = _by_node(tables, len(options))
-    changed = True
-    while changed:
-        changed = False
+    stale = [True] * len(options)
+    for _ in range(_SWEEPS):
+        if True not in stale:
+            break
         for i in range(len(options)):
+            if not stale[i]:
+                continue
+            stale[i] = False
             local = _local(i, of[i], picked)
             best = int(np.argmin(local))
             if local[best] < local[picked[i]]:
-                picked[i], changed = best, True
+                picked[i] = best
+                for nodes, _ in of[i]:
+                    for j in nodes:
+                        stale[j] = True
     return picked
 
 

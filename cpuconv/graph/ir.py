@@ -190,13 +190,15 @@ class Graph:
             written = [name for name in node.outputs if name]
             count += len(written)
             defined.update(written)
-        return len(defined) == count and defined.issuperset(self.outputs)
+        return len(defined) == count and defined.issuperset(self.outputs) and "" not in self.outputs
 
     def _check_names(self) -> None:
         defined = set()
         for name in (*self.inputs, *self.constants, *(name for node in self.nodes for name in node.outputs if name)):
             if name in defined:
                 raise SourceError(f"The graph defines the value {name!r} twice.")
+            if not name:
+                raise SourceError("The graph has an input or a constant without a name.")
             defined.add(name)
         for node in self.nodes:
             for name in node.inputs:
@@ -231,11 +233,11 @@ class Graph:
 
     @cached_property
     def _users(self) -> Mapping[str, tuple[Node, ...]]:
-        users: dict[str, tuple[Node, ...]] = {}
+        users: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(filter(None, node.inputs)):
-                users[name] = (*users.get(name, ()), node)
-        return users
+                users.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in users.items()}
 
     def forget(self, name: str) -> None:
         """Let go of a constant, which is not to be asked for again: a graph of weights takes as much memory as they."""
@@ -306,18 +308,19 @@ def _in_order(nodes: Sequence[Node], known: set[str]) -> tuple[Node, ...]:
     producers = {name: node for node in nodes for name in node.outputs if name}
     ordered: dict[int, Node] = {}
     for first in nodes:
-        path = [first]  # each waits for the next
+        path = [(first, iter(first.inputs))]  # each waits for the next
         waiting = {id(first)}
         while path:
-            node = path[-1]
-            before = (producers[name] for name in node.inputs if name and name not in known)
+            node, inputs = path[-1]
+            before = (producers[name] for name in inputs if name and name not in known)
             missing = next((other for other in before if id(other) not in ordered), None)
             if missing is None:
                 ordered[id(node)] = node
-                waiting.discard(id(path.pop()))
+                waiting.discard(id(node))
+                path.pop()
             elif id(missing) in waiting:
                 raise SourceError(f"The graph has a cycle: {missing.label} reads, by way of others, its own output.")
             else:
-                path.append(missing)
+                path.append((missing, iter(missing.inputs)))
                 waiting.add(id(missing))
     return tuple(ordered.values())

@@ -15,12 +15,13 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph import elements, limits  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from support.graph.damageable import damageable, looping, nested  # noqa: E402
 from support.graph.onnx_mutations import mutated  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
@@ -126,32 +127,6 @@ def test_what_is_computed_of_constants_must_fit_into_a_part_of_memory(monkeypatc
     assert _compiled(parse(text)).run({})["y"] == 0
 
 
-def _loop(body: list[onnx.NodeProto], constants: dict[str, object]) -> onnx.NodeProto:
-    """y = `body`, which makes `w` of `v`, from `a` on: `m` times, without it while `t` holds."""
-    named = {"i": (TensorProto.INT64, []), "c": (TensorProto.BOOL, []), "v": (TensorProto.FLOAT, None)}
-    inputs = [helper.make_tensor_value_info(name, *stated) for name, stated in named.items()]
-    outputs = [
-        helper.make_tensor_value_info("again", TensorProto.BOOL, []),
-        helper.make_tensor_value_info("w", TensorProto.FLOAT, None),
-    ]
-    graph = helper.make_graph([helper.make_node("Identity", ["c"], ["again"]), *body], "body", inputs, outputs)
-    return helper.make_node("Loop", ["m" if "m" in constants else "", "t", "a"], ["y"], body=graph)
-
-
-def _looping(op: str, operands: int, within: int = 0, **constants: object) -> onnx.ModelProto:
-    """A network that is such a Loop, in others if need be, of constants."""
-    constants = {"t": np.array(True), "a": np.ones(2, np.float32), **constants}
-    attributes = {"axis": 0} if op == "Concat" else {}
-    node = _loop([helper.make_node(op, ["v"] * operands, ["w"], **attributes)], constants)
-    for _ in range(within):
-        node.output[0] = "w"
-        node = _loop([node], constants)
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph([node], "g", [], [output], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 @pytest.mark.parametrize(
     ("within", "constants"),
     [(0, {}), (0, {"m": np.int64(2**62)}), (1, {"m": np.int64(40)})],
@@ -160,12 +135,12 @@ def _looping(op: str, operands: int, within: int = 0, **constants: object) -> on
 def test_loops_of_constants_have_a_bound(monkeypatch, within, constants):
     monkeypatch.setattr(limits, "MOST_STEPS", 1000)
     with pytest.raises(SourceError, match="Loop node 'y': .* no more than 1,000 steps, nodes of a Loop counted each"):
-        _compiled(_looping("Neg", 1, within, **constants))
+        _compiled(looping("Neg", 1, within, **constants))
 
 
 def test_loops_of_constants_within_the_bound_are_computed(monkeypatch):
     monkeypatch.setattr(limits, "MOST_STEPS", 1000)
-    compiled = _compiled(_looping("Add", 2, m=np.int64(5)))
+    compiled = _compiled(looping("Add", 2, m=np.int64(5)))
     assert compiled.run({})["y"].tolist() == [32.0, 32.0]
     assert compiled.explain().operators == []
 
@@ -173,7 +148,7 @@ def test_loops_of_constants_within_the_bound_are_computed(monkeypatch):
 def test_what_a_loop_of_constants_makes_must_fit_into_memory(monkeypatch):
     monkeypatch.setattr(limits, "free_bytes", lambda: 80_000_000)
     with pytest.raises(SourceError, match="Loop node 'y': what is computed of constants takes 0.0.* GB of memory"):
-        _compiled(_looping("Concat", 2))
+        _compiled(looping("Concat", 2))
 
 
 # --- nodes and nesting ----------------------------------------------------------------------------------------------
@@ -186,22 +161,11 @@ def test_a_model_has_a_bound_on_nodes(monkeypatch):
         read(parse("g (float[3] x) => (float[3] y) { a = Neg(x) b = Neg(a) c = Neg(b) y = Neg(c) }"))
 
 
-def _nested(depth: int) -> onnx.ModelProto:
-    """An If within an If."""
-    inner = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "b", [], [onnx.ValueInfoProto(name="n")])
-    for _ in range(depth):
-        node = helper.make_node("If", ["c"], ["n"], then_branch=inner, else_branch=inner)
-        inner = helper.make_graph([node], "b", [], [onnx.ValueInfoProto(name="n")])
-    inner.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]))
-    inner.initializer.append(numpy_helper.from_array(np.array(True), "c"))
-    return helper.make_model(inner, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 def test_graphs_within_graphs_have_a_bound():
     x = np.float32([1, -2])
-    assert np.array_equal(_compiled(_nested(6))(x), -x)
+    assert np.array_equal(_compiled(nested(6))(x), -x)
     with pytest.raises(SourceError, match="b: nodes must not nest deeper than 16 levels"):
-        read(_nested(17))
+        read(nested(17))
 
 
 def _calling(levels: int) -> onnx.ModelProto:
@@ -314,54 +278,6 @@ def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatc
 
 # --- damage ---------------------------------------------------------------------------------------------------------
 
-CONVOLUTIONS = """g (float[1,3,9,8] x) => (float[] y, float[] z) {
-    a = Conv<pads = [1, 1, 1, 1], kernel_shape = [3, 3]>(x, w, b)
-    n = BatchNormalization<epsilon = 0.001>(a, b, b, b, v)
-    r = Clip(n, low, high)
-    p = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(r)
-    s, t = Split<axis = 1>(p, halves)
-    q = Concat<axis = 1>(t, s)
-    u = Resize<mode = "nearest">(q, , , sizes)
-    i = Reshape(u, shape)
-    y = Softmax<axis = 2>(i)
-    g = GlobalAveragePool(p)
-    f = Flatten(g)
-    z = Gemm<transB = 1>(f, m, c)
-}"""
-SHAPES = """g (float[N,3,H,8] x) => (float[] y) {
-    s = Shape(x)
-    n = Gather<axis = 0>(s, zero)
-    k = Concat<axis = 0>(n, rest)
-    r = Reshape(x, k)
-    e = Transpose<perm = [0, 2, 1]>(r)
-    o = ReduceMean<axes = [0]>(e)
-    d = Slice(o, starts, ends, axes)
-    m = Pad(d, pads)
-    y = Sigmoid(m)
-}"""
-
-
-def _with_constants(text: str, **arrays) -> onnx.ModelProto:
-    model = parse(text)
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items())
-    return model
-
-
-def _models() -> list[onnx.ModelProto]:
-    rng = np.random.default_rng(0)
-    weights = {"w": (6, 3, 3, 3), "b": (6,), "v": (6,), "m": (4, 6), "c": (4,)}
-    first = _with_constants(
-        CONVOLUTIONS,
-        **{name: np.abs(rng.standard_normal(shape)).astype(np.float32) for name, shape in weights.items()},
-        low=np.float32(0), high=np.float32(6), halves=np.array([2, 4]), sizes=np.array([1, 6, 8, 7]),
-        shape=np.array([1, 6, -1]),
-    )  # fmt: skip
-    second = _with_constants(
-        SHAPES, zero=np.array([0]), rest=np.array([3, -1]), starts=np.array([1]), ends=np.array([9]),
-        axes=np.array([0]), pads=np.array([1, 0, 0, 1]),
-    )  # fmt: skip
-    return [first, second]
-
 
 def _feed(model: cpuconv.Model) -> dict[str, np.ndarray] | None:
     """Ones for each input, a size of 2 where one is open; None where they would be many."""
@@ -374,9 +290,9 @@ def _feed(model: cpuconv.Model) -> dict[str, np.ndarray] | None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_models_are_refused_or_run(seed):
+def test_damageddamageable_are_refused_or_run(seed):
     """What `tests/support/graph/mutations.py` does to two small networks; by hand, with other seeds, on larger ones."""
-    rng, models = np.random.default_rng(seed), _models()
+    rng, models = np.random.default_rng(seed), damageable()
     outcomes = {"refused": 0, "run": 0}
     for at in range(150):
         data = mutated(rng, models[at % 2], models[(at + rng.integers(2)) % 2])

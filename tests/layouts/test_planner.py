@@ -133,3 +133,48 @@ def test_errors():
     with pytest.raises(ValueError, match="none was found"):
         assign({**node, "b": {("NHWC", "NHWC"): 1.0}}, [Edge("a", "b", {})])
     assert assign({}, []).cost == 0
+
+
+def star(leaves: int, options: int, rng: np.random.Generator):
+    """A node of three options in the middle of others, which it alone is linked to."""
+    nodes = [rng.uniform(1, 5, 3), *(rng.uniform(1, 5, options) for _ in range(leaves))]
+    return nodes, [(0, at, rng.uniform(0, 2, (3, options))) for at in range(1, leaves + 1)]
+
+
+@pytest.mark.parametrize("options", [1, 2])
+@pytest.mark.parametrize("leaves", [70, 20_000])
+def test_a_node_of_many_neighbours_is_solved_exactly(leaves, options):
+    nodes, links = star(leaves, options, np.random.default_rng(0))
+    best = min(
+        cost + sum((matrix[at] + nodes[leaf]).min() for _, leaf, matrix in links) for at, cost in enumerate(nodes[0])
+    )
+    picked, cost, exact = solve(nodes, links)
+    assert exact and cost == pytest.approx(best) == pytest.approx(total(nodes, links, picked))
+    assert least(nodes, links) == pytest.approx(best)
+
+
+def test_nodes_of_many_neighbours_each_have_a_solution_and_a_bound():
+    """70 nodes, all linked to 70 others: no table holds all neighbours of any."""
+    rng = np.random.default_rng(0)
+    nodes = [rng.uniform(1, 5, 2) for _ in range(140)]
+    links = [(i, 70 + j, rng.uniform(0, 2, (2, 2))) for i in range(70) for j in range(70)]
+    picked, cost, exact = solve(nodes, links)
+    assert not exact and cost == pytest.approx(total(nodes, links, picked))
+    assert least(nodes, links) < cost
+    for i in range(140):  # no node is better off with the other option
+        assert total(nodes, links, [1 - p if i == at else p for at, p in enumerate(picked)]) >= cost - 1e-9
+
+
+@pytest.mark.timeout(200)  # seconds, where a scan of all nodes for each takes an hour
+def test_a_hundred_thousand_nodes_take_seconds():
+    rng, count = np.random.default_rng(0), 100_000
+    nodes = [rng.uniform(1, 5, 2) for _ in range(count)]
+    chain = [(i, i + 1, rng.uniform(0, 2, (2, 2))) for i in range(count - 1)]
+    shared = [(0, i, rng.uniform(0, 2, (2, 2))) for i in range(2, count)]  # what the first makes, all others read
+    costs = [np.array(cost) for cost in nodes]
+    forward = costs[0]
+    for i, _, matrix in chain:
+        forward = (forward[:, None] + matrix).min(axis=0) + costs[i + 1]
+    assert solve(nodes, chain)[1:] == (pytest.approx(forward.min()), True)
+    picked, cost, exact = solve(nodes, chain + shared)
+    assert exact and cost == pytest.approx(total(nodes, chain + shared, picked))

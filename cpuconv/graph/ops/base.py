@@ -26,6 +26,7 @@ View = Callable[[Node, Sequence[Any], Sequence[Value]], list[Place]]  # of the i
 Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the inputs and the output's place
 
 _MOST_INTEGERS = 1 << 16
+MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # of wrong operands
 REQUIRED = object()  # in the place of a default: the attribute must be given
 
 
@@ -143,9 +144,14 @@ def _fitting(node: Node, inputs: Inputs) -> Iterator[None]:
     """Turn what NumPy says of operands that do not fit into an error that names the node."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
-        stated = ", ".join("-" if value is None else str(value) for value in inputs)
-        raise SourceError(f"{node.label} cannot take inputs {stated}: {error}") from error
+    except MISFITS as error:
+        raise misfit(node, inputs, error) from error
+
+
+def misfit(node: Node, inputs: Inputs, error: Exception) -> SourceError:
+    """An error that says which node cannot take what it is given, and why."""
+    stated = ", ".join("-" if value is None else str(value) for value in inputs)
+    return SourceError(f"{node.label} cannot take inputs {stated}: {error}")
 
 
 def is_float(dtype: np.dtype) -> bool:

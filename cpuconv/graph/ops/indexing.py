@@ -26,9 +26,28 @@ _MOST_PICKS = 16  # micro-kernels to be compiled for channels in another order
 # --- taken ----------------------------------------------------------------------------------------------------------
 
 
+def _check_places(indices: Value, sizes: Sequence[int]) -> None:
+    """See that constant indices are within an axis, or those of each row within several; others NumPy looks at."""
+    if indices.array is None or not indices.array.size:
+        return
+    rows = indices.array.reshape(-1, len(sizes))
+    for size, least, most in zip(sizes, rows.min(axis=0), rows.max(axis=0), strict=True):
+        wrong = least if least < -size else most
+        if not -size <= wrong < size:
+            raise ValueError(f"index {wrong} is out of bounds for an axis of size {size}")
+
+
+def _check_rows(indices: Value, sizes: Sequence[int]) -> None:
+    """See that the last axis of indices names a place on each of some axes."""
+    if indices.shape is None or indices.shape[-1] != len(sizes):
+        raise ValueError(f"{indices.shape and indices.shape[-1]} indices are more than there are axes")
+    _check_places(indices, sizes)
+
+
 def _infer_gather(node: Node, inputs: Inputs) -> list[Value]:
     data, indices = inputs
     axis = axis_in(node["axis"], len(data.shape))
+    _check_places(indices, data.shape[axis : axis + 1])
     return [Value((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.dtype)]
 
 
@@ -123,6 +142,7 @@ def _grid(places: np.ndarray) -> np.ndarray | None:
 
 
 def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:
+    _check_places(inputs[1], [inputs[0].shape[axis_in(node["axis"], len(inputs[0].shape))]])
     return [Value(inputs[1].shape, inputs[0].dtype)]
 
 
@@ -134,7 +154,9 @@ def gather_elements(node: Node, arrays: Arrays) -> np.ndarray:
 
 def _infer_gather_nd(node: Node, inputs: Inputs) -> list[Value]:
     data, indices = inputs
-    kept = data.shape[node["batch_dims"] + indices.shape[-1] :]
+    first, last = node["batch_dims"], node["batch_dims"] + indices.shape[-1]
+    _check_rows(indices, data.shape[first:last])
+    kept = data.shape[last:]
     return [Value((*indices.shape[:-1], *kept), data.dtype)]
 
 
@@ -172,6 +194,16 @@ def _put(node: Node, data: np.ndarray, places: tuple[np.ndarray, ...], updates: 
     data = data.astype(np.float64 if widened else np.result_type(data, updates))
     _PUT[reduction](data, places, updates)
     return data
+
+
+def _infer_scatter_elements(node: Node, inputs: Inputs) -> list[Value]:
+    _infer_gather_elements(node, inputs)
+    return like_first(node, inputs)
+
+
+def _infer_scatter_nd(node: Node, inputs: Inputs) -> list[Value]:
+    _check_rows(inputs[1], inputs[0].shape[: inputs[1].shape[-1]])
+    return like_first(node, inputs)
 
 
 def scatter_elements(node: Node, arrays: Arrays) -> np.ndarray:
@@ -291,8 +323,15 @@ OPS = (
     ),
     Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, mixed=True, widened=False),
     Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, mixed=True, widened=False),
-    Op("ScatterElements", like_first, scatter_elements, {"axis": 0, "reduction": "none"}, mixed=True, widened=False),
-    Op("ScatterND", like_first, scatter_nd, {"reduction": "none"}, mixed=True, widened=False),
+    Op(
+        "ScatterElements",
+        _infer_scatter_elements,
+        scatter_elements,
+        {"axis": 0, "reduction": "none"},
+        mixed=True,
+        widened=False,
+    ),
+    Op("ScatterND", _infer_scatter_nd, scatter_nd, {"reduction": "none"}, mixed=True, widened=False),
     Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), mixed=True, widened=False),
     Op("Trilu", like_first, trilu, {"upper": 1}, mixed=True, widened=False),
     Op("ArgMax", _infer_arg, _arg(np.argmax), _ARG, widened=False),

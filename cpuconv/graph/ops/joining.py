@@ -61,7 +61,7 @@ def _parts(node: Node, size: int, stated: np.ndarray | None) -> list[int]:
             raise ValueError(f"parts of {parts} do not make {size} in {len(node.outputs)} outputs")
         return parts
     count = node["num_outputs"] or len(node.outputs)
-    if count > max(size, len(node.outputs)):
+    if not len(node.outputs) <= count <= max(size, len(node.outputs)):
         raise ValueError(f"{size} cannot be split into {count}")
     each = -(-size // count)
     return [min(each, max(0, size - part * each)) for part in range(count)]

@@ -118,6 +118,13 @@ def _infer_channels(node: Node, inputs: Inputs) -> list[Value]:
     return like_first(node, inputs)
 
 
+def _infer_groups(node: Node, inputs: Inputs) -> list[Value]:
+    groups, channels = node["num_groups"], inputs[0].shape[1]
+    if groups < 1 or channels % groups:
+        raise ValueError(f"{channels} channels cannot be {groups} groups")
+    return _infer_channels(node, inputs)
+
+
 _SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 17, 8, 12  # an element
 
 
@@ -213,7 +220,7 @@ OPS = (
     ),
     Op(
         "GroupNormalization",
-        _infer_channels,
+        _infer_groups,
         group_normalization,
         {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1},
     ),

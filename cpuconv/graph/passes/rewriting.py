@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops.base import MISFITS, misfit
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +44,26 @@ def rewritten(graph: Graph, rule: Rule) -> Graph:
         A specialised graph.
     rule : Rule
         What to do about a node; must not say so of what it made itself for ever.
+
+    Raises
+    ------
+    SourceError
+        A node cannot be what its operator is.
     """
-    while found := _apart(filter(None, (rule(graph, node) for node in graph.nodes))):
+    while found := _apart(_asked(graph, rule)):
         graph = _applied(graph, found)
     return graph
+
+
+def _asked(graph: Graph, rule: Rule) -> Iterator[Rewrite]:
+    """What a rule says of all nodes; of one that is written as no operator is, an error that names it."""
+    for node in graph.nodes:
+        try:
+            found = rule(graph, node)
+        except MISFITS as error:
+            raise misfit(node, graph.operands(node), error) from error
+        if found is not None:
+            yield found
 
 
 def _apart(rewrites: Iterable[Rewrite]) -> list[Rewrite]:

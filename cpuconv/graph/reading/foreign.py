@@ -9,6 +9,7 @@ import numpy as np
 
 from cpuconv.errors import RunStopped, SourceError
 from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.reading.tensors import is_external, tensors_in
 from cpuconv.graph.stopping import Stop, check
 
 if TYPE_CHECKING:
@@ -45,9 +46,19 @@ class Foreign:
     """A node that ONNX's own reference evaluator computes: slow, but it knows every operator.
 
     Its names stay those of the model, whatever a graph calls its inputs later.
+
+    Raises
+    ------
+    SourceError
+        Elements of a tensor in it lie in a file, which the evaluator would look for by rules of its own.
     """
 
     def __init__(self, proto: bytes, opsets: Mapping[str, int], inputs: Sequence[str]) -> None:
+        import onnx
+
+        for tensor in tensors_in(onnx.NodeProto.FromString(proto)):
+            if is_external(tensor):
+                raise SourceError(f"the constant {tensor.name!r} must lie in the node itself, not in a file.")
         self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:

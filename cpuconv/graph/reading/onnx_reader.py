@@ -6,7 +6,6 @@ that a network needs imports onnx.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
-from cpuconv.graph.elements import INSIDE, LONG, Data, contents, skeleton
+from cpuconv.graph.elements import contents, skeleton
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.limits import check_bytes, check_nodes
+from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.reading import schemas
 from cpuconv.graph.reading.adapters import REPLACED, adapted
 from cpuconv.graph.reading.contrib import CONTRIB, DOMAIN, contributed
 from cpuconv.graph.reading.foreign import Foreign, captured, dtype_of, value_of
+from cpuconv.graph.reading.tensors import Files
 
 if TYPE_CHECKING:
     import onnx
@@ -102,13 +102,13 @@ def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto)
         raise SourceError(f"{name} is damaged: {error}") from error
 
 
-def _load(source: object) -> tuple[onnx.ModelProto, _Files, str]:
+def _load(source: object) -> tuple[onnx.ModelProto, Files, str]:
     """The model without its long constants, the files that they lie in, and what messages call it."""
     import onnx
     from google.protobuf.message import DecodeError
 
     if isinstance(source, onnx.ModelProto):
-        return source, _Files(), source.graph.name or "model"
+        return source, Files(), source.graph.name or "model"
     folder, name = None, "model"
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
@@ -126,39 +126,7 @@ def _load(source: object) -> tuple[onnx.ModelProto, _Files, str]:
         model.ParseFromString(skeleton(data))
     except DecodeError as error:
         raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}") from error
-    return model, _Files(data, folder), name
-
-
-class _Files:
-    """Where the elements of a model's constants lie: in the model's own data, and in files of its folder."""
-
-    def __init__(self, data: Data | None = None, folder: Path | None = None) -> None:
-        self._folder = folder
-        self._opened: dict[Path | None, Data] = {} if data is None else {None: data}
-
-    def get(self, location: str, place: str) -> Data:
-        """The data at a location that a constant states; `place` begins messages.
-
-        Raises
-        ------
-        SourceError
-            It is not in the model's folder, or cannot be read.
-        """
-        if location == INSIDE and None in self._opened:
-            return self._opened[None]
-        if self._folder is None:
-            raise SourceError(f"{place}: give the model by its path.")
-        path = (self._folder / location).resolve()
-        if not path.is_relative_to(self._folder.resolve()):
-            raise SourceError(f"{place}, which must be in the model's folder.")
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise SourceError(f"{place}, which must be a plain file.")
-        if path not in self._opened:
-            try:
-                self._opened[path] = contents(path)
-            except OSError as error:
-                raise SourceError(f"{place}, which cannot be read: {error}") from error
-        return self._opened[path]
+    return model, Files(data, folder), name
 
 
 def _metadata(model: onnx.ModelProto) -> Metadata:
@@ -177,7 +145,7 @@ def _metadata(model: onnx.ModelProto) -> Metadata:
 class _Reader:
     """One model, or a branch of one, on its way into a graph."""
 
-    def __init__(self, proto: onnx.GraphProto, opsets: Mapping[str, int], files: _Files, name: str) -> None:
+    def __init__(self, proto: onnx.GraphProto, opsets: Mapping[str, int], files: Files, name: str) -> None:
         self.proto, self.opsets, self.files, self.name = proto, opsets, files, name
         self.opset = opsets.get("", 0)
         if self.opset < OLDEST:
@@ -194,7 +162,7 @@ class _Reader:
         for tensor in self.proto.initializer:
             if tensor.name in self.constants:
                 raise SourceError(f"the constant {tensor.name!r} is defined twice.")
-            self.constants[tensor.name] = self.array(tensor)
+            self.constants[tensor.name] = self.files.array(tensor)
         for info in (*self.proto.value_info, *self.proto.output, *self.proto.input):
             self.values[info.name] = value_of(info)
         inputs = [info.name for info in self.proto.input if info.name not in self.constants]
@@ -256,6 +224,8 @@ class _Reader:
 
     def foreign(self, proto: onnx.NodeProto, origin: str) -> Node:
         """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
+        from google.protobuf.message import EncodeError
+
         outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         branches = {}
@@ -263,47 +233,12 @@ class _Reader:
             for attribute in proto.attribute:
                 reader = _Reader(attribute.g, self.opsets, self.files, self.name)
                 branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
-        meaning = Foreign(proto.SerializeToString(), self.opsets, inputs)
+        try:
+            meaning = Foreign(self.files.whole(proto).SerializeToString(), self.opsets, inputs)
+        except (SourceError, EncodeError) as error:
+            raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
         op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # not to be taken for the table's
         return Node(op, inputs, tuple(proto.output), branches, origin, meaning)
-
-    def array(self, tensor: onnx.TensorProto) -> np.ndarray:
-        """The elements of a constant, which nobody may change."""
-        import onnx
-        from onnx import numpy_helper
-
-        if tensor.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
-            raise SourceError(f"the constant {tensor.name!r} must be a tensor of numbers.")
-        try:
-            external = tensor.data_location == onnx.TensorProto.EXTERNAL
-            array = self.external(tensor) if external else numpy_helper.to_array(tensor)
-        except (ValueError, TypeError, KeyError) as error:
-            raise SourceError(f"the constant {tensor.name!r} cannot be read: {error}") from error
-        array = array.view()
-        array.flags.writeable = False
-        return array
-
-    def external(self, tensor: onnx.TensorProto) -> np.ndarray:
-        """The elements of a constant that lie in a file of their own, which must be in the model's folder, or `INSIDE`.
-
-        Raises
-        ------
-        SourceError
-            The file is elsewhere, is missing, or is shorter than the tensor says.
-        """
-        stated = {entry.key: entry.value for entry in tensor.external_data}
-        location = stated.get("location", "")
-        place = f"the constant {tensor.name!r}"
-        if location != INSIDE:
-            place += f" lies in the file {stated.get('location')!r}"
-        offset, needed = int(stated.get("offset", 0)), _bytes(tensor)
-        check_bytes(needed, place)
-        data = self.files.get(location, place)
-        length = int(stated.get("length", needed))
-        if length != needed or offset < 0 or offset + length > len(data):
-            which = "" if location == INSIDE else ", which"
-            raise SourceError(f"{place}{which} must hold {needed} bytes of it behind byte {offset}.")
-        return _elements(tensor, data, offset, length)
 
     def attribute(self, proto: onnx.AttributeProto) -> object:
         """An attribute as a plain value.
@@ -324,7 +259,7 @@ class _Reader:
         if proto.type == onnx.AttributeProto.STRINGS:
             return [text.decode() for text in proto.strings]
         if proto.type == onnx.AttributeProto.TENSOR:
-            return self.array(proto.t)
+            return self.files.array(proto.t)
         raise ArgumentError(must(proto.name, "a number, a text, a list of them or a tensor", proto.type))
 
     def constant_node(self, proto: onnx.NodeProto) -> np.ndarray:
@@ -366,29 +301,6 @@ def _constant(value: object) -> np.ndarray:
     array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     array.flags.writeable = False
     return array
-
-
-def _elements(tensor: onnx.TensorProto, data: Data, offset: int, length: int) -> np.ndarray:
-    """The elements of a tensor where they lie; of short ones and of types that NumPy does not have, a copy."""
-    import onnx
-    from onnx import numpy_helper
-
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    if length < LONG or dtype.kind not in "biufc":
-        raw = data[offset : offset + length]
-        return numpy_helper.to_array(onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw))
-    return np.frombuffer(data, dtype.newbyteorder("<"), math.prod(tensor.dims), offset).reshape(tensor.dims)
-
-
-def _bytes(tensor: onnx.TensorProto) -> int:
-    """Size of a tensor's elements; those of less than a byte are packed."""
-    import onnx
-
-    elements = math.prod(tensor.dims)
-    name = onnx.TensorProto.DataType.Name(tensor.data_type)
-    if name.endswith(("INT4", "E2M1")):
-        return -(-elements // 2)
-    return elements * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
 
 
 def _trimmed(names: Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import mmap
 import os
+import reprlib
 import stat
 import struct
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ import numpy as np
 
 from autotune.files import write_whole
 from cpuconv.errors import SourceError
+from cpuconv.graph.saved.bounds import MOST_HEADER, check_text
 from cpuconv.memory.fingerprint import Fingerprinter
 
 MAGIC = b"\x89cpuconv"
@@ -85,8 +87,14 @@ class Blocks:
         ------
         OSError
             It cannot be written.
+        SourceError
+            The header is larger than `MOST_HEADER`.
         """
         text = json.dumps({**header, "blocks": self._table}, separators=(",", ":")).encode()
+        if len(text) > MOST_HEADER:
+            raise SourceError(
+                f"{path.name} cannot be saved: its header takes {len(text)} bytes, more than {MOST_HEADER}."
+            )
         prefix = _PREFIX.pack(MAGIC, FORMAT, len(text), _rounded(_START + len(text)) + self._end)
         write_whole({path: self._parts(prefix + _digest(prefix, text) + text)})
 
@@ -156,9 +164,12 @@ class Container:
             )
         if size != self._map.size or _START + self._header_bytes > size:
             raise self._damaged(f"it has {self._map.size} bytes, and says {size}")
+        if self._header_bytes > MOST_HEADER:
+            raise self._damaged(f"its header takes {self._header_bytes} bytes, more than {MOST_HEADER}")
         text = self._map[_START : _START + self._header_bytes].tobytes()
         if _digest(prefix, text) != self._map[_PREFIX.size : _START].tobytes():
             raise self._damaged("its header does not have the checksum that it states")
+        check_text(text, self.name)
         try:
             header = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -175,7 +186,7 @@ class Container:
         for row in table:
             fits = isinstance(row, list) and [type(item) for item in row] == [int, int, str]
             if not fits or row[0] % ALIGNMENT or row[0] < 0 or row[1] <= 0:
-                raise self._damaged(f"a block at {row}")
+                raise self._damaged(f"a block at {reprlib.repr(row)}")
             if self._begin + row[0] + row[1] > self._map.size:
                 raise self._damaged(f"a block at {row} passes its end")
             blocks.append((row[0], row[1], row[2]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import inspect
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,9 +19,11 @@ from cpuconv.errors import ArgumentError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.kernels.expression import Apply, Constant, Expression, Operand
 from cpuconv.graph.kernels.functions import FUNCTIONS
+from cpuconv.graph.limits import check_nodes as check_protos
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
 from cpuconv.graph.reading.foreign import Foreign
+from cpuconv.graph.saved.bounds import check_nodes
 
 Keep = Callable[[np.ndarray], int]  # the number of the block that holds an array
 Find = Callable[[int, np.dtype, tuple[int, ...]], np.ndarray]  # and the array in a block
@@ -36,6 +39,9 @@ _MORE_DTYPES = (  # of the package ml_dtypes
 _LONGEST = 1 << 16  # characters of an expression
 _MOST_AXES = 32
 _ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
+
+_SHORT = reprlib.Repr()  # of values in messages, of which the file says how large they are
+_SHORT.maxstring = _SHORT.maxother = 40
 
 T = TypeVar("T")
 
@@ -62,8 +68,7 @@ def list_of(kind: type[T], value: Any) -> list[T]:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    return _SHORT.repr(value)
 
 
 def dtype_of(name: Any) -> np.dtype:
@@ -247,6 +252,7 @@ def graph_from_plain(data: Any, find: Find) -> Graph:
     SourceError
         It is something else, or a graph that is wrong in itself.
     """
+    check_nodes(data)
     fields = must_be(dict, data)
     if fields.keys() != {"name", "inputs", "outputs", "nodes", "constants", "values"}:
         raise SourceError(f"a graph has the fields {_shown(sorted(fields))}")
@@ -300,7 +306,7 @@ def _foreign(data: Any, inputs: tuple[str, ...]) -> Foreign:
         raise SourceError("operators that run through ONNX's evaluator need the package onnx") from error
     try:
         content = base64.b64decode(must_be(str, proto), validate=True)
-        onnx.NodeProto.FromString(content)
+        check_protos(onnx.GraphProto(node=[onnx.NodeProto.FromString(content)]))
     except (ValueError, DecodeError) as error:
         raise SourceError(f"the text of a node is damaged, {error}") from error
     versions = {domain: must_be(int, version) for domain, version in must_be(dict, opsets).items()}

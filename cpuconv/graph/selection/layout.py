@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
-from cpuconv.graph.ops.base import Op
+from cpuconv.graph.ops.base import MISFITS, Op, misfit
 from cpuconv.graph.place import DENSE
 from cpuconv.graph.selection.decisions import Decision, Decisions, name_of
 from cpuconv.graph.selection.planning import CHEAPEST, PLANS, RULES, Planner, copied_form, fits, reads, seconds, writes
@@ -175,7 +175,10 @@ def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
         return [None]
     values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
-    return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
+    try:
+        return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
+    except MISFITS as error:
+        raise misfit(node, values, error) from error
 
 
 def _filled(values: Sequence[Value | None]) -> bool:
@@ -192,6 +195,7 @@ class _Copies:
         self.values: dict[str, Value] = {}
         self.lies = dict.fromkeys(graph.inputs, DENSE)
         self._made: dict[tuple[str, str], str] = {}
+        self._producers: dict[str, Laid] = {}
 
     def add(self, laid: Laid) -> None:
         """A node, behind the copies that it needs."""
@@ -201,7 +205,7 @@ class _Copies:
             if name and name not in self.graph.constants and not fits(self.lies[name], laid.reads(position)):
                 names[position] = self.copied(name, laid.reads(position))
         inputs = tuple(names.get(position, name) for position, name in enumerate(node.inputs))
-        self.nodes.append(Laid(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
+        self._append(Laid(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
         self.lies |= {name: laid.writes(position) for position, name in enumerate(node.outputs) if name}
 
     def copied(self, name: str, form: str) -> str:
@@ -220,9 +224,13 @@ class _Copies:
         assert op.offers is not None
         offers = op.offers(node, [value], self.target)
         fitting = [o for o in offers if fits(self.lies[name], o.inputs[0]) and o.outputs[0] == form]
-        self.nodes.append(Laid(node, min(fitting, key=lambda offer: offer.seconds, default=None)))
+        self._append(Laid(node, min(fitting, key=lambda offer: offer.seconds, default=None)))
         self.values[copy] = value
         self.lies[copy] = form
+
+    def _append(self, laid: Laid) -> None:
+        self.nodes.append(laid)
+        self._producers |= dict.fromkeys(laid.node.outputs, laid)
 
     def output(self, name: str, taken: set[str]) -> str:
         """The value that callers get for an output of the network: dense, in memory of its own."""
@@ -240,7 +248,7 @@ class _Copies:
 
         None if that memory is an input's or a constant's, or the value only a part of it.
         """
-        producers = {output: laid for laid in self.nodes for output in laid.node.outputs}
+        producers = self._producers
         while name in producers and (offer := producers[name].offer) is not None and offer.view:
             before = producers[name].node.inputs[0]
             if self.lies.get(before) != DENSE or self._elements(before) != self._elements(name):

@@ -89,17 +89,16 @@ class Planner:
     def __init__(self, graph: Graph, offers: Sequence[Options], target: Target) -> None:
         self.graph, self.offers, self.target = graph, offers, target
         self._solved: dict[float, tuple[list[int], bool]] = {}
-        place = {id(node): at for at, node in enumerate(graph.nodes)}
+        self._delivered = {*graph.outputs}
+        sources = {
+            name: (at, number) for at, node in enumerate(graph.nodes) for number, name in enumerate(node.outputs)
+        }
         read: dict[str, list[tuple[int, int]]] = {}
         for at, node in enumerate(graph.nodes):
             for position, name in enumerate(node.inputs):
                 if name and name not in graph.constants:
                     read.setdefault(name, []).append((at, position))
-        self._tensors = []
-        for name, readers in read.items():
-            producer = graph.producer(name)
-            source = None if producer is None else (place[id(producer)], producer.outputs.index(name))
-            self._tensors.append(_Tensor(graph.value(name), source, readers))
+        self._tensors = [_Tensor(graph.value(name), sources.get(name), readers) for name, readers in read.items()]
 
     def cheapest(self, copying: float = 1.0) -> tuple[list[int], bool]:
         """The selection whose sum of offers and copies is least, as far as `layouts.solve` finds it, and whether it is
@@ -153,7 +152,7 @@ class Planner:
 
     def _delivery(self, node: Node, offer: Offer | None) -> float:
         """Seconds of copies to outputs of the network, which callers get dense."""
-        outputs = ((at, name) for at, name in enumerate(node.outputs) if name in self.graph.outputs)
+        outputs = ((at, name) for at, name in enumerate(node.outputs) if name in self._delivered)
         return sum(conversion(self.graph.value(name), writes(offer, at), DENSE, self.target) for at, name in outputs)
 
     def _problem(self, copying: float) -> tuple[list[np.ndarray], list[layouts.Link]]:

@@ -173,11 +173,13 @@ def _taken(node: Node, condition: bool) -> tuple[list[Node], dict[str, Value]]:
     What it reads of the graph around it goes by the names of the If's inputs, which may have changed since it was read.
     """
     branch: Graph = node["then_branch" if condition else "else_branch"]
+    if len(branch.outputs) < len(node.outputs):
+        raise SourceError(f"{node.label} has {len(node.outputs)} outputs where its branch has {len(branch.outputs)}.")
     own = [*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)]
     names = dict(zip(node.meaning.inputs, node.inputs, strict=True)) if isinstance(node.meaning, Foreign) else {}
     names |= {name: f"{node.outputs[0]}/{name}" for name in own}
     body = [inner.reads(names).writes(names) for inner in branch.nodes]
-    for inner, outer in zip(branch.outputs, node.outputs, strict=True):
+    for inner, outer in zip(branch.outputs, node.outputs, strict=False):
         body.append(ops.TABLE["Identity"].node([names.get(inner, inner)], [outer], node.origin))
     return body, {names[name]: Value.of(array) for name, array in branch.constants.items()}
 

@@ -1,0 +1,92 @@
+"""Bounds on what the header of a saved model may ask for, looked at before it is decoded and before a graph is made.
+
+A few bytes of JSON may become objects of hundreds: `[]` is a list. What decoding takes is estimated from the characters
+that begin objects, outside of texts. Headers that were saved are 6 to 11 times as large when they are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import SourceError
+from cpuconv.graph.limits import MOST_DEPTH, MOST_NODES, check_bytes
+
+MOST_HEADER = 128 << 20  # bytes: twice what a program of 100,000 nodes takes
+MOST_LEVELS = 8 + 6 * MOST_DEPTH  # brackets within brackets: each graph within a node takes six
+_TIMES = 16  # what decoding may take, in sizes of the text
+_SMALL = 1 << 16  # bytes that any header may take
+_PIECE = 1 << 16  # bytes of the text that are looked at at once
+
+_TAKES = np.zeros(256, np.uint8)  # bytes, in CPython, of what a character begins
+for _character, _size in {"{": 100, ":": 60, "[": 64, ",": 10, '"': 25}.items():  # a text has two quotes
+    _TAKES[ord(_character)] = _size
+_STEPS = np.zeros(256, np.int8)  # levels up and down
+_STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
+
+
+def check_text(text: bytes, name: str) -> None:
+    """See that decoding a header takes no more memory than headers do, and that it nests no deeper.
+
+    Raises
+    ------
+    SourceError
+        It does; the message begins with the file's name.
+    """
+    most = _SMALL + _TIMES * len(text)
+    if b"\\" in text:  # a quote behind one ends no text
+        text = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+    level = taken = 0
+    within = False  # a text
+    for start in range(0, len(text), _PIECE):
+        piece = np.frombuffer(text, np.uint8, min(_PIECE, len(text) - start), start)
+        texts = np.logical_xor.accumulate(piece == ord('"')) ^ within
+        within = bool(texts[-1])
+        taken += int(np.where(texts & (piece != ord('"')), 0, _TAKES[piece]).sum())
+        levels = level + np.where(texts, 0, _STEPS[piece]).cumsum(dtype=np.int64)
+        level = int(levels[-1])
+        if levels.max() > MOST_LEVELS:
+            raise SourceError(f"{name} is damaged: its header nests deeper than {MOST_LEVELS} levels.")
+    if taken > most:
+        raise SourceError(f"{name} is damaged: its header would take {taken} bytes, and is no larger than {len(text)}.")
+    check_bytes(taken, f"{name}: its header")
+
+
+def check_nodes(graph: Any) -> None:
+    """See that the plain values of a graph have not too many nodes, and none nested too deep.
+
+    Raises
+    ------
+    SourceError
+        There are more than `MOST_NODES`, or they nest deeper than `MOST_DEPTH`.
+    """
+    count, level = 0, [graph]
+    for _ in range(MOST_DEPTH + 1):
+        nodes = [node for each in level for node in _items(each, "nodes")]
+        count += len(nodes)
+        if count > MOST_NODES:
+            raise SourceError(f"a graph must have no more than {MOST_NODES:,} nodes")
+        level = [inner for node in nodes for inner in _graphs_in(node)]
+        if not level:
+            return
+    raise SourceError(f"nodes must not nest deeper than {MOST_DEPTH} levels")
+
+
+def _items(data: Any, name: str) -> list[Any]:
+    found = data.get(name) if isinstance(data, Mapping) else None
+    return found if isinstance(found, list) else []
+
+
+def _graphs_in(data: Any) -> Iterator[Any]:
+    """The graphs within the plain values of a node."""
+    if isinstance(data, dict):
+        for kind, each in data.items():
+            if kind == "graph":
+                yield each
+            else:
+                yield from _graphs_in(each)
+    elif isinstance(data, list):
+        for each in data:
+            yield from _graphs_in(each)
