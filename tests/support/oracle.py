@@ -18,14 +18,13 @@ from cpuconv.plan import Plan
 from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble
+from cpuconv.recipe import Candidate, assemble, padded_bias
 from cpuconv.runtime.threads import maximum_threads
 from cpuconv.solvers.shared import base
 from cpuconv.tuning.trial import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
 from support.strided import apart
 
-GUARD = 64  # floats behind a bias: kernels read whole vectors of it, in memory of the library
 SENTINEL = np.float32(-7.25e33)
 THREADS = min(2, maximum_threads())
 GROUP = max(2, current().lanes // 4)  # channels of a group that share a vector with others
@@ -190,9 +189,9 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge:
             None if residual is None else operand("added", problem.out_layout, residual),
         ),
     )
-    bias, workspace = base.aligned(problem.k + GUARD), base.aligned(recipe.workspace // 4 + GUARD)
-    bias[:], workspace[:] = 0, np.nan
-    bias[: problem.k] = given.bias
+    bias = place(padded_bias(problem.k, given.bias, problem.groups), edge)
+    workspace = base.aligned(recipe.workspace // 4)
+    workspace[:] = np.nan
     arrays = {"input": x, "output": y, "w": candidate.packing(problem).pack(given.w), "bias": bias}
     arrays |= {"workspace": workspace} | ({} if residual is None else {"added": residual})
     recording = Recording(recipe.steps, recipe.threads)
