@@ -21,12 +21,11 @@ from cpuconv.errors import ArgumentError, must
 from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, Recipe, assemble, operands_of
+from cpuconv.recipe import Candidate, Recipe, assemble, operands_of, padded_bias
 from cpuconv.runtime import Program
-from cpuconv.solvers.shared.base import FLOAT, Ref, Step, aligned, divide, word_of
+from cpuconv.solvers.shared.base import FLOAT, Ref, Step, aligned, word_of
 
 _F32 = np.dtype(np.float32)
-_WIDEST_BLOCK = 16
 _GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
 _BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
 _MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are kept
@@ -131,10 +130,7 @@ class Plan:
         self._y_shape = layouts.get(problem.out_layout).shape(*problem.out_shape)
         self._weight = weight
         self._workspaces = workspaces or session.current.workspaces
-        self._bias = aligned(divide(problem.k, _WIDEST_BLOCK) * _WIDEST_BLOCK)
-        self._bias[:] = 0
-        if bias is not None:
-            self._bias[: problem.k] = bias
+        self._bias = padded_bias(problem.k, bias, problem.groups)
         self._contexts: dict[Any, list[_Context]] = {}
         self._x_bytes = FLOAT * math.prod(self._x_shape)
         recipe = assemble(problem, choice.candidate)

@@ -19,11 +19,12 @@ from cpuconv.runtime import launch
 from cpuconv.runtime.stamp import stamp
 from cpuconv.solvers import BY_NAME
 from cpuconv.solvers.shared import reordering
-from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Operands, Ref, Space, Step, contiguous
+from cpuconv.solvers.shared.base import FLOAT, Args, Operand, Operands, Ref, Space, Step, aligned, contiguous, divide
 from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.reordering import reorder_step
 from layouts import Strides
 
+_WIDEST_VECTOR = 16  # floats
 _SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains
 
 
@@ -100,6 +101,17 @@ def _sources(solver: ModuleType) -> str:
 def effective_threads(problem: ConvProblem) -> int:
     """Threads worth waking for this much work."""
     return problem.threads if problem.flops > _SERIAL_FLOPS else 1
+
+
+def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
+    """A bias of `k` floats as kernels read it, zeros for None: by whole vectors from the first filter of each group."""
+    filters = k // groups
+    read = k - filters + divide(filters, _WIDEST_VECTOR) * _WIDEST_VECTOR
+    padded = aligned(divide(read, _WIDEST_VECTOR) * _WIDEST_VECTOR)
+    padded[:] = 0
+    if bias is not None:
+        padded[:k] = bias.reshape(k)
+    return padded
 
 
 def operands_of(

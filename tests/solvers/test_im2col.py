@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ BLOCKED = layouts.blocked(ISA.lanes).name
 
 def check(problem: ConvProblem, params: im2col.Params, slices: bool = False) -> int:
     """Compare with the oracle, perhaps on slices of larger arrays; gives the bytes of workspace."""
-    made = oracle.check(problem, Candidate(im2col, params), view=sliced if slices else oracle.guarded)
+    made = oracle.check(problem, Candidate(im2col, params), view=sliced if slices else np.asarray)
     return made.workspace_bytes
 
 

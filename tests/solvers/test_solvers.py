@@ -23,6 +23,7 @@ from cpuconv.solvers.shared.base import ALIGNMENT
 from cpuconv.solvers.shared.machine import machine
 from support import oracle
 from support.geometry import of, problems, upto
+from support.guarded import EDGES
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
@@ -204,7 +205,7 @@ def test_images_apart(solver):
     def runs(problem, choice):
         assume(solver.applicable(problem, current()) is None)
         found = candidates(solver, problem)
-        oracle.check_apart(problem, found[choice % len(found)], choice)
+        oracle.check_apart(problem, found[choice % len(found)], choice, EDGES[choice % 2])
 
     runs()
 

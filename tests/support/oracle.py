@@ -18,13 +18,13 @@ from cpuconv.plan import Plan
 from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble
+from cpuconv.recipe import Candidate, assemble, padded_bias
 from cpuconv.runtime.threads import maximum_threads
 from cpuconv.solvers.shared import base
 from cpuconv.tuning.trial import ERROR_LIMITS
+from support.guarded import END, START, named, pages, place
 from support.strided import apart
 
-GUARD = 64  # floats around every array that kernels get
 SENTINEL = np.float32(-7.25e33)
 THREADS = min(2, maximum_threads())
 GROUP = max(2, current().lanes // 4)  # channels of a group that share a vector with others
@@ -52,31 +52,31 @@ class Operands:
     residual: np.ndarray | None
 
 
-def guarded(array: np.ndarray) -> np.ndarray:
-    """A copy surrounded by NaN: a kernel that uses what lies outside gives NaN."""
-    buffer = np.full(array.size + 2 * GUARD, np.nan, np.float32)
-    buffer[GUARD : GUARD + array.size] = array.ravel()
-    return buffer[GUARD : GUARD + array.size].reshape(array.shape)
-
-
 def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     """Unit-normal float32."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
 
 
 def operands(
-    problem: ConvProblem, seed: int = 0, bias: bool = True, view: Callable[[np.ndarray], np.ndarray] = guarded
+    problem: ConvProblem,
+    seed: int = 0,
+    bias: bool = True,
+    view: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    edge: str = END,
 ) -> Operands:
-    """Operands of a problem, `view` of the input and of the residual; tail channels are zero."""
+    """Operands of a problem against memory that nobody may touch; tail channels are zero.
+
+    view: of the input and of the residual. edge: of the memory of each.
+    """
 
     def activation(shape: tuple[int, int, int, int], layout: str, seed: int) -> np.ndarray:
-        return view(layouts.from_nchw(normal(shape, seed), layout))
+        return place(view(layouts.from_nchw(normal(shape, seed), layout)), edge)
 
     scale = np.float32((problem.cg * problem.r * problem.s) ** -0.5)
     return Operands(
         activation(problem.in_shape, problem.in_layout, seed),
-        guarded(normal(problem.weight_shape, seed + 1) * scale),
-        normal((problem.k,), seed + 2) if bias else None,
+        place(normal(problem.weight_shape, seed + 1) * scale, edge),
+        place(normal((problem.k,), seed + 2), edge) if bias else None,
         activation(problem.out_shape, problem.out_layout, seed + 3) if problem.residual else None,
     )
 
@@ -130,17 +130,14 @@ def expect(y: np.ndarray, expected: np.ndarray, accuracy: str, layout: str, chan
     np.testing.assert_array_equal(alone, y, err_msg=f"{about}: tail channels are not zero")
 
 
-def run(made: Plan, given: Operands) -> np.ndarray:
+def run(made: Plan, given: Operands, edge: str = END) -> np.ndarray:
     """A call of the plan that must write every element of its output, and nothing else."""
     shape = layouts.get(made.out_layout).shape(*made.problem.out_shape)
-    size = int(np.prod(shape))
-    buffer = np.full(size + 2 * GUARD, SENTINEL)
-    out = buffer[GUARD : GUARD + size].reshape(shape)
+    out = place(np.full(shape, SENTINEL), edge, SENTINEL)
     before = [np.copy(array) for array in (given.x, given.w, given.residual) if array is not None]
-    assert made(given.x, residual=given.residual, out=out) is out
-    outside = np.concatenate([buffer[:GUARD], buffer[GUARD + size :]])
-    assert (outside == SENTINEL).all(), f"{made}: wrote outside of the output"
+    assert named(made, lambda: made(given.x, residual=given.residual, out=out)) is out
     assert not (out == SENTINEL).any(), f"{made}: left outputs unwritten"
+    assert (pages(out) != SENTINEL).sum() == out.size, f"{made}: wrote outside of the output"
     after = [array for array in (given.x, given.w, given.residual) if array is not None]
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old, new, err_msg=f"{made}: an input was written")
@@ -154,24 +151,30 @@ def check(
     accuracy: str = "fast",
     seed: int = 0,
     bias: bool = True,
-    view: Callable[[np.ndarray], np.ndarray] = guarded,
+    view: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> Plan:
-    """Run a plan on random operands and compare with the oracle; returns the plan."""
+    """Run a plan on random operands and compare with the oracle; returns the plan.
+
+    All arrays end at memory that nobody may touch, and then begin behind such memory.
+    """
     given = operands(problem, seed, bias, view)
-    made = plan(problem, given, algorithm, accuracy)
+    made = named(f"plan of {problem.key} by {algorithm}", lambda: plan(problem, given, algorithm, accuracy))
     y = run(made, given)
     expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
     limit = Candidate.parse(made.algorithm).accuracy
     expect(y, expected, limit, problem.out_layout, problem.k, made)
+    again = run(made, operands(problem, seed, bias, view, START), START)
+    np.testing.assert_array_equal(again, y, err_msg=f"{made}: the result depends on where arrays lie")
     return made
 
 
-def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0) -> None:
+def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge: str = END) -> None:
     """Run a recipe whose images lie apart, those of input, output and residual each by another distance."""
     given = operands(problem, seed)
-    x = apart(given.x, 7)
-    residual = None if given.residual is None else apart(given.residual, 29)
-    y = apart(np.empty(layouts.get(problem.out_layout).shape(*problem.out_shape), np.float32), 13, SENTINEL)
+    x = place(apart(given.x, 7), edge)
+    residual = None if given.residual is None else place(apart(given.residual, 29), edge)
+    y = np.empty(layouts.get(problem.out_layout).shape(*problem.out_shape), np.float32)
+    y = place(apart(y, 13, SENTINEL), edge, SENTINEL)
     y[...] = SENTINEL
 
     def operand(name: str, layout: str, array: np.ndarray) -> base.Operand:
@@ -186,18 +189,19 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0) -> No
             None if residual is None else operand("added", problem.out_layout, residual),
         ),
     )
-    bias, workspace = base.aligned(problem.k + GUARD), base.aligned(recipe.workspace // 4 + GUARD)
-    bias[:], workspace[:] = 0, np.nan
-    bias[: problem.k] = given.bias
+    bias = place(padded_bias(problem.k, given.bias, problem.groups), edge)
+    workspace = base.aligned(recipe.workspace // 4)
+    workspace[:] = np.nan
     arrays = {"input": x, "output": y, "w": candidate.packing(problem).pack(given.w), "bias": bias}
     arrays |= {"workspace": workspace} | ({} if residual is None else {"added": residual})
-    Recording(recipe.steps, recipe.threads).bind({name: address(array) for name, array in arrays.items()}).run()
+    recording = Recording(recipe.steps, recipe.threads)
+    bound = recording.bind({name: address(array) for name, array in arrays.items()})
+    named(f"{candidate} on {problem.key}, images apart", bound.run)
     np.testing.assert_array_equal(x, given.x)
     np.testing.assert_array_equal(residual, given.residual)
-    whole = y.base
     expected = reference.conv2d(given.x, given.w, given.bias, problem, given.residual)
     expect(y, expected, candidate.accuracy, problem.out_layout, problem.k, candidate)
-    written = (whole != SENTINEL).sum()
+    written = (pages(y) != SENTINEL).sum()
     assert written == y.size, f"{candidate} wrote {written} floats of {y.size}"
 
 

@@ -25,12 +25,11 @@ from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import assemble, effective_threads
+from cpuconv.recipe import assemble, effective_threads, padded_bias
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.base import FLOAT, Operand, Operands, Ref, Step, aligned, divide
+from cpuconv.solvers.shared.base import FLOAT, Operand, Operands, Ref, Step
 from layouts import Strides
 
-_WIDEST_BLOCK = 16
 _LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
 
 
@@ -231,7 +230,7 @@ def steps(
             form,
             lambda: packing.pack(_joined(weight, joined, problem.groups), call.target.threads, call.constants.room),
         ),
-        "bias": call.constants.keep(padded_bias(problem.k, bias)),
+        "bias": call.constants.keep(padded_bias(problem.k, bias, problem.groups)),
         "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     alone = recipe.threads < call.target.threads
@@ -247,15 +246,6 @@ def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
     same = np.arange(joined)
     made[:, same, :, same] = weight.reshape(groups, joined, -1, c, *taps).swapaxes(0, 1)
     return made.reshape(k, joined * c, *taps)
-
-
-def padded_bias(k: int, bias: np.ndarray | None) -> np.ndarray:
-    """The bias with zeros up to whole blocks; all zeros for None."""
-    padded = aligned(divide(k, _WIDEST_BLOCK) * _WIDEST_BLOCK)
-    padded[:] = 0
-    if bias is not None:
-        padded[:k] = bias.reshape(k)
-    return padded
 
 
 def _placed(step: Step, known: dict[str, Ref], alone: bool) -> Step:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, padded_bias, restored, rows_operand, rows_problem, steps, way
+from cpuconv.graph.kernels.convolution import offer, restored, rows_operand, rows_problem, steps, way
 from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
 from cpuconv.graph.kernels.matvec import linear_step, packing
 from cpuconv.graph.lowering import Call, Offer, Target
@@ -21,6 +21,7 @@ from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.place import DENSE, FLOAT32, STRIDED
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.recipe import padded_bias
 from cpuconv.solvers.shared.base import FLOAT, Operands, Step
 
 

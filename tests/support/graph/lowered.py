@@ -16,20 +16,23 @@ from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
 from cpuconv.problem.arrays import address
 from cpuconv.solvers.shared.base import Ref, Space, aligned
+from support import guarded
+from support.guarded import END, START
 
 _GAP = 192  # bytes between images that lie apart
 
 
 class Kept:
-    """Constants of a call: arrays that stay alive, at fixed addresses."""
+    """Constants of a call: arrays that stay alive, at fixed addresses and at that edge of memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, edge: str = END) -> None:
         self.arrays: dict[str, np.ndarray] = {}
+        self._edge = edge
 
     def keep(self, array: np.ndarray) -> Ref:
         assert array.flags.c_contiguous
         name = f"constant {len(self.arrays)}"
-        self.arrays[name] = array
+        self.arrays[name] = guarded.place(array, self._edge)
         return Ref(name)
 
     def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
@@ -59,10 +62,11 @@ def values_of(arrays: Sequence[np.ndarray | None], constant: Sequence[int]) -> l
 
 
 class _Memory:
-    """The bytes of the operands."""
+    """The bytes of the operands, at an edge of memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, edge: str) -> None:
         self.arrays: dict[str, np.ndarray] = {}
+        self._edge = edge
 
     def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> Place:
         """Room for a tensor, filled with NaN; `apart`: its images, or for a dense tensor its first axis, with gaps."""
@@ -79,15 +83,13 @@ class _Memory:
             step = place.strides[0] + _GAP
             place = Place(place.ref, shape, (step, *place.strides[1:]), place.block, place.dtype)
         span = sum(max(0, size - 1) * step for size, step in zip(place.physical, place.strides, strict=True))
-        memory = aligned((span + 64) // 4 + 16)
-        memory[:] = np.nan
-        self.arrays[name] = memory
+        size = span + place.dtype.itemsize if 0 not in place.physical else 0
+        self.arrays[name] = guarded.room(size, self._edge)
         return place
 
     def view(self, place: Place) -> np.ndarray:
         """The elements of a place, by its physical axes."""
-        memory = self.arrays[place.ref.name].view(np.uint8)
-        return np.ndarray(place.physical, place.dtype, memory, place.ref.offset, place.strides)
+        return np.ndarray(place.physical, place.dtype, self.arrays[place.ref.name], place.ref.offset, place.strides)
 
 
 def _write(view: np.ndarray, array: np.ndarray, place: Place) -> None:
@@ -113,12 +115,13 @@ def run_offer(
     constant: Sequence[int] = (),
     threads: int = 1,
     apart: bool = False,
+    edge: str = END,
 ) -> list[np.ndarray]:
     """The outputs of one offer of a node, operands as it says; `apart`: images with gaps between them.
 
-    Inputs must be left as they were.
+    All but the outputs must be left as it was. edge: of the memory of each operand and constant.
     """
-    op, memory, kept, space = ops.TABLE[node.op], _Memory(), Kept(), Space()
+    op, memory, kept, space = ops.TABLE[node.op], _Memory(edge), Kept(edge), Space()
     inputs: list[Place | None] = []
     for at, (array, lies) in enumerate(zip(arrays, offer.inputs, strict=True)):
         if array is None:
@@ -130,7 +133,7 @@ def run_offer(
             place = Place(place.ref, place.shape, place.strides, place.block, place.dtype, array)
         inputs.append(place)
     results = op.infer(node, values_of(arrays, constant))
-    before = {name: array.copy() for name, array in memory.arrays.items()}
+    before = {name: guarded.pages(array).tobytes() for name, array in memory.arrays.items()}
     if offer.view:
         assert op.view is not None
         outputs = op.view(node, inputs, results)
@@ -143,10 +146,13 @@ def run_offer(
     steps = op.lower(Call(node, inputs, outputs, offer, target(threads), space, kept))
     workspace = aligned(space.size + 64, np.uint8)
     bases = memory.arrays | kept.arrays | {"workspace": workspace}
-    Recording(steps, threads).bind({name: address(array) for name, array in bases.items()}).run()
-    for name, array in before.items():
-        assert np.array_equal(array, memory.arrays[name], equal_nan=True), f"{name} was written to"
-    return [_read(memory.view(place), place) for place in outputs]
+    bound = Recording(steps, threads).bind({name: address(array) for name, array in bases.items()})
+    views = [memory.view(place) for place in outputs]
+    with guarded.only(*views):
+        guarded.named(f"{node} by {offer.inputs} -> {offer.outputs}, {threads} threads", bound.run)
+    for name, pages in before.items():
+        assert guarded.pages(memory.arrays[name]).tobytes() == pages, f"{name} was written to, or what lies around it"
+    return [_read(view, place) for view, place in zip(views, outputs, strict=True)]
 
 
 def check(
@@ -168,7 +174,10 @@ def check(
     expected = ops.TABLE[node.op].evaluate(node, arrays, wide)
     made = offers(node, arrays, constant, threads) if made is None else made
     for offer in made:
-        for got, wanted in zip(run_offer(node, arrays, offer, constant, threads, apart), expected, strict=False):
+        found = run_offer(node, arrays, offer, constant, threads, apart)
+        for got, again in zip(found, run_offer(node, arrays, offer, constant, threads, apart, START), strict=True):
+            assert np.array_equal(got, again, equal_nan=got.dtype.kind == "f"), f"{offer}: depends on where arrays lie"
+        for got, wanted in zip(found, expected, strict=False):
             assert got.shape == wanted.shape
             if wanted.dtype.kind != "f":
                 assert np.array_equal(got, wanted), offer
