@@ -230,7 +230,7 @@ def main(method, path):
         while not stop.is_set():
             new_function(size)
             size += 1
-    threads = [threading.Thread(target=compile_others) for _ in range(2)]
+    threads = [threading.Thread(target=compile_others, daemon=True) for _ in range(2)]
     for busy in (False, True):
         if busy:
             new_function(3)
