@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.interpreter import python
 from support.callers import at_once
 
 THREADS = (2, 4, 8)
@@ -229,7 +230,8 @@ def failures(folder: Path, name: str, threads: int, processes: int, *, fresh: bo
     for _ in range(processes):
         if fresh:
             arguments = ["-m", "support.first_calls", "--child", str(folder), name, str(threads)]
-            process = os.posix_spawn(sys.executable, [sys.executable, *arguments], os.environ)
+            command = python(*arguments)
+            process = os.posix_spawn(command[0], command, os.environ)
         else:
             process = forked(lambda: call_at_once(folder, name, threads))
         found.append(ended(process))
