@@ -1,8 +1,8 @@
 """Fuzz the readers of what others wrote, guided by coverage: `python tests/fuzz.py --seconds 600`.
 
 Each target of `support.fuzz_targets` runs in a process of its own, for its part of the time, from seeds that are made
-first. Ends with code 1 and the file that did it where a reader raised something else than its errors, took more than a
-minute, or more than two gigabytes; with code 77 where the package atheris cannot be had.
+first. Ends with code 1, and the file that did it, where a reader raised something else than its errors, took more than
+a minute or more than two gigabytes; with code 77 where the package atheris cannot be had.
 """
 
 from __future__ import annotations
