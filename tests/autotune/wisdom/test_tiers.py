@@ -143,7 +143,8 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
 
 
 PUT = """
-import sys, stored
+import sys
+from support import stored
 from autotune.store.store import Store
 Store().put([stored.row("b", 1e-3, device=sys.argv[1])])
 """
