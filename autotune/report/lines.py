@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from autotune.locks import lazy
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.report.explain import ROOFS_UNKNOWN
 from autotune.store.rows import COLD, Limits
@@ -65,7 +65,7 @@ class Line:
         """Of the problem's own operations, whatever the algorithm executes."""
         return self.use.flops / self.row.median * 1e-9 if self.row else math.nan
 
-    @cached_property
+    @lazy
     def verdict(self) -> Verdict | None:
         """What the run is bound by; None without a row, its work or the roofs."""
         if self.row is None or self.work is None or self.roofs is None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
+from autotune.locks import lazy
 from cpuconv.errors import SourceError
 from cpuconv.graph.stopping import Stop
 
@@ -227,11 +227,11 @@ class Graph:
         """The nodes that read a value, each once, in order."""
         return self._users.get(name, ())
 
-    @cached_property
+    @lazy
     def _producers(self) -> Mapping[str, Node]:
         return {name: node for node in self.nodes for name in node.outputs if name}
 
-    @cached_property
+    @lazy
     def _users(self) -> Mapping[str, tuple[Node, ...]]:
         users: dict[str, list[Node]] = {}
         for node in self.nodes:

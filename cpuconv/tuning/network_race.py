@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from autotune.locks import lazy
 from autotune.machine.device import fingerprint
 from autotune.store.rows import Limits as Admitted
 from autotune.store.store import Store
@@ -128,7 +128,7 @@ class Race:
         """Work of known length on the threads of the network."""
         return speed_probe(self._target.threads)
 
-    @functools.cached_property
+    @lazy
     def _first_run(self) -> Run:
         return Run(self._program(self.first), self._inputs)
 

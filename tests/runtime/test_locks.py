@@ -10,6 +10,7 @@ import pytest
 from autotune.locks import lazy
 from autotune.wisdom import tiers
 from cpuconv.session import Session
+from support import processes
 from support.callers import at_once
 
 
@@ -56,3 +57,9 @@ def test_winners_are_told_even_if_others_make_room_meanwhile(tmp_path: Path) -> 
     asked = tiers.Tiers(tmp_path)
     asked._look("device").winners = Forgetful()
     assert asked.winners("device", "%", ["sources"]) == []
+
+
+def test_attributes_have_no_lock_that_a_child_could_find_held() -> None:
+    sources = [path for name in ("autotune", "cpuconv", "layouts") for path in (processes.ROOT / name).rglob("*.py")]
+    users = [path for path in sources if "cached_property" in path.read_text()]
+    assert users == [processes.ROOT / "autotune" / "locks.py"]

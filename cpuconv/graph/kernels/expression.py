@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from autotune.locks import lazy
 from cpuconv.graph.kernels.functions import FUNCTIONS, Math
 
 
@@ -30,7 +30,7 @@ class Expression:
     def __hash__(self) -> int:
         return hash(self.text)
 
-    @cached_property
+    @lazy
     def nodes(self) -> tuple[Expression, ...]:
         """Its different subtrees, each behind those it is made of; itself last."""
         found: dict[Expression, None] = {}
@@ -38,7 +38,7 @@ class Expression:
             found.update(dict.fromkeys(argument.nodes))
         return (*found, self)
 
-    @cached_property
+    @lazy
     def operands(self) -> tuple[int, ...]:
         """The positions of the operands that it reads, in order."""
         return tuple(sorted(node.position for node in self.nodes if isinstance(node, Operand)))
@@ -100,7 +100,7 @@ class Apply(Expression):
     function: str
     arguments: tuple[Expression, ...]
 
-    @cached_property
+    @lazy
     def text(self) -> str:  # type: ignore[override]
         """``function(argument,…)``."""
         return f"{self.function}({','.join(argument.text for argument in self.arguments)})"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from autotune.locks import lazy
 from cpuconv.graph.kernels.fold import FOLDS, repeat
 from cpuconv.graph.kernels.functions import Math
 from cpuconv.isa.vector import F32, I32, I64, Vector
@@ -121,7 +121,7 @@ class Line:
             return self._held(list(values), body)
         return (self._across if self.tile.across else self._along)(list(values), body)
 
-    @cached_property
+    @lazy
     def places(self) -> list[At]:
         """The vectors of a line that is held."""
         vec, last = self.vec, self.tile.held - 1

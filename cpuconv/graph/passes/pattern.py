@@ -13,11 +13,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from autotune.locks import lazy
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.rewriting import scalar
 
@@ -131,7 +131,7 @@ class Either(Pattern):
 
     patterns: tuple[Pattern, ...]
 
-    @cached_property
+    @lazy
     def roots(self) -> frozenset[str]:
         roots = [pattern.roots for pattern in self.patterns]
         return frozenset().union(*roots) if all(roots) else frozenset()
@@ -153,7 +153,7 @@ class Applied(Pattern):
     operands: tuple[Pattern, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
-    @cached_property
+    @lazy
     def roots(self) -> frozenset[str]:
         return frozenset({self.op})
 
