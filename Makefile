@@ -14,7 +14,7 @@ test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-cpus: $(VENV)/.has-dev  ## the tests with code for other CPUs, those that this one can execute
 	$(BIN)/python tests/cpus.py

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.caches import CACHE, KEPT
+from support import caches
+from support.caches import CACHE
 from support.clock import Clock
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from cpuconv.solvers.shared.machine import Machine
 
 # Before cpuconv is imported.
-os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 os.umask(0o022)  # kernels are not kept in folders that others may write to
+caches.link(KEPT := caches.kept())
+os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 
 from autotune.store import database  # noqa: E402
 from autotune.wisdom import tiers  # noqa: E402
@@ -55,8 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    if not KEPT:
-        shutil.rmtree(CACHE, ignore_errors=True)
+    shutil.rmtree(CACHE, ignore_errors=True)
+    if KEPT and "PYTEST_XDIST_WORKER" not in os.environ:
+        caches.prune(KEPT)
 
 
 @pytest.fixture(autouse=True, scope="session")
