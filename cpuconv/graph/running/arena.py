@@ -64,12 +64,13 @@ class _Planner:
 
     def __init__(self, laid: Layout, block: int, moments: Sequence[int]) -> None:
         self.laid, self.graph, self.block, self.moments = laid, laid.graph, block, moments
-        self.last = {name: at for at, node in enumerate(laid.nodes) for name in node.node.inputs if name}
+        self._last = self._last_reads()
+        self._last_of: dict[str, int] = {}  # by base: the last node known to read something in it
         self.pinned = self._pinned()
         self.parts: dict[str, tuple[str, int]] = {}  # value -> the concatenation that it is a part of, and which part
-        self.places: dict[str, Place] = {
-            name: self._place(name, f"input {at}", "dense") for at, name in enumerate(self.graph.inputs)
-        }
+        self.places: dict[str, Place] = {}
+        for at, name in enumerate(self.graph.inputs):
+            self._settle(name, self._place(name, f"input {at}", "dense"))
 
     def memory(self) -> Memory:
         """All places."""
@@ -107,7 +108,7 @@ class _Planner:
         whole = self._place(output, "whole", laid.offer.outputs[0])
         parts = op.parts(node, values, whole)
         for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
-            viewed = part is not None and part.lies == STRIDED and name in self._views  # views may need one piece
+            viewed = part is not None and part.lies == STRIDED and name in self._viewed  # views may need one piece
             if self._may_be_part(name, laid) and part is not None and not viewed:
                 self.parts[name] = (output, at)
 
@@ -139,12 +140,19 @@ class _Planner:
             inputs = [self._operand(name) for name in node.inputs]
             values = [self.graph.value(name) for name in node.outputs if name]
             views = op.view(node, inputs, values)
-            self.places |= {name: place for name, place in zip(node.outputs, views, strict=False) if name}
+            for name, place in zip(node.outputs, views, strict=False):
+                if name:
+                    self._settle(name, place)
             return
         for position, name in enumerate(node.outputs):
             if not name or name in self.places:
                 continue
-            self.places[name] = self._in_place(at, laid, name) or self._own(name, laid.writes(position))
+            self._settle(name, self._in_place(at, laid, name) or self._own(name, laid.writes(position)))
+
+    def _settle(self, name: str, place: Place) -> None:
+        base = place.ref.name
+        self.places[name] = place
+        self._last_of[base] = max(self._last_of.get(base, -1), self._last.get(name, -1))
 
     def _operand(self, name: str) -> Place | None:
         """An input of a view; constants are read when the network is compiled, so that they lie nowhere."""
@@ -158,7 +166,7 @@ class _Planner:
         if name in self.parts:
             output, at = self.parts[name]
             if output not in self.places:
-                self.places[output] = self._own(output, lies)
+                self._settle(output, self._own(output, lies))
             reader = self.producers[output]
             op, values = _op(reader), [self.graph.value(part) for part in reader.node.inputs]
             assert op is not None and op.parts is not None
@@ -186,27 +194,24 @@ class _Planner:
         base = place.ref.name
         operands = [self.places[name] for name in laid.node.inputs if name in self.places]
         same = all(other == place for other in operands if other.ref.name == base)
-        return base.startswith("buffer ") and same and self._last_read(base) == at
+        return base.startswith("buffer ") and same and self._last_of[base] == at
 
-    def _last_read(self, base: str) -> int:
-        """The last node so far known to read something in a buffer; views that lie ahead count by their readers."""
-        names = {name for name, place in self.places.items() if place.ref.name == base}
-        ahead = list(names)
-        while ahead:
-            for laid in self._views.get(ahead.pop(), ()):
-                new = [name for name in laid.node.outputs if name and name not in names]
-                names.update(new)
-                ahead += new
-        return max((self.last.get(name, -1) for name in names), default=-1)
+    def _last_reads(self) -> dict[str, int]:
+        """The last node that reads each value, or a view of it."""
+        last: dict[str, int] = {}
+        for at, laid in reversed(list(enumerate(self.laid.nodes))):
+            for name in filter(None, laid.node.inputs):
+                last.setdefault(name, at)
+            if laid.offer is not None and laid.offer.view:
+                viewed = laid.node.inputs[0]
+                last[viewed] = max(last[viewed], *(last.get(name, -1) for name in laid.node.outputs))
+        return last
 
     @lazy
-    def _views(self) -> Mapping[str, list[Laid]]:
-        """The views of each value."""
-        views: dict[str, list[Laid]] = {}
-        for laid in self.laid.nodes:
-            if laid.offer is not None and laid.offer.view:
-                views.setdefault(laid.node.inputs[0], []).append(laid)
-        return views
+    def _viewed(self) -> frozenset[str]:
+        """The values that have views."""
+        views = (laid for laid in self.laid.nodes if laid.offer is not None and laid.offer.view)
+        return frozenset(laid.node.inputs[0] for laid in views)
 
     # --- buffers --------------------------------------------------------------------------------------------------
 
@@ -265,12 +270,10 @@ def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> t
 
 def _lowest_gap(size: int, starts: np.ndarray, ends: np.ndarray) -> int:
     """The lowest offset at which `size` bytes overlap none of the ranges."""
-    free = 0
-    for at in np.argsort(starts, kind="stable"):
-        if starts[at] - free >= size:
-            break
-        free = max(free, int(ends[at]))
-    return free
+    order = np.argsort(starts, kind="stable")
+    free = np.concatenate([[0], np.maximum.accumulate(ends[order])])  # from there on, behind each of the ranges
+    gaps = np.append(starts[order], np.iinfo(np.int64).max) - free
+    return int(free[np.argmax(gaps >= size)])
 
 
 def _step(size: int) -> int:

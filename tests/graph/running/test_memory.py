@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.running.arena import Memory, arrange, plan_memory
+from cpuconv.graph.running.arena import Memory, _lowest_gap, arrange, plan_memory
 from cpuconv.graph.selection.layout import lay_out
 from cpuconv.isa import current
 from support.graphs import made, parse
@@ -91,3 +91,14 @@ def test_outputs_lie_in_the_caller_s_arrays():
     assert memory.places["z"].ref.name == "output 1"
     assert memory.places["z"].strides == (1600, 4)
     assert np.prod(memory.places["z"].shape) == 400
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=12),
+    st.integers(1, 9),
+)
+def test_the_lowest_gap_is_found(ranges, size):
+    starts = np.array([start for start, _ in ranges], np.int64)
+    ends = np.array([start + length for start, length in ranges], np.int64)
+    free = (at for at in range(60) if all(at + size <= a or b <= at for a, b in zip(starts, ends, strict=True)))
+    assert _lowest_gap(size, starts, ends) == next(free)
