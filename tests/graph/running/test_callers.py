@@ -61,10 +61,10 @@ def test_500_bad_requests_leave_everything_as_it_was(model: cpuconv.Model) -> No
         with pytest.raises(SourceError, match="Gather") as caught:
             model.run(BAD)
         errors.append(caught.value)  # with its traceback, as what reports errors may do
+    _is_well(model)
     assert model.nbytes == before and len(program.executable.callers) == 1
     assert len(model._programs) == 1 and _program(model) is program
     assert model._programs._remembered.get(program.key) is program
-    _is_well(model)
 
 
 def test_bad_requests_from_many_threads(model: cpuconv.Model) -> None:
