@@ -35,12 +35,12 @@ from autotune.tuning.search import SUMMARY
 from autotune.tuning.warmup import warmup
 from autotune.tuning.worker import Workers
 from autotune.workload import ADMITS, Problem, Reading
-from cpuconv.choice.model import Choice, Limits
-from cpuconv.memory.pages import Pool, large
-from cpuconv.plan import Plan
+from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.plan import Plan
+from cpuconv.conv.recipe import Candidate
+from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.memory.large_pages import Pool, large
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
-from cpuconv.solvers.shared.base import FLOAT
 from cpuconv.tuning.trial import data
 from cpuconv.tuning.workload import workload
 

@@ -20,7 +20,7 @@ from bench.peers.cpuconv_peer import CALLS
 from bench.race import Race
 from bench.results import LineResult
 from bench.settings import ALL, GROUPS, Run, Settings, layout_names, words
-from cpuconv.choice.model import AUTO
+from cpuconv.conv.choice.model import AUTO
 
 INTERRUPTED = 130
 STRATEGIES = ("cached", "heuristic", "profile")

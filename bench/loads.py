@@ -3,8 +3,8 @@
 A unit is a place (pixels or tiles, of an image and group) and a chunk of what is computed there (panels of weights);
 the chunk runs fastest. A worker prepares a place, by packing or transforming its input, before its first chunk there.
 How drivers number their units is written down in `LOADS`, once for each driver, with the names of their arguments.
-Workers are simulated as `cpuconv.runtime.share` has them: each begins with a run of parts of its own and then takes
-parts from others.
+Workers are simulated as `cpuconv.runtime.work_stealing` has them: each begins with a run of parts of its own and then
+takes parts from others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from cpuconv.isa import current
-from cpuconv.solvers.shared.base import FLOAT, MicroRef, Step, divide
+from cpuconv.kernels.binding.steps import FLOAT, MicroRef, Step
+from cpuconv.problem.integers import divide
 
 _MANY = 1 << 10  # units of a driver that is not known
 _TRANSFORM = 4.0  # cycles of a vector of a transform's component: a load, a store, arithmetic between them

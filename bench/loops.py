@@ -13,18 +13,20 @@ import numpy as np
 from numba import njit
 
 from cpuconv.isa import Isa
-from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.micro.lanes import lane_strip
-from cpuconv.micro.probe import fma_peak
-from cpuconv.micro.winograd import WinogradTransform, winograd_in, winograd_out
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
+from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.tiling import fits
+from cpuconv.kernels.streams.probe import fma_peak
+from cpuconv.kernels.transforms.winograd import WinogradTransform, winograd_in, winograd_out
+from cpuconv.kernels.windows.depthwise_tile import lane_strip
+from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import FLOAT_BYTES, ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers import winograd
 from cpuconv.solvers.shared import blocked, lanewise
-from cpuconv.solvers.shared.base import Operand, Operands, Ref, Space, aligned, contiguous
-from cpuconv.solvers.shared.machine import machine
-from cpuconv.solvers.shared.tiling import fits
+from cpuconv.solvers.shared.base import contiguous
 from cpuconv.tuning.probes import fma_tile
 
 L1_SHARE, L2_SHARE = 0.75, 0.5  # of the cache, for what a tile reads again and again

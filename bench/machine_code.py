@@ -18,14 +18,14 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from cpuconv.runtime import kept
+from cpuconv.runtime.code import checked_file
 
 SECTIONS = (".text", ".ltext", ".rodata", ".lrodata")  # and those whose names begin so; small and large code model
 
 
 def code_of(file: Path) -> str | None:
     """Hash of the instructions and constants of a compiled kernel; None of a damaged file."""
-    body = kept.read(file)
+    body = checked_file.read(file)
     if body is None:
         return None
     _, _, code = body.partition(b"\0")

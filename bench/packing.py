@@ -21,16 +21,16 @@ import cpuconv
 from autotune.files import write_whole
 from bench import shapes
 from bench.results import geomean
-from cpuconv import session
+from cpuconv.conv import session
 from cpuconv.isa import current
-from cpuconv.micro.intrinsics import copy_vector
-from cpuconv.micro.pack import PackTile
+from cpuconv.kernels.emit.intrinsics import copy_vector
+from cpuconv.kernels.packing.pack import PackTile
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.memory.aligned import aligned
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program, kernel
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared.base import aligned
-from cpuconv.solvers.shared.packing import Packing
 
 SECONDS = 0.02  # of packing a form, and of copying beside it
 LEAST, MOST = 5, 100  # runs of either

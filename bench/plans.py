@@ -31,12 +31,12 @@ from bench.models import counts
 from bench.networks.problem import asked, problems
 from bench.report import NOTHING
 from bench.settings import words
-from cpuconv.choice.tuned import best, roofs, rows
+from cpuconv.conv.choice.tuned import best, roofs, rows
 from cpuconv.isa import current
 
 if TYPE_CHECKING:
-    from cpuconv.graph.running.executable import Executable
-    from cpuconv.graph.selection.layout import Laid, Layout
+    from cpuconv.network.running.executable import Executable
+    from cpuconv.network.selection.layout import Laid, Layout
     from cpuconv.problem.problem import ConvProblem
 
 PLANNED, UNTUNED = "planned", "untuned"
@@ -85,11 +85,11 @@ def compared(
     takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
     from cpuconv.graph.lowering import Target
     from cpuconv.graph.reading.onnx_reader import read
-    from cpuconv.graph.running.executable import Executable
-    from cpuconv.graph.running.packed import Packed
-    from cpuconv.graph.selection.layout import lay_out
-    from cpuconv.graph.selection.winners import winner
-    from cpuconv.graph.sizes.prepared import Rewriting, prepared
+    from cpuconv.network.running.executable import Executable
+    from cpuconv.network.running.packed import Packed
+    from cpuconv.network.selection.layout import lay_out
+    from cpuconv.network.selection.winners import winner
+    from cpuconv.network.sizes.prepared import Rewriting, prepared
     from cpuconv.tuning.network_race import Run
 
     tuned = Target(current(), threads, "cached")
@@ -121,7 +121,7 @@ def compared(
 
 def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[tuple[str, float]]:
     """Seconds of operators that are no convolutions, each alone in turns with the rest, by kind; the most first."""
-    from cpuconv.graph.reports.timing import time_works
+    from cpuconv.network.reports.timing import time_works
 
     took: dict[str, float] = {}
     seconds, _ = time_works(program, inputs, outputs, RUNS)

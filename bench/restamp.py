@@ -4,8 +4,7 @@
 sources until idle threads slept without a time limit, which no kernel notices; of the modules in rooms (machine code of
 commit d2ebd0d, compared tile by tile); and, as stamps were hashes of text, of the text in that commit, in 15f3c01, and
 in da117ea to 77b46b1, which differ in docstrings alone. They were computed once by the algorithm of their time
-(`cpuconv/runtime/stamp.py` in those commits). Rows of any other stamp were measured with other kernels and are left as
-they are.
+(`stamp.py` in those commits). Rows of any other stamp were measured with other kernels and are left as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from autotune.store import database
 from autotune.store.rows import KEY, Row, from_values, to_values
 from autotune.store.store import COLUMNS, INSERT
 from autotune.wisdom import document
-from cpuconv.session import TABLES
+from cpuconv.conv.session import TABLES
 
 STAMPS = {
     "depthwise": ("08116d1dcfcf982b", "717adb2c42e69233", "bb39d7e46d2c05a3", "78793a5136c0586e", "4c3634d09c5fa871"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autotune.machine.device import fingerprint
 from autotune.machine.roofline import Roofs, bounds
+from cpuconv.conv.least_work import work
+from cpuconv.conv.recipe import Candidate
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
 from cpuconv.tuning.probes import probe
-from cpuconv.work import work
 
 
 def measure(threads: int) -> Roofs:

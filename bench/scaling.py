@@ -32,22 +32,23 @@ from autotune.machine.roofline import Work as Least
 from bench import shapes
 from bench.loads import Shared, load, shared
 from bench.settings import machine_name, words
-from cpuconv import work as algorithms
-from cpuconv.choice.model import Choice, modelled_cost
-from cpuconv.choice.select import choose, favourite_layouts
-from cpuconv.choice.tuned import roofs as measured_roofs
-from cpuconv.graph.lowering import IN_NETWORK, Target, join_seconds
+from cpuconv.conv import least_work as algorithms
+from cpuconv.conv.choice.model import Choice, modelled_cost
+from cpuconv.conv.choice.select import choose, favourite_layouts
+from cpuconv.conv.choice.tuned import roofs as measured_roofs
+from cpuconv.conv.recipe import assemble
+from cpuconv.graph.lowering import IN_NETWORK, Target
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.running.executable import Executable, Work
-from cpuconv.graph.running.packed import Packed
-from cpuconv.graph.selection.layout import lay_out
-from cpuconv.graph.sizes.prepared import Rewriting, prepared
-from cpuconv.graph.sizes.specialise import bound_inputs
 from cpuconv.isa import current
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.binding.processor import join_seconds
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.network.running.executable import Executable, Work
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.selection.layout import lay_out
+from cpuconv.network.sizes.prepared import Rewriting, prepared
+from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import assemble
-from cpuconv.solvers.shared.base import Step
-from cpuconv.solvers.shared.machine import machine
 
 WORKERS = (4, 8, 16, 32, 64)
 MEMORY_CORES = 4

@@ -30,13 +30,14 @@ from autotune.machine.device import fingerprint
 from autotune.paths import VARIABLE
 from autotune.store.store import Row, Store
 from bench.shapes.drawn import draw
-from cpuconv import session
-from cpuconv.choice import model, select, tuned
-from cpuconv.choice.model import Limits
+from cpuconv.conv import session
+from cpuconv.conv.choice import model, select, tuned
+from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.recipe import assemble
+from cpuconv.kernels.products import tiling
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import assemble
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared import blocked, lanewise, tiling, transformed
+from cpuconv.solvers.shared import blocked, lanewise, transformed
 from cpuconv.tuning.workload import workload
 
 CANONICAL = Path(__file__).parent / "shapes" / "canonical.txt"

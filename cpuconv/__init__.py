@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from cpuconv import origin as _origin  # noqa: F401, before all others: it notes what they are imported from
 from cpuconv.api import clear_cache, compile, conv2d, explain, load, plan, set_cache_limit, tune_in_background
+from cpuconv.conv.plan import Plan
+from cpuconv.conv.reorder import reorder
 from cpuconv.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -15,10 +17,8 @@ from cpuconv.errors import (
     SourceError,
     WorkspaceError,
 )
-from cpuconv.graph.model import Model
-from cpuconv.plan import Plan
+from cpuconv.network.model import Model
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.reorder import reorder
 from cpuconv.runtime.threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:

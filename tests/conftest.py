@@ -21,7 +21,7 @@ from support.clock import Clock
 if TYPE_CHECKING:
     from autotune.store.store import Store
     from bench.tuning import fake
-    from cpuconv.solvers.shared.machine import Machine
+    from cpuconv.kernels.binding.machine import Machine
 
 # Before cpuconv is imported.
 os.umask(0o022)  # kernels are not kept in folders that others may write to
@@ -30,9 +30,9 @@ os.environ["CPUCONV_CACHE_DIR"] = str(CACHE)
 
 from autotune.store import database  # noqa: E402
 from autotune.wisdom import tiers  # noqa: E402
-from cpuconv import session  # noqa: E402
-from cpuconv.runtime import cache  # noqa: E402
-from cpuconv.session import Session  # noqa: E402
+from cpuconv.conv import session  # noqa: E402
+from cpuconv.conv.session import Session  # noqa: E402
+from cpuconv.runtime.code import cache  # noqa: E402
 from support import machines, processes  # noqa: E402
 
 # Where the interpreter needs a launcher: a script that holds both, as multiprocessing takes one path alone.
@@ -168,7 +168,7 @@ def default_threads() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def small_work_is_shared() -> Iterator[None]:
     """Threads share work of any size, so that small problems test sharing."""
-    from cpuconv import recipe
+    from cpuconv.conv import recipe
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe, "_SERIAL_FLOPS", -1)

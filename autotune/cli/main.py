@@ -19,7 +19,7 @@ from autotune.machine.device import fingerprint
 from autotune.report import tables as report
 from autotune.report.doctor import as_lines, examine, figure_text
 from autotune.report.explain import explain_stored
-from autotune.report.lines import Section, best_lines
+from autotune.report.table_rows import Section, best_lines
 from autotune.store.store import Store, Use
 from autotune.text import count_of, joined
 from autotune.tuning.effort import EFFORTS

@@ -31,7 +31,7 @@ from autotune.machine.cores import thread_counts
 from autotune.machine.device import allowed_cores, fingerprint
 from autotune.report import tables as report
 from autotune.report.doctor import measure, missing_roofs
-from autotune.report.lines import Section, best_lines
+from autotune.report.table_rows import Section, best_lines
 from autotune.store.store import Store, Use
 from autotune.text import count_of
 from autotune.tuning import fleet

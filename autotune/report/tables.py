@@ -10,8 +10,8 @@ from typing import Any
 
 from tabulate import tabulate
 
-from autotune.report.lines import COLUMNS, Line, Section, remedies, total_text, totals
 from autotune.report.page import page
+from autotune.report.table_rows import COLUMNS, Line, Section, remedies, total_text, totals
 
 
 def render(sections: Sequence[Section], format: str) -> str:

@@ -51,7 +51,7 @@ def keep(network: Network, path: Path) -> Path:
     """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
     from cpuconv.graph.interpret import interpret
     from cpuconv.graph.reading.onnx_reader import read
-    from cpuconv.graph.sizes.specialise import specialise
+    from cpuconv.network.sizes.specialise import specialise
 
     arrays = network.feed(network.inputs)
     given = interpret(specialise(read(path), network.inputs), arrays)

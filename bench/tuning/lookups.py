@@ -12,8 +12,8 @@ from autotune.store.rows import Limits
 from autotune.store.store import Row, Store
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
-from cpuconv import session as memory
-from cpuconv.choice import model, select, tuned
+from cpuconv.conv import session as memory
+from cpuconv.conv.choice import model, select, tuned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
 

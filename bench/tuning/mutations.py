@@ -26,8 +26,8 @@ from autotune.workload import ADMITS, Problem
 from bench.tuning.figures import Figure
 from bench.tuning.fuzz import Done, Tally, fuzz_store, fuzz_wisdom
 from bench.tuning.session import Session
-from cpuconv import session as memory
-from cpuconv.choice import model, tuned
+from cpuconv.conv import session as memory
+from cpuconv.conv.choice import model, tuned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
 

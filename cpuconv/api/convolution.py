@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from autotune.report.explain import Explanation
-from cpuconv import session
-from cpuconv.choice import explain as explaining
-from cpuconv.choice.model import AUTO
+from cpuconv.api.layer import Layer
+from cpuconv.api.options import Options
+from cpuconv.conv import session
+from cpuconv.conv.choice import explain as explaining
+from cpuconv.conv.choice.model import AUTO
+from cpuconv.conv.plan import Plan
 from cpuconv.errors import ArgumentError, must
-from cpuconv.layer import Layer
-from cpuconv.options import Options
-from cpuconv.plan import Plan
 from cpuconv.problem.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import wanted_threads

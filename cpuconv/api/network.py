@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cpuconv.choice.model import check_options
+from cpuconv.api.options import tuner_for
+from cpuconv.conv.choice.model import check_options
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import IDLE_BYTES, IN_NETWORK, Target
-from cpuconv.graph.model import Model
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.saved.container import is_saved
-from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.sizes.prepared import Rewriting
 from cpuconv.isa import current
-from cpuconv.options import tuner_for
+from cpuconv.network.model import Model
+from cpuconv.network.saved.container import is_saved
+from cpuconv.network.saved.reading import Saved
+from cpuconv.network.sizes.prepared import Rewriting
 from cpuconv.runtime.threads import check_threads, maximum_threads, wanted_threads
 
 if TYPE_CHECKING:

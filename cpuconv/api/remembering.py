@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cpuconv import session
+from cpuconv.conv import session
 from cpuconv.problem.integers import integer
 
 if TYPE_CHECKING:

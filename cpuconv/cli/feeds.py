@@ -10,7 +10,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.ports import Port
-from cpuconv.graph.sizes.specialise import bound_inputs
+from cpuconv.network.sizes.specialise import bound_inputs
 
 RANDOM = "random"
 _SMALL = 10  # random integers are below

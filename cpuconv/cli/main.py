@@ -19,17 +19,17 @@ import cpuconv
 from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say, threads
 from autotune.files import write_whole
 from autotune.text import count_of
-from cpuconv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
 from cpuconv.cli.profile_page import page
 from cpuconv.cli.results import save, summaries, table
+from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.model import Model
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.saved.container import is_saved
-from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.sizes.specialise import with_sizes
+from cpuconv.network.model import Model
+from cpuconv.network.saved.container import is_saved
+from cpuconv.network.saved.reading import Saved
+from cpuconv.network.sizes.specialise import with_sizes
 
 _EPILOG = f"""exit codes:
   {OK:3}  done

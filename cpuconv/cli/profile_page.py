@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element, SubElement
 
 from autotune.report.page.document import asset, document, facts, let_break, of_column, sortable, text
 from autotune.text import number
-from cpuconv.graph.reports.profile import Profile, ProfileRow
-from cpuconv.graph.reports.timing import Span, Watched
+from cpuconv.network.reports.profile import Profile, ProfileRow
+from cpuconv.network.reports.timing import Span, Watched
 
 KINDS = {  # in the order of the bars
     "compute": "bound by arithmetic",

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from cpuconv.choice.model import Limits
-from cpuconv.choice.select import Tuner
+from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.select import Tuner
 from cpuconv.graph.ir import Node
-from cpuconv.graph.place import Place
-from cpuconv.isa import Isa
-from cpuconv.solvers.shared.base import Ref, Space, Step
-from cpuconv.solvers.shared.machine import machine
+from cpuconv.kernels.binding.constants import Constants
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Space, Step
 
 IN_NETWORK = Limits(cold=True)
 IDLE_BYTES = 256 << 20  # by default
-PARALLEL_BYTES = 1 << 17  # read and written; below, one thread is done before others have started
-_PAIR_SECONDS = 0.7e-6  # of a call that two threads share, beside its work
-_EACH_SECONDS = 0.15e-6  # for each further one, asked in turn: two cache lines that another core has
-PART_BYTES, MOST_PARTS = 1 << 15, 8  # of a part, at least, and for each thread: a thread that starts late leaves some
-
-
-def join_seconds(threads: int) -> float:
-    """Seconds for which so many threads begin and end a call together; measured for two, assumed for more."""
-    return _PAIR_SECONDS + _EACH_SECONDS * (threads - 2) if threads > 1 else 0.0
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Processor):
     """What a network is compiled for.
 
     Attributes
@@ -47,27 +36,10 @@ class Target:
         Most bytes that runs of a program leave for the next ones, beside those of one run.
     """
 
-    isa: Isa
-    threads: int = 1
     strategy: str = "cached"
     limits: Limits = IN_NETWORK
     tuner: Tuner | None = None
     idle_bytes: int = IDLE_BYTES
-
-    def moving(self, size: float) -> float:
-        """Seconds to read or write `size` bytes, by the model."""
-        here = machine()
-        return here.seconds(here.moving(size), self.threads)
-
-    def computing(self, operations: float) -> float:
-        """Seconds of so many vector operations on one float each, by the model."""
-        return machine().seconds(operations / self.isa.lanes, self.threads)
-
-    def parts(self, size: float) -> int:
-        """Parts of a step (`Step.parts`) that moves so many bytes: some for each thread, or 0: run by one."""
-        if self.threads == 1 or size < PARALLEL_BYTES:
-            return 0
-        return max(1, min(MOST_PARTS, int(size / self.threads / PART_BYTES)))
 
 
 @dataclass(frozen=True)
@@ -95,19 +67,6 @@ class Offer:
     seconds: float
     detail: Any = None
     view: bool = False
-
-
-class Constants(Protocol):
-    """Arrays that a program holds on to."""
-
-    def keep(self, array: np.ndarray) -> Ref:
-        """The address of a C-contiguous array, which the program keeps alive."""
-
-    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
-        """The address of what `make` packs of the constant `name` in a form; made once for all programs of a model."""
-
-    def room(self, size: int) -> np.ndarray:
-        """`size` uninitialised bytes for what is packed, behind those given before."""
 
 
 @dataclass(frozen=True)

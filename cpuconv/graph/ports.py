@@ -10,8 +10,8 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Value
+from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import as_float32_view
-from cpuconv.solvers.shared.base import aligned
 
 _FLOAT32 = np.dtype(np.float32)
 

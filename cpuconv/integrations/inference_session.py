@@ -14,16 +14,16 @@ import numpy as np
 
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.model import Model
 from cpuconv.graph.ports import Port
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
-from cpuconv.graph.saved.container import is_saved
-from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.sizes.specialise import with_sizes
 from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
 from cpuconv.integrations.run_options import stop_of, terminating
+from cpuconv.network.model import Model
+from cpuconv.network.saved.container import is_saved
+from cpuconv.network.saved.reading import Saved
+from cpuconv.network.sizes.specialise import with_sizes
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"

@@ -12,8 +12,8 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from cpuconv import api
 from cpuconv.errors import SourceError
-from cpuconv.graph.model import Model
 from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.network.model import Model
 
 
 class Prepared(BackendRep):

@@ -1,1 +1,1 @@
-"""What is kept between calls, within a bound on bytes."""
+"""Memory that kernels work in."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.memory.pages import large
+from cpuconv.memory.large_pages import large
 from cpuconv.problem.arrays import address
 
 _MOST_KEPT = 256 << 20  # bytes of those that nobody uses; what is beyond is freed after its call

@@ -51,3 +51,8 @@ def integers(value: object, name: str, count: int, least: int) -> tuple[int, ...
     if min(value) < least:
         raise ArgumentError(must(name, f"at least {least}", describe(value)))
     return tuple(map(operator.index, value))
+
+
+def divide(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)

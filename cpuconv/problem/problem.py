@@ -274,3 +274,8 @@ def _settings(words: list[str], text: str) -> dict[str, Any]:
             raise ArgumentError(must("problem", f"a key whose settings are {', '.join(_SETTINGS)}", repr(text)))
         settings[field] = read(value)
     return settings
+
+
+def is_plain(problem: ConvProblem) -> bool:
+    """Whether the output plane is the input plane, pixel by pixel."""
+    return (problem.r, problem.s, problem.stride) == (1, 1, (1, 1)) and not any(problem.pads)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from cpuconv.runtime.cache import Code, Entries, load_or_compile
+from cpuconv.runtime.code.cache import Code, Entries, load_or_compile
 from cpuconv.runtime.types import BlockType, TileType, tile_text
 
 OPTIONS = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True}

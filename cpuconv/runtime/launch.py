@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.runtime.cache import Code
-from cpuconv.runtime.helpers import ask, code_of, collect
-from cpuconv.runtime.share import COUNT, FIRST_WORKER, LINE_BYTES, START, STEP, WORKERS, begin, new_row, work
+from cpuconv.runtime.atomics import call_8, call_kernel, word
+from cpuconv.runtime.code.cache import Code
+from cpuconv.runtime.thread_pool import ask, code_of, collect
 from cpuconv.runtime.threads import pool, usable_threads
-from cpuconv.runtime.words import call_8, call_kernel, word
+from cpuconv.runtime.work_stealing import COUNT, FIRST_WORKER, LINE_BYTES, START, STEP, WORKERS, begin, new_row, work
 
 _TABLE, _ROWS, _ROW, _BOARD, _PARALLEL_FOR, _BODY = range(6)  # words of a record
 _COLUMNS = 3

@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 
-from cpuconv.runtime.cache import Code, Entries, link_object, load_or_compile
+from cpuconv.runtime.code.cache import Code, Entries, link_object, load_or_compile
 from cpuconv.runtime.target import target, target_machine
 from cpuconv.runtime.types import I64, tile_text, with_words
 

@@ -20,8 +20,8 @@ from numba.np.ufunc import parallel
 
 from autotune.machine.cores import allowed_cores
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
-from cpuconv.runtime import helpers
-from cpuconv.runtime.helpers import Helpers
+from cpuconv.runtime import thread_pool
+from cpuconv.runtime.thread_pool import Helpers
 
 _MODULES = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
 AUTO = "auto"  # the count that is fastest for a shape
@@ -110,7 +110,7 @@ def pool() -> Helpers | _Layer:
     if _pool is None:
         with _starting:
             if _pool is None:
-                own = numba.config.THREADING_LAYER == "default" and helpers.available()
+                own = numba.config.THREADING_LAYER == "default" and thread_pool.available()
                 _pool = Helpers(maximum_threads() - 1) if own else _Layer()
     return _pool
 

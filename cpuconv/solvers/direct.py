@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpuconv.isa import Isa
-from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND
+from cpuconv.kernels.binding.machine import Cost, Machine
+from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.copies.views import is_blocked
+from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND
+from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
-from cpuconv.solvers.shared.forms import Panels
-from cpuconv.solvers.shared.machine import Machine
-from cpuconv.solvers.shared.packing import Packing
-from cpuconv.solvers.shared.tiling import tiles
-from cpuconv.solvers.shared.views import is_blocked
 
 NAME = "direct"
 ACCURACY = "exact"

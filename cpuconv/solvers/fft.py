@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.micro.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
-from cpuconv.micro.fft_weights import FftWeights, fft_weights
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.transforms.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
+from cpuconv.kernels.transforms.fft_weights import FftWeights, fft_weights
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, transformed
-from cpuconv.solvers.shared.base import Cost, MicroRef, Operands, Space, Step
-from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.transformed import Planes, Transform
 
 NAME = "fft"

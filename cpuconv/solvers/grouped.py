@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cpuconv.isa import Isa
+from cpuconv.kernels.binding.machine import Cost, Machine
+from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.packing.packed_formats import Mixed
+from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, lanewise
-from cpuconv.solvers.shared.base import Cost, Operands, Space, Step
-from cpuconv.solvers.shared.forms import Mixed
-from cpuconv.solvers.shared.machine import Machine
-from cpuconv.solvers.shared.packing import Packing
 
 NAME = "grouped"
 ACCURACY = "exact"

@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.micro import rows
-from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
-from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import tiling
-from cpuconv.solvers.shared.arguments import operand_args, problem_args, worker_args
-from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide, is_plain
-from cpuconv.solvers.shared.forms import Scalars
-from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing
-from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
-from cpuconv.solvers.shared.views import input_plane, row_tile
+from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.copies import rows
+from cpuconv.kernels.copies.views import input_plane, row_tile
+from cpuconv.kernels.packing.packed_formats import Scalars
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.products import tiling
+from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem, is_plain
 
 NAME = "planar"
 ACCURACY = "exact"

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpuconv.isa import Isa
-from cpuconv.micro.convolve import NO_BAND
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.products.convolve import NO_BAND
+from cpuconv.kernels.products.tiling import tiles
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.base import Cost, Operands, Space, Step, divide
-from cpuconv.solvers.shared.forms import Panels
-from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing
-from cpuconv.solvers.shared.tiling import tiles
 
 NAME = "pointwise"
 ACCURACY = "exact"

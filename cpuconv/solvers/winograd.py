@@ -18,13 +18,20 @@ import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import Vector
-from cpuconv.micro.linear import Matrix, apply
-from cpuconv.micro.winograd import WinogradTransform, WinogradWeights, winograd_in, winograd_out, winograd_weights
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.transforms.linear import Matrix, apply
+from cpuconv.kernels.transforms.winograd import (
+    WinogradTransform,
+    WinogradWeights,
+    winograd_in,
+    winograd_out,
+    winograd_weights,
+)
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, transformed
-from cpuconv.solvers.shared.base import Cost, MicroRef, Operands, Space, Step, divide
-from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.packing import Packing
 from cpuconv.solvers.shared.transformed import Planes, Size, Transform
 
 NAME = "winograd"

@@ -19,15 +19,15 @@ from autotune.workload import Candidate, Rejected
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import is_float
-from cpuconv.graph.running.executable import Executable
-from cpuconv.graph.running.packed import Packed
-from cpuconv.graph.selection import winners
-from cpuconv.graph.selection.layout import plans
-from cpuconv.graph.sizes.prepared import Rewriting, prepared
-from cpuconv.graph.thread_count import random_array
 from cpuconv.isa import current
+from cpuconv.memory.aligned import aligned
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.selection import winners
+from cpuconv.network.selection.layout import plans
+from cpuconv.network.sizes.prepared import Rewriting, prepared
+from cpuconv.network.thread_count import random_array
 from cpuconv.problem.reference import relative_error
-from cpuconv.solvers.shared.base import aligned
 from cpuconv.tuning.networks import sized
 from cpuconv.tuning.speed_probe import speed_probe
 
@@ -61,7 +61,7 @@ def race_networks(
     Parameters
     ----------
     source, threads, batches, inputs
-        As for `cpuconv.graph.problems.problems_of`.
+        As for `cpuconv.network.problems.problems_of`.
     effort : str
         A key of `autotune.tuning.effort.EFFORTS`: what a race may take, beside making the programs.
     again : bool

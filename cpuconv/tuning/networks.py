@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.model import Model
-from cpuconv.graph.problems import with_batch
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.thread_count import random_array
 from cpuconv.isa import current
+from cpuconv.network.model import Model
+from cpuconv.network.problems import with_batch
+from cpuconv.network.thread_count import random_array
 
 _SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs
 

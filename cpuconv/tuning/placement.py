@@ -16,7 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from autotune.machine.device import fingerprint
-from cpuconv.solvers.shared.base import ALIGNMENT, FLOAT, aligned, divide
+from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.memory.aligned import ALIGNMENT, aligned
+from cpuconv.problem.integers import divide
 
 LEAST = 256 << 10
 """Bytes in which data move, at least: 64 pages, as caches tell lines of several apart by bits of the page's number."""

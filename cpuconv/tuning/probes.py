@@ -9,10 +9,10 @@ import numpy as np
 
 from autotune.machine.device import fingerprint
 from cpuconv.isa import Isa, current
-from cpuconv.micro.probe import ProbeTile, fma_peak, read_sum, touch, write_all
+from cpuconv.kernels.streams.probe import ProbeTile, fma_peak, read_sum, touch, write_all
+from cpuconv.memory.aligned import aligned
 from cpuconv.runtime import Kernel, Program
 from cpuconv.runtime.threads import check_threads, usable_threads
-from cpuconv.solvers.shared.base import aligned
 
 SAMPLE_SECONDS = 0.01
 LEVEL_SECONDS = 0.12  # of samples of one figure

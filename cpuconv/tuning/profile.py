@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.store.store import shared
 from autotune.tuning import search, threads
 from autotune.workload import WEIGHTS
-from cpuconv import session
+from cpuconv.conv import session
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
 

@@ -17,10 +17,11 @@ import numpy as np
 
 from autotune.machine.device import fingerprint
 from cpuconv.isa import current
-from cpuconv.micro.probe import ProbeTile, fma_peak, write_all
+from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.kernels.streams.probe import ProbeTile, fma_peak, write_all
+from cpuconv.memory.aligned import aligned
 from cpuconv.runtime import Kernel, Program
-from cpuconv.runtime.cache import Code
-from cpuconv.solvers.shared.base import FLOAT, aligned
+from cpuconv.runtime.code.cache import Code
 from cpuconv.tuning.probes import fma_tile, read_tile
 
 SECONDS = 50e-6  # of a run: long against the clock's steps, short against what is timed

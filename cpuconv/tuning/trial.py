@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 
 import layouts
-from cpuconv.choice.model import Choice, Limits
+from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.plan import Plan
+from cpuconv.conv.recipe import Candidate
+from cpuconv.kernels.binding.steps import FLOAT
 from cpuconv.memory.workspaces import Workspace, Workspaces
-from cpuconv.plan import Plan
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d as oracle
 from cpuconv.problem.reference import relative_error
-from cpuconv.recipe import Candidate
-from cpuconv.solvers.shared.base import FLOAT
 from cpuconv.tuning.placement import MOST, Arena, cold_weights
 
 ERROR_LIMITS = {"exact": 2e-5, "standard": 1e-4, "fast": 1e-2}

@@ -10,23 +10,23 @@ from typing import Any
 import autotune.workload as protocol
 from autotune.machine.roofline import Work
 from autotune.store.store import Store
-from cpuconv.choice import model, select
-from cpuconv.choice.model import AUTO, Limits
+from cpuconv.conv.choice import model, select
+from cpuconv.conv.choice.model import AUTO, Limits
+from cpuconv.conv.least_work import work_of
+from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_threads
+from cpuconv.conv.session import TABLES
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
-from cpuconv.graph.problems import problems_of
 from cpuconv.isa import current
+from cpuconv.network.problems import problems_of
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble, current_sources, effective_threads
-from cpuconv.runtime import kernel_files
+from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.threads import pool
-from cpuconv.session import TABLES
 from cpuconv.tuning.network_race import race_networks
 from cpuconv.tuning.networks import time_networks
 from cpuconv.tuning.probes import probe
 from cpuconv.tuning.speed_probe import speed_probe
 from cpuconv.tuning.trial import ConvTrial
-from cpuconv.work import work_of
 
 
 class ConvWorkload:

@@ -13,13 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
+from cpuconv.conv.reorder import reorder
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
-from cpuconv.micro.reorder import LINES, PACK, UNPACK
-from cpuconv.reorder import reorder
+from cpuconv.kernels.binding.steps import Operand, Ref, Space
+from cpuconv.kernels.copies.reorder import LINES, PACK, UNPACK
+from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.runtime import Program
-from cpuconv.solvers.shared.base import Operand, Ref, Space, contiguous
-from cpuconv.solvers.shared.reordering import reorder_step
+from cpuconv.solvers.shared.base import contiguous
 from support.guarded import EDGES, named, pages, place
 from support.strided import backwards, numbered, sliced
 

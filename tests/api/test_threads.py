@@ -14,8 +14,8 @@ import pytest
 
 import cpuconv
 from cpuconv.api import convolution
+from cpuconv.conv.plan import Plan
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.plan import Plan
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program

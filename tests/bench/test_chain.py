@@ -9,7 +9,7 @@ import pytest
 
 from bench import chain
 from bench.chain import Chain, Layer, judge
-from cpuconv.choice.model import Limits, by_model
+from cpuconv.conv.choice.model import Limits, by_model
 from cpuconv.problem.problem import ConvProblem
 
 

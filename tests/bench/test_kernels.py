@@ -11,9 +11,9 @@ import pytest
 from bench import kernels
 from bench.loops import Loop, depthwise_loops, gemm_loops, peak_loop, winograd_loops
 from cpuconv.isa import current
-from cpuconv.micro.gemm import gemm_strip
-from cpuconv.micro.lanes import lane_strip
-from cpuconv.micro.winograd import winograd_in, winograd_out
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.transforms.winograd import winograd_in, winograd_out
+from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.solvers import winograd
 
 ISA = current()

@@ -8,8 +8,8 @@ import pytest
 
 from bench import machine_code
 from cpuconv.isa import current
-from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.runtime import kernel_files
+from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.runtime.code import kernel_files
 
 
 @pytest.fixture

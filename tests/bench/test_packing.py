@@ -9,9 +9,9 @@ import numpy as np
 
 from bench import packing, shapes
 from cpuconv.isa import current
+from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared.packing import Packing
 
 
 def test_a_small_run(capsys, tmp_path):

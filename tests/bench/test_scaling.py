@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from autotune.machine.roofline import Level, Roofs
 from bench import scaling
 from bench.loads import Load, cut, load, shared
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared.base import Step
 from support import oracle
 
 amounts = st.lists(st.integers(0, 20), min_size=1, max_size=12).map(np.array)

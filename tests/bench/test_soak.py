@@ -14,8 +14,8 @@ from bench import soak
 from bench.soak import STUCK, Soak, main
 from bench.soak_networks import NETWORKS
 from cpuconv.graph import interpret
-from cpuconv.graph.running import caller, callers
-from cpuconv.memory import pages
+from cpuconv.memory import large_pages
+from cpuconv.network.running import caller, callers
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell what memory is taken"),
@@ -43,7 +43,7 @@ def test_a_short_soak_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.problems == []
     assert {kind for kind, count in report.runs.items() if count} == {"plain", "failing", "stopped", "bad"}
     assert report.points >= 3  # the outputs, an arena, a node that a reference computes
-    assert caller.run is interpret.run and caller.large is pages.large  # nothing fails any longer
+    assert caller.run is interpret.run and caller.large is large_pages.large  # nothing fails any longer
 
 
 def test_a_leak_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

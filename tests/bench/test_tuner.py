@@ -18,7 +18,7 @@ from bench.shapes import drawn, family
 from bench.tuning import choices, fake, fuzz, kills, mutations, session
 from bench.tuning.figures import Figure, table
 from bench.tuning.session import UNCOUNTED, Session, Times
-from cpuconv.choice import model
+from cpuconv.conv.choice import model
 
 
 def test_drawn_shapes_are_the_same_for_a_seed_and_differ_otherwise() -> None:

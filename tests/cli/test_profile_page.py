@@ -21,9 +21,9 @@ import cpuconv  # noqa: E402
 from autotune.cli.options import FAILED, OK  # noqa: E402
 from cpuconv.cli.main import main  # noqa: E402
 from cpuconv.cli.profile_page import COLUMNS, page  # noqa: E402
-from cpuconv.graph.reports.explain import COPY  # noqa: E402
-from cpuconv.graph.reports.profile import Profile, ProfileRow  # noqa: E402
-from cpuconv.graph.reports.timing import Span, Watched  # noqa: E402
+from cpuconv.network.reports.explain import COPY  # noqa: E402
+from cpuconv.network.reports.profile import Profile, ProfileRow  # noqa: E402
+from cpuconv.network.reports.timing import Span, Watched  # noqa: E402
 from cpuconv.runtime.threads import maximum_threads  # noqa: E402
 from support.graphs import parse  # noqa: E402
 

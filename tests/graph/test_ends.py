@@ -11,8 +11,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import cpuconv  # noqa: E402
-from cpuconv.graph.model import Model  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
+from cpuconv.network.model import Model  # noqa: E402
 from support import oracle  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402

@@ -9,7 +9,7 @@ from cpuconv.errors import ArgumentError, SourceError
 from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.sizes.specialise import specialise
+from cpuconv.network.sizes.specialise import specialise
 
 F32 = np.dtype(np.float32)
 X = {"x": Value((2, 3), F32)}

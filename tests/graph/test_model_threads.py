@@ -8,8 +8,8 @@ import pytest
 import cpuconv
 from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.graph import programs, thread_count
 from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
+from cpuconv.network import programs, thread_count
 from cpuconv.runtime.threads import maximum_threads, set_num_threads
 from support.graphs import close, parse, run
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
-from cpuconv.graph import elements, limits  # noqa: E402
+from cpuconv.graph import limits, mapped_constants  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from support.graph.damageable import damageable, looping, nested  # noqa: E402
 from support.graph.onnx_mutations import mutated  # noqa: E402
@@ -207,7 +207,7 @@ def test_names_must_be_text():
 
 def _external(folder: Path, location: str, elements: int = 6) -> Path:
     """A model whose constant lies in another file."""
-    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[elements], data_location=TensorProto.EXTERNAL)
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[mapped_constants], data_location=TensorProto.EXTERNAL)
     w.external_data.add(key="location", value=location)
     model = parse("g (float[6] x) => (float[6] y) { y = Add(x, w) }")
     model.graph.initializer.append(w)
@@ -250,7 +250,7 @@ def test_a_file_is_closed_with_its_map(tmp_path):
     (tmp_path / "w.bin").write_bytes(bytes(16))
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
-        mapped = elements.contents(tmp_path / "w.bin")
+        mapped = mapped_constants.contents(tmp_path / "w.bin")
         file = mapped._file
         assert not file.closed
         del mapped
@@ -268,7 +268,7 @@ def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatc
 
     (tmp_path / "w.bin").write_bytes(bytes(16))
     path = _external(tmp_path, "w.bin", elements=4)
-    monkeypatch.setattr(elements.Mapped, "of", refuse)
+    monkeypatch.setattr(mapped_constants.Mapped, "of", refuse)
     read(path)
     given = Path.open
     monkeypatch.setattr(Path, "open", lambda at, mode: Large(at) if at.suffix == ".bin" else given(at, mode))

@@ -34,7 +34,7 @@ def test_the_widest_set_counts(features, name):
 def test_kernels_on_disk_are_loaded_without_compiling_the_runtime_of_numba(environ):
     code = (
         "import numpy as np, cpuconv\n"
-        "from numba.core.runtime import rtsys; from cpuconv.runtime.cache import Statistics\n"
+        "from numba.core.runtime import rtsys; from cpuconv.runtime.code.cache import Statistics\n"
         "y = cpuconv.conv2d(np.ones((1, 8, 6, 6), np.float32), np.ones((8, 8, 3, 3), np.float32), threads=1)\n"
         "print(Statistics.compiled, rtsys._init, y.sum())"
     )

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpuconv.conv.remembering.fingerprint import _LARGE, Fingerprinter
 from cpuconv.isa import current
-from cpuconv.memory.fingerprint import _LARGE, Fingerprinter
-from cpuconv.micro.fingerprint import BLOCK
+from cpuconv.kernels.streams.fingerprint import BLOCK
 from support import oracle
 
 VECTOR = current().lanes

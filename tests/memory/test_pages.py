@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.memory import pages
-from cpuconv.memory.pages import CHUNK, PAGE, Pool, large
+from cpuconv.memory import large_pages
+from cpuconv.memory.large_pages import CHUNK, PAGE, Pool, large
 from cpuconv.problem.arrays import address
 
 SIZES = st.lists(st.one_of(st.integers(0, 300), st.integers(CHUNK - 100, CHUNK + 100)), min_size=1, max_size=12)
@@ -30,8 +30,8 @@ def memory(array: np.ndarray) -> Any:
 def advised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """With large pages, where the system has them, and as where it has none."""
     if not request.param:
-        monkeypatch.setattr(pages, "_ADVICE", None)
-    return pages._ADVICE is not None
+        monkeypatch.setattr(large_pages, "_ADVICE", None)
+    return large_pages._ADVICE is not None
 
 
 @pytest.mark.parametrize("size", [0, 1, 65, PAGE // 2 - 1, PAGE // 2, PAGE, 3 * PAGE + 1])
@@ -43,7 +43,7 @@ def test_bytes_are_as_many_as_asked_for_and_start_a_page(size, advised):
 
 
 def test_a_system_that_refuses_large_pages_gives_others(monkeypatch):
-    monkeypatch.setattr(pages, "_ADVICE", 10_000)  # no advice has that number
+    monkeypatch.setattr(large_pages, "_ADVICE", 10_000)  # no advice has that number
     got = large(PAGE)
     got[:] = 1
     assert got.sum() == PAGE

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.memory.remembered import Remembered, default_limit
+from cpuconv.conv.remembering.remembered import Remembered, default_limit
 
 LIMIT = 100
 KEYS = st.integers(0, 9)

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import cpuconv
 import layouts
-from cpuconv import session
-from cpuconv.choice import model, select
+from cpuconv.api.layer import Layer
+from cpuconv.conv import session
+from cpuconv.conv.choice import model, select
+from cpuconv.conv.remembering.fingerprint import is_constant
+from cpuconv.conv.session import Session
 from cpuconv.errors import ArgumentError, ArgumentTypeError
-from cpuconv.layer import Layer
-from cpuconv.memory.fingerprint import is_constant
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.session import Session
 from support import oracle
 from support.example import EXPECTED, PROBLEM, RELU, W, X, close, conv
 from support.strided import VIEWS, read_only

@@ -15,7 +15,7 @@ import pytest
 from autotune.interpreter import VARIABLE, python
 from autotune.tuning import background, worker
 from cpuconv.isa import current
-from cpuconv.solvers.shared.machine import machine
+from cpuconv.kernels.binding.machine import machine
 from support import machines
 from support.processes import ROOT
 

@@ -12,7 +12,7 @@ import pytest
 
 import cpuconv
 from cpuconv.problem import reference
-from cpuconv.runtime.cache import Code, Entries
+from cpuconv.runtime.code.cache import Code, Entries
 
 CHANNELS = 8
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import cpuconv
-from cpuconv.micro.fingerprint import FingerprintTile, sum_blocks
-from cpuconv.runtime import Program, cache, kernel_files
-from cpuconv.runtime.cache import Code
-from cpuconv.solvers.shared.base import MicroRef, word_of
+from cpuconv.kernels.binding.steps import MicroRef, word_of
+from cpuconv.kernels.streams.fingerprint import FingerprintTile, sum_blocks
+from cpuconv.runtime import Program
+from cpuconv.runtime.code import cache, kernel_files
+from cpuconv.runtime.code.cache import Code
 from support import processes
 
 PACKAGE = Path(cpuconv.__file__).parent
@@ -110,7 +111,7 @@ import numpy as np
 import onnx.numpy_helper, onnx.parser
 import cpuconv
 from cpuconv.graph.kernels import lane_pick
-from cpuconv.runtime.cache import Entries
+from cpuconv.runtime.code.cache import Entries
 
 Entries._latest = collections.deque(maxlen=1)
 rng = np.random.default_rng(0)

@@ -60,7 +60,7 @@ from llvmlite.binding import ffi
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUTarget
 from cpuconv.runtime import microkernel
-from cpuconv.runtime.cache import load_or_compile
+from cpuconv.runtime.code.cache import load_or_compile
 
 class Compiling:
     '''As in the middle of the compilation of a micro-kernel.'''

@@ -16,7 +16,7 @@ from autotune.interpreter import python
 from cpuconv import origin
 from support.processes import ROOT
 
-KERNEL = "cpuconv/micro/fingerprint.py"
+KERNEL = "cpuconv/kernels/streams/fingerprint.py"
 PROGRAM = """
 import json, os, sys, warnings
 caught = []
@@ -25,8 +25,8 @@ warnings.showwarning = lambda message, category, *_: caught.append(f"{category._
 import numpy as np
 import cpuconv
 from cpuconv import session
-from cpuconv.recipe import current_sources
-from cpuconv.runtime.cache import Statistics
+from cpuconv.conv.recipe import current_sources
+from cpuconv.runtime.code.cache import Statistics
 assert cpuconv.__file__.startswith(sys.argv[1]), cpuconv.__file__
 if sys.argv[2] == "upgraded":
     print("imported", flush=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cpuconv.errors import CpuconvWarning
-from cpuconv.runtime import kept, kernel_files
-from cpuconv.runtime.kernel_files import MOST_BYTES, KernelFile, most_bytes, prune
+from cpuconv.runtime.code import checked_file, kernel_files
+from cpuconv.runtime.code.kernel_files import MOST_BYTES, KernelFile, most_bytes, prune
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 HOUR, DAY = 3600.0, 24 * 3600.0
@@ -135,7 +135,7 @@ def test_who_may_read_the_folder_may_read_its_files(tmp_path: Path, folder: int,
     (tmp_path / "kernels").chmod(folder)
     before = os.umask(0o077)
     try:
-        kept.write(tmp_path / "kernels" / "k.o", b"code")
+        checked_file.write(tmp_path / "kernels" / "k.o", b"code")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "kernels" / "k.o").stat().st_mode) == file
@@ -178,7 +178,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind_and_one_warning(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(kept.os, "replace", full)
+    monkeypatch.setattr(checked_file.os, "replace", full)
     with pytest.warns(CpuconvWarning, match="not cached on disk.*No space left") as caught:
         for name in ("a.o", "b.o"):
             KernelFile(tmp_path / name, "").write(b"code")

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.locks import lazy
 from autotune.wisdom import tiers
-from cpuconv.session import Session
+from cpuconv.conv.session import Session
 from support import processes
 from support.callers import at_once
 
@@ -31,7 +31,7 @@ def test_a_lazy_attribute_is_one_value_for_all_threads() -> None:
 
 def test_fingerprints_have_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else weights that one thread packed are not found by another."""
-    from cpuconv import session
+    from cpuconv.conv import session
 
     made: list[object] = []
     together = threading.Barrier(4)

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpuconv.conv.recipe import Candidate
 from cpuconv.graph import lowering
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.model import Model
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.running import schedule
-from cpuconv.graph.running.executable import Executable
-from cpuconv.graph.running.packed import Packed
-from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
-from cpuconv.recipe import Candidate
-from cpuconv.runtime import helpers, threads
+from cpuconv.kernels.binding import partition
+from cpuconv.network.model import Model
+from cpuconv.network.running import schedule
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.running.recording import Recording
+from cpuconv.runtime import thread_pool, threads
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared import sharing
 from support import oracle
 from support.graph.branches import branches
 from support.graph.random_networks import networks
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.usefixtures("small_work_is_shared", "crowd")
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[None]:
     """A thread for every worker, on however few cores, and parts of work of any size."""
-    if not helpers.available():
+    if not thread_pool.available():
         pytest.skip("threads of our own need to sleep on a word")
     with pytest.MonkeyPatch.context() as patch:
-        made = helpers.Helpers(max(WORKERS) - 1)
+        made = thread_pool.Helpers(max(WORKERS) - 1)
         patch.setattr(threads, "_pool", made)
-        patch.setattr(sharing, "_PART_FLOPS", 1.0)
+        patch.setattr(partition, "_PART_FLOPS", 1.0)
         patch.setattr(lowering, "PARALLEL_BYTES", 0)
         patch.setattr(lowering, "PART_BYTES", 64)
         yield

@@ -35,7 +35,7 @@ import numpy as np
 import cpuconv
 from cpuconv import session
 from cpuconv.problem import reference
-from cpuconv.runtime.cache import Statistics
+from cpuconv.runtime.code.cache import Statistics
 
 rng = np.random.default_rng(0)
 x = rng.standard_normal((1, 16, 9, 9), np.float32)
@@ -92,7 +92,7 @@ say(bool((cpuconv.reorder(x, "NCHW", "NHWC") == x.transpose(0, 2, 3, 1)).all()))
 STORED = """
 from autotune.machine.device import fingerprint
 from autotune.store.store import Row, shared
-from cpuconv.choice.model import Limits, by_model
+from cpuconv.conv.choice.model import Limits, by_model
 from cpuconv.tuning.workload import workload
 name = str(by_model(problem, Limits(), "direct("))
 row = Row(fingerprint().key, problem.key, name, workload.sources_of(name), "ok", median=1e-9, score=1e-9)

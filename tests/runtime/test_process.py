@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cpuconv.runtime import ownership
+from cpuconv.runtime.code import ownership
 from cpuconv.solvers import TABLE
 from support import processes
 from support.caches import CACHE
@@ -22,8 +22,8 @@ import json, os, sys, threading, time, warnings
 import numpy as np
 import cpuconv
 from cpuconv.errors import CpuconvWarning
-from cpuconv.runtime.cache import Statistics
-from cpuconv.runtime.kernel_files import folder
+from cpuconv.runtime.code.cache import Statistics
+from cpuconv.runtime.code.kernel_files import folder
 
 x = np.random.default_rng(0).standard_normal((1, 32, 28, 28), np.float32)
 w = np.random.default_rng(1).standard_normal((32, 32, 3, 3), np.float32) / 17
@@ -341,7 +341,7 @@ def test_import_is_light():
     code = """
 import json, sys, threading
 import cpuconv
-from cpuconv.runtime.cache import Statistics
+from cpuconv.runtime.code.cache import Statistics
 heavy = [name for name in ("onnx", "torch", "scipy.fft", "rich", "hypothesis") if name in sys.modules]
 print(json.dumps({"heavy": heavy, "compiled": Statistics.compiled, "threads": threading.active_count()}))
 """

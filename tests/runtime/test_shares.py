@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
-from cpuconv.micro.parts import last_unit
+from cpuconv.kernels.binding import partition
+from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
-from cpuconv.runtime import helpers, launch, share, threads
-from cpuconv.runtime.helpers import IDLE
+from cpuconv.runtime import launch, thread_pool, threads, work_stealing
+from cpuconv.runtime.thread_pool import IDLE
 from cpuconv.solvers import TABLE
-from cpuconv.solvers.shared import sharing
 from support import oracle
 from support.example import BLOCKED
 from support.turns import Stage
@@ -57,14 +57,16 @@ class Log:
 
 def place(stage: Stage, row: int, workers: int) -> None:
     """A new row on the stage."""
-    for index, value in enumerate(share.new_row(workers)):
+    for index, value in enumerate(work_stealing.new_row(workers)):
         stage.memory[row + 8 * index] = int(value)
     for worker in range(workers):
-        stage.memory[row + (share.FIRST_WORKER + worker) * share.LINE_BYTES + 8 * share.ROW] = row
+        stage.memory[row + (work_stealing.FIRST_WORKER + worker) * work_stealing.LINE_BYTES + 8 * work_stealing.ROW] = (
+            row
+        )
 
 
 def line(row: int, worker: int) -> int:
-    return row + (share.FIRST_WORKER + worker) * share.LINE_BYTES
+    return row + (work_stealing.FIRST_WORKER + worker) * work_stealing.LINE_BYTES
 
 
 @given(seed=st.integers(0, 2**32), workers=COUNTS, each=st.integers(1, 9), switch=st.sampled_from((0.1, 0.5, 1.0)))
@@ -76,10 +78,10 @@ def test_every_part_is_done_once(seed, workers, each, switch):
         stage = Stage(patch, rng, switch, log)
         place(stage, ROWS, workers)
         stage._switch = 0.0
-        share.begin(ROWS, 1, 0, each)
+        work_stealing.begin(ROWS, 1, 0, each)
         stage._switch = switch
         there = sorted(rng.sample(range(workers), rng.randint(1, workers)))
-        stage.play([stage.start(share.work, line(ROWS, worker)) for worker in there])
+        stage.play([stage.start(work_stealing.work, line(ROWS, worker)) for worker in there])
     log.end(1, each * workers)
     assert len(log.done) == 1
 
@@ -99,23 +101,23 @@ def test_callers_and_helpers(seed, callers, threads_, workers, each, switch, pau
     rng, log = random.Random(seed), Log()
     with pytest.MonkeyPatch.context() as patch:
         stage = Stage(patch, rng, switch, log)
-        stage.memory[BOARD + 8 * helpers.THREADS] = threads_
-        stage.memory[BOARD + 8 * helpers.IDLE_PAUSES] = stage.memory[BOARD + 8 * helpers.END_PAUSES] = pauses
+        stage.memory[BOARD + 8 * thread_pool.THREADS] = threads_
+        stage.memory[BOARD + 8 * thread_pool.IDLE_PAUSES] = stage.memory[BOARD + 8 * thread_pool.END_PAUSES] = pauses
 
         def call(row: int, caller: int) -> None:
             for turn in range(TURNS):
                 entry = 1 + TURNS * caller + turn
-                share.begin(row, entry, 0, each)
-                found = helpers.ask(BOARD, row)
+                work_stealing.begin(row, entry, 0, each)
+                found = thread_pool.ask(BOARD, row)
                 assert 1 <= found <= min(workers, 1 + threads_)
-                share.work(line(row, 0))
-                helpers.collect(BOARD, row, found)
+                work_stealing.work(line(row, 0))
+                thread_pool.collect(BOARD, row, found)
                 log.end(entry, each * workers)
 
         for index in range(threads_):
-            mail = BOARD + (1 + index) * share.LINE_BYTES
-            stage.memory[mail + 8 * helpers.BOARD] = BOARD
-            stage.start(helpers._help, mail)
+            mail = BOARD + (1 + index) * work_stealing.LINE_BYTES
+            stage.memory[mail + 8 * thread_pool.BOARD] = BOARD
+            stage.start(thread_pool._help, mail)
         calling = []
         for caller in range(callers):
             row = ROWS + caller * MOST
@@ -136,7 +138,7 @@ def test_the_unit_before(units, parts):
 def test_runs_are_cut_as_evenly_as_can_be():
     for workers in range(1, 8):
         for parts in range(1, 40):
-            runs = [share.run.py_func(parts, worker, workers) for worker in range(workers)]
+            runs = [work_stealing.run.py_func(parts, worker, workers) for worker in range(workers)]
             sizes = [(run >> 32) - (run & 0xFFFFFFFF) for run in runs]
             assert sum(sizes) == parts and max(sizes) - min(sizes) <= 1
 
@@ -147,8 +149,8 @@ class TestKernels:
 
     def plans(self, solver, monkeypatch, most: int):
         """A blocked problem, and the solver's own, cut as finely as `most` allows."""
-        monkeypatch.setattr(sharing, "_PART_FLOPS", 1.0)
-        monkeypatch.setattr(sharing, "_MOST_PARTS", most)
+        monkeypatch.setattr(partition, "_PART_FLOPS", 1.0)
+        monkeypatch.setattr(partition, "_MOST_PARTS", most)
         home = oracle.home(solver)
         for problem in (home, replace(home, n=2, in_layout=BLOCKED, out_layout=BLOCKED, residual=True)):
             problem = replace(problem, threads=3)
@@ -179,10 +181,10 @@ class TestKernels:
                         before[worker] = part
                 np.testing.assert_array_equal(y, expected, err_msg=f"{made.algorithm} in {parts} parts")
 
-    @pytest.mark.skipif(not helpers.available(), reason="threads are those of Numba's layer here")
+    @pytest.mark.skipif(not thread_pool.available(), reason="threads are those of Numba's layer here")
     def test_a_thread_that_never_comes_is_not_waited_for(self, monkeypatch):
         """Its mailbox is empty again after the call."""
-        board = helpers.new_board(1)
+        board = thread_pool.new_board(1)
         nobody = SimpleNamespace(address=board.ctypes.data, parallel_for=0, guard=contextlib.nullcontext())
         monkeypatch.setattr(launch, "pool", lambda: nobody)
         monkeypatch.setattr(threads, "maximum_threads", lambda: 2)
@@ -192,4 +194,4 @@ class TestKernels:
         made = oracle.plan(replace(problem, threads=2), operands, "direct")
         for _ in range(3):
             np.testing.assert_array_equal(made(operands.x), expected)
-            assert board[share.LINE] == IDLE
+            assert board[work_stealing.LINE] == IDLE

@@ -15,9 +15,9 @@ import pytest
 
 from autotune.interpreter import python
 from cpuconv import origin
-from cpuconv.runtime import kept, parsed, stamp
-from cpuconv.runtime.stamp import imported, made_from
-from cpuconv.runtime.syntax import parse
+from cpuconv.runtime.code import checked_file, parsed, stamp
+from cpuconv.runtime.code.stamp import imported, made_from
+from cpuconv.runtime.code.syntax import parse
 from cpuconv.solvers import BY_NAME
 from support.processes import ROOT
 
@@ -44,27 +44,33 @@ def test_imports_are_those_that_python_sees(module: str) -> None:
 def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
     for name, solver in BY_NAME.items():
         found = made_from(solver.__name__)
-        assert {solver.__name__, "cpuconv.solvers.shared.base", "cpuconv.runtime.kernel", "cpuconv.isa.table"} <= found
+        assert {
+            solver.__name__,
+            "cpuconv.kernels.binding.steps",
+            "cpuconv.runtime.kernel",
+            "cpuconv.isa.table",
+        } <= found
         assert not found & {other.__name__ for other in BY_NAME.values() if other is not solver}, name
-    assert "cpuconv.micro.winograd" in made_from("cpuconv.solvers.winograd")
-    assert "cpuconv.micro.winograd" not in made_from("cpuconv.solvers.fft")
+    assert "cpuconv.kernels.transforms.winograd" in made_from("cpuconv.solvers.winograd")
+    assert "cpuconv.kernels.transforms.winograd" not in made_from("cpuconv.solvers.fft")
     assert made_from("elsewhere") == set(MODULES)
 
 
 def test_what_keeps_code_is_no_part_of_it() -> None:
     for name in stamp.BESIDE:
         assert len([*(ROOT / "cpuconv" / "runtime").rglob(f"{name}.py")]) == 1
-        assert f"cpuconv.runtime.{name}" not in MODULES
+        assert f"cpuconv.runtime.code.{name}" not in MODULES
 
 
 # -- files that move
 
 PACKAGE = {
     "runtime/kernel.py": "def kernel(x): return x\n",
-    "micro/gemm.py": "from cpuconv.runtime.kernel import kernel\nTILE = 6\n",
-    "micro/other.py": "from cpuconv.runtime.kernel import kernel\nTILE = 5\n",
-    "solvers/base.py": "import cpuconv.micro.other as other\nFLOAT = 4\n",
-    "solvers/a.py": "from cpuconv.micro.gemm import TILE\nfrom cpuconv.solvers import base\nSIZE = TILE * base.FLOAT\n",
+    "kernels/gemm.py": "from cpuconv.runtime.kernel import kernel\nTILE = 6\n",
+    "kernels/other.py": "from cpuconv.runtime.kernel import kernel\nTILE = 5\n",
+    "solvers/base.py": "import cpuconv.kernels.other as other\nFLOAT = 4\n",
+    "solvers/a.py": "from cpuconv.kernels.gemm import TILE\n"
+    "from cpuconv.solvers import base\nSIZE = TILE * base.FLOAT\n",
     "solvers/b.py": "SIZE = 1\n",
 }
 
@@ -102,10 +108,10 @@ def test_a_file_that_moves_changes_no_stamp(stamped: Callable[..., str]) -> None
     moved = {
         **PACKAGE,
         "solvers/shared/base.py": PACKAGE["solvers/base.py"],
-        "micro/deep/er/tiles.py": PACKAGE["micro/gemm.py"],
+        "kernels/deep/er/tiles.py": PACKAGE["kernels/gemm.py"],
     }
-    del moved["solvers/base.py"], moved["micro/gemm.py"]
-    imports = "from cpuconv.solvers.shared import base\nfrom cpuconv.micro.deep.er.tiles import TILE\n"
+    del moved["solvers/base.py"], moved["kernels/gemm.py"]
+    imports = "from cpuconv.solvers.shared import base\nfrom cpuconv.kernels.deep.er.tiles import TILE\n"
     moved["solvers/a.py"] = f"{imports}SIZE = TILE * base.FLOAT\n"
     assert stamped(moved) == told
     renamed = {**PACKAGE, "solvers/z.py": PACKAGE["solvers/a.py"]}
@@ -114,7 +120,7 @@ def test_a_file_that_moves_changes_no_stamp(stamped: Callable[..., str]) -> None
 
 def test_a_file_counts_for_who_reaches_it(stamped: Callable[..., str]) -> None:
     told, apart = stamped(PACKAGE), stamped(PACKAGE, "cpuconv.solvers.b")
-    for name in ("runtime/kernel.py", "micro/gemm.py", "micro/other.py", "solvers/base.py", "solvers/a.py"):
+    for name in ("runtime/kernel.py", "kernels/gemm.py", "kernels/other.py", "solvers/base.py", "solvers/a.py"):
         edited = {**PACKAGE, name: PACKAGE[name] + "EDITED = 1\n"}
         assert stamped(edited) != told
         assert stamped(edited, "cpuconv.solvers.b") == apart
@@ -124,10 +130,13 @@ def test_a_file_counts_for_who_reaches_it(stamped: Callable[..., str]) -> None:
 
 def test_a_name_from_another_file_counts(stamped: Callable[..., str]) -> None:
     """Though the files that are reached are the same ones."""
-    both = {**PACKAGE, "solvers/base.py": "import cpuconv.micro.other as other\nimport cpuconv.micro.gemm as gemm\n"}
+    both = {
+        **PACKAGE,
+        "solvers/base.py": "import cpuconv.kernels.other as other\nimport cpuconv.kernels.gemm as gemm\n",
+    }
     told = stamped(both)
-    assert stamped({**both, "solvers/a.py": both["solvers/a.py"].replace("micro.gemm", "micro.other")}) != told
-    swapped = "import cpuconv.micro.gemm as other\nimport cpuconv.micro.other as gemm\n"
+    assert stamped({**both, "solvers/a.py": both["solvers/a.py"].replace("kernels.gemm", "kernels.other")}) != told
+    swapped = "import cpuconv.kernels.gemm as other\nimport cpuconv.kernels.other as gemm\n"
     assert stamped({**both, "solvers/base.py": swapped}) != told
 
 
@@ -190,7 +199,7 @@ def test_what_is_damaged_is_parsed_again(parses: list[bytes], damage: Callable[[
 
 @pytest.mark.parametrize("told", [b"[]", b"{", b'{"key": 1}', b'{"key": ["content", "too few"]}'])
 def test_what_another_version_kept_is_parsed_again(parses: list[bytes], told: bytes) -> None:
-    kept.write(parsed._path(), told)
+    checked_file.write(parsed._path(), told)
     assert parsed.syntaxes([source(0)]) == [parse(source(0))] and len(parses) == 1
 
 
@@ -232,10 +241,10 @@ import numpy as np
 import cpuconv
 from autotune.machine.device import fingerprint
 from autotune.store.store import Row, Store
-from cpuconv.choice import tuned
-from cpuconv.recipe import Candidate
-from cpuconv.runtime.cache import Statistics
-from cpuconv.choice.model import Limits, by_model
+from cpuconv.conv.choice import tuned
+from cpuconv.conv.recipe import Candidate
+from cpuconv.runtime.code.cache import Statistics
+from cpuconv.conv.choice.model import Limits, by_model
 from cpuconv.tuning.workload import workload
 
 problem = cpuconv.ConvProblem(1, 16, 12, 12, 16, 3, 3, pads=(1, 1, 1, 1))
@@ -279,7 +288,7 @@ def test_an_edit_makes_stale_what_follows_from_it(environ: dict[str, str], tmp_p
     assert tell("ask") == {"found": ["direct", "im2col", "winograd"], "compiled": 0}
     edit("solvers/direct.py")
     assert tell("ask") == {"found": ["im2col", "winograd"], "compiled": 0}
-    edit("micro/winograd.py")
+    edit("kernels/transforms/winograd.py")
     assert tell("ask") == {"found": ["im2col"], "compiled": 3}  # the transforms: forward, back, of weights
     edit("runtime/kernel.py")
     assert tell("ask")["found"] == []

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from cpuconv.isa import current
-from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.micro.lanes import LaneTile, lane_strip
+from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
+from cpuconv.kernels.products import tiling
+from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.target import target
 from cpuconv.solvers import planar
-from cpuconv.solvers.shared import blocked, lanewise, tiling
-from cpuconv.solvers.shared.base import Operand, Operands, Ref, Space, contiguous
+from cpuconv.solvers.shared import blocked, lanewise
+from cpuconv.solvers.shared.base import contiguous
 from support.asm import count_fma, hot_loop, needs_fma, vector_spills
 
 ISA = current()

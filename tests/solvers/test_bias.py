@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from cpuconv.conv.recipe import Candidate, padded_bias
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, padded_bias
 from cpuconv.solvers import TABLE
 from support import oracle
 from support.guarded import EDGES

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import layouts
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
-from cpuconv.micro.convolve import PLANAR_BAND
-from cpuconv.micro.gemm import GemmTile
+from cpuconv.kernels.products.convolve import PLANAR_BAND
+from cpuconv.kernels.products.gemm import GemmTile
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import direct, pointwise, winograd
 from cpuconv.solvers.shared import blocked
 from support import oracle

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cpuconv.choice import model, select
+from cpuconv.conv.choice import model, select
 from cpuconv.problem import sources
 from cpuconv.problem.sources import Entry
 from support import oracle

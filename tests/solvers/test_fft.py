@@ -7,11 +7,11 @@ import pytest
 
 import cpuconv
 import layouts
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
-from cpuconv.micro import fft as micro
+from cpuconv.kernels.transforms import fft as micro
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import fft
 from support import oracle
 from support.example import close

@@ -10,13 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
-from cpuconv.micro.im2col import IN_PLACE, LINES, VECTORS
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.products.im2col import IN_PLACE, LINES, VECTORS
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import im2col
-from cpuconv.solvers.shared.machine import machine
 from support import oracle
 from support.machines import on
 from support.strided import sliced

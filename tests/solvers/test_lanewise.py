@@ -7,10 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import layouts
+from cpuconv.conv.recipe import Candidate
 from cpuconv.errors import ArgumentError
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
 from cpuconv.solvers import depthwise, grouped
 from cpuconv.solvers.shared import lanewise
 from support import oracle

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cpuconv.choice.model import ranking
+from cpuconv.conv.choice.model import ranking
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
 from cpuconv.isa.table import TABLE
-from cpuconv.micro.planar import ANY, IN_PLACE, PLANES, ROWS
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.products.planar import ANY, IN_PLACE, PLANES, ROWS
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble
 from cpuconv.solvers import planar
-from cpuconv.solvers.shared.machine import machine
 from support import oracle
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.solvers.shared.sharing import Grid, first_even, shortest
+from cpuconv.kernels.binding.partition import Grid, first_even, shortest
 
 counts = st.integers(1, 40)
 cycles = st.floats(0, 100)

@@ -13,14 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import layouts
-from cpuconv.choice import model
+from cpuconv.conv.choice import model
+from cpuconv.conv.recipe import Candidate, assemble, workspace_bytes
 from cpuconv.isa import current
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble, workspace_bytes
 from cpuconv.solvers import BY_NAME, TABLE, winograd
-from cpuconv.solvers.shared.base import ALIGNMENT
-from cpuconv.solvers.shared.machine import machine
 from support import oracle
 from support.geometry import of, problems, upto
 from support.guarded import EDGES

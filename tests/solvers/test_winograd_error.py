@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import layouts
-from cpuconv.choice import model, tuned
+from cpuconv.conv.choice import model, tuned
+from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
 from cpuconv.solvers import winograd
 from cpuconv.tuning.trial import ERROR_LIMITS
 from support import oracle

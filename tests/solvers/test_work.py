@@ -7,12 +7,12 @@ import pytest
 
 from autotune.machine.roofline import FMA, STORES, Work, bounds
 from bench import shapes
+from cpuconv.conv.least_work import touched_bytes, work
+from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
 from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
 from cpuconv.tuning.workload import workload
-from cpuconv.work import touched_bytes, work
 from support.bench_fakes import ROOFS, SMALL
 
 ISA = current()

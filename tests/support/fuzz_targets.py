@@ -24,20 +24,20 @@ from onnx import helper
 from autotune.store.rows import Row
 from autotune.wisdom import document as wisdom
 from bench.tuning import fuzz as wisdom_fuzz
-from cpuconv.choice.model import Limits
+from cpuconv.conv.choice.model import Limits
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target as Machine
 from cpuconv.graph.ops import OWN
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.saved import container
-from cpuconv.graph.saved.program import SavedProgram, Settings
-from cpuconv.graph.saved.reading import Saved
-from cpuconv.graph.saved.writing import write
-from cpuconv.graph.selection.layout import lay_out
-from cpuconv.graph.sizes.prepared import Rewriting, prepared
-from cpuconv.graph.sizes.shape_inputs import shape_inputs
 from cpuconv.isa import current
+from cpuconv.network.saved import container
+from cpuconv.network.saved.program import SavedProgram, Settings
+from cpuconv.network.saved.reading import Saved
+from cpuconv.network.saved.writing import write
+from cpuconv.network.selection.layout import lay_out
+from cpuconv.network.sizes.prepared import Rewriting, prepared
+from cpuconv.network.sizes.shape_inputs import shape_inputs
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
 from support import graphs

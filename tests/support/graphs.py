@@ -18,7 +18,7 @@ from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.sizes.specialise import specialise
+from cpuconv.network.sizes.specialise import specialise
 
 NEWEST = onnx.defs.onnx_opset_version()
 

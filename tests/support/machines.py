@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from cpuconv import session
+from cpuconv.conv import session
 from cpuconv.isa import table
-from cpuconv.solvers.shared import machine
-from cpuconv.solvers.shared.machine import Machine
+from cpuconv.kernels.binding import machine
+from cpuconv.kernels.binding.machine import Machine
 
 AVX512, AVX2, SSE, NEON = table.TABLE
 ZEN4, SAPPHIRE = (replace(AVX512, **table.MICROARCHITECTURES[name]) for name in ("znver4", "sapphirerapids"))

@@ -10,15 +10,15 @@ import numpy as np
 
 import cpuconv
 import layouts
-from cpuconv.choice.model import Choice, Limits
-from cpuconv.graph.running.recording import Recording
+from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.plan import Plan
+from cpuconv.conv.recipe import Candidate, assemble, padded_bias
 from cpuconv.isa import current
 from cpuconv.memory.workspaces import Workspace, Workspaces
-from cpuconv.plan import Plan
+from cpuconv.network.running.recording import Recording
 from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate, assemble, padded_bias
 from cpuconv.runtime.threads import maximum_threads
 from cpuconv.solvers.shared import base
 from cpuconv.tuning.trial import ERROR_LIMITS

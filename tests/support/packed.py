@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
+from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import Isa
-from cpuconv.micro.fft import REGULAR
+from cpuconv.kernels.transforms.fft import REGULAR
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
 from cpuconv.solvers import fft, im2col, winograd
-from cpuconv.solvers.shared.base import divide
 
 
 def flushed(weight: np.ndarray) -> np.ndarray:

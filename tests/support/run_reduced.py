@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import layouts
-from cpuconv import recipe
+from cpuconv.conv import recipe
 from cpuconv.isa import current
 from cpuconv.solvers import TABLE
 from support import oracle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autotune.machine.device import fingerprint
 from autotune.store.rows import Row
+from cpuconv.conv.recipe import Candidate
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
 
 DEVICE = fingerprint().key
 

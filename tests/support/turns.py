@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from cpuconv.runtime import helpers, share
+from cpuconv.runtime import thread_pool, work_stealing
 
 PATIENCE = 60.0
 _LOW = 0xFFFFFFFF  # futex(2) compares half a word
@@ -42,7 +42,7 @@ class Stage:
         self._stopped = False
         self._failure: BaseException | None = None
         self._actors: list[threading.Thread] = []
-        for module in (share, helpers):
+        for module in (work_stealing, thread_pool):
             for name, value in vars(module).copy().items():
                 if hasattr(value, "py_func"):
                     patch.setattr(module, name, value.py_func)
@@ -144,7 +144,7 @@ class Stage:
         """futex(2)."""
         assert timeout == 0  # a thread sleeps until it is woken
         self._step()
-        if operation == helpers._WAIT:
+        if operation == thread_pool._WAIT:
             if self.memory[place] & _LOW == value:
                 self._sleeping[threading.get_ident()] = place, value
                 self._step()

@@ -23,7 +23,7 @@ TOLD = """
 import json
 import numpy as np
 import cpuconv
-from cpuconv.session import TABLES
+from cpuconv.conv.session import TABLES
 
 w = np.ones((8, 8, 3, 3), np.float32)
 made = cpuconv.plan((1, 8, 12, 12), w, padding=1, threads=1)

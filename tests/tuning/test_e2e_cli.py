@@ -10,10 +10,10 @@ import pytest
 import cpuconv
 from autotune.cli.main import main
 from autotune.cli.options import OK, USAGE
-from cpuconv.choice.model import applicable
+from cpuconv.conv.choice.model import applicable
+from cpuconv.conv.recipe import Candidate
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import Candidate
 from support import oracle
 from support.models import conv, save
 from support.processes import run

@@ -16,7 +16,7 @@ import cpuconv  # noqa: E402
 from autotune.cli.main import main  # noqa: E402
 from autotune.cli.options import OK  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
-from cpuconv import session  # noqa: E402
+from cpuconv.conv import session  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
 from support.graphs import close, parse  # noqa: E402
 from support.graphs import run as interpreted  # noqa: E402

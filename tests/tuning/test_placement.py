@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.machine.device import fingerprint
+from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import ALIGNMENT
 from cpuconv.tuning import placement
 from cpuconv.tuning.placement import LEAST, MOST, TIMES, Arena, cold_memory, cold_weights
 

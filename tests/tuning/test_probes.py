@@ -11,7 +11,7 @@ from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
-from cpuconv.micro.probe import fma_peak, read_sum, write_all
+from cpuconv.kernels.streams.probe import fma_peak, read_sum, write_all
 from cpuconv.runtime.threads import maximum_threads
 from cpuconv.tuning.probes import fma_tile, level_sizes, probe, read_tile
 from support.asm import count_fma, hot_loop, loops, needs_fma, vector_spills
@@ -91,8 +91,7 @@ def stored(line: str) -> int:
 
 
 def test_import_compiles_nothing():
-    code = (
-        "import cpuconv.tuning.probes; from cpuconv.runtime.cache import Statistics as s; print(s.compiled, s.loaded)"
-    )
+    code = "from cpuconv.tuning import probes; from cpuconv.runtime.code.cache import Statistics as s; "
+    code += "print(s.compiled, s.loaded)"
     done = subprocess.run(python("-c", code), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0"]

@@ -8,8 +8,8 @@ import pytest
 
 from autotune.machine.device import fingerprint
 from autotune.wisdom.document import read
-from cpuconv.recipe import current_sources
-from cpuconv.session import TABLES
+from cpuconv.conv.recipe import current_sources
+from cpuconv.conv.session import TABLES
 
 OLDER = {
     "0c8a6f49848acfbf": "AMD Zen 4, measured on 2026-11-22",

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from autotune.machine.device import fingerprint
-from cpuconv.choice import model
+from cpuconv.conv.choice import model
+from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
-from cpuconv.solvers.shared.base import ALIGNMENT
 from cpuconv.tuning import speed_probe
 from cpuconv.tuning.placement import LEAST, MOST, cold_memory
 from cpuconv.tuning.workload import workload

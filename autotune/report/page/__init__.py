@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from autotune.report.lines import COLUMNS, Line, Section, remedies, total_text, totals
 from autotune.report.page.document import document, facts, let_break, of_column, sortable, text
 from autotune.report.page.plot import KINDS, marker, plot
+from autotune.report.table_rows import COLUMNS, Line, Section, remedies, total_text, totals
 from autotune.text import count_of, number, size
 
 TITLE = "Tuned on this machine"

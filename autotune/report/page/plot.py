@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
 from autotune.machine.roofline import BANDWIDTH, COMPUTE, OVERHEAD, Roofs, Verdict, Work
-from autotune.report.lines import Line
+from autotune.report.table_rows import Line
 from autotune.text import number
 
 WIDTH, HEIGHT = 400.0, 320.0

@@ -14,14 +14,14 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, restored, steps, ways
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
+from cpuconv.graph.ops.by_solvers import offer, restored, steps, ways
 from cpuconv.graph.ops.window import Window, stated_pads
-from cpuconv.graph.place import FLOAT32, image_shape
+from cpuconv.kernels.binding.place import FLOAT32, image_shape
+from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.base import Operands, Step
 
 
 def output_of(

@@ -15,13 +15,13 @@ import numpy as np
 
 import layouts
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.copying import copy_steps
-from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, crossed, elementwise_steps
-from cpuconv.graph.kernels.expression import Constant, Expression, Operand, apply
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast
-from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
-from cpuconv.solvers.shared.base import Step
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
+from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 
 Form = Callable[..., Expression]  # of the node and its operands; None: left out
 

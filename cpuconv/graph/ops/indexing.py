@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.copying import copy_step
-from cpuconv.graph.kernels.lane_pick import pick_step, picks
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.views import Box, Cut, blockable, cut, nbytes, permuted, stays_dense, view_offers, whole
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
-from cpuconv.solvers.shared.base import Step
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.channels.lane_pick import pick_step, picks
+from cpuconv.kernels.copies.copying import copy_step
 
 _INT64 = np.dtype(np.int64)
 

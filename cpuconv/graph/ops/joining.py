@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.copying import copy_steps
-from cpuconv.graph.kernels.lane_shift import shift_step
-from cpuconv.graph.lowering import Call, Constants, Offer, Target
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers
 from cpuconv.graph.ops.views import (
     Box,
@@ -32,8 +30,11 @@ from cpuconv.graph.ops.views import (
     whole_blocks,
     whole_planes,
 )
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
-from cpuconv.solvers.shared.base import Step
+from cpuconv.kernels.binding.constants import Constants
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.channels.lane_shift import shift_step
+from cpuconv.kernels.copies.copying import copy_steps
 
 
 def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:

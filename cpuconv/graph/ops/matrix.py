@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.recipe import padded_bias
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import offer, restored, rows_operand, rows_problem, steps, way
-from cpuconv.graph.kernels.matmul import Matrices, Product, product_step, seconds
-from cpuconv.graph.kernels.matvec import linear_step, packing
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.place import DENSE, FLOAT32, STRIDED
+from cpuconv.graph.ops.by_solvers import offer, restored, rows_operand, rows_problem, steps, way
+from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
+from cpuconv.kernels.binding.steps import FLOAT, Operands, Step
+from cpuconv.kernels.products.matmul import Matrices, Product, product_step, seconds
+from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import padded_bias
-from cpuconv.solvers.shared.base import FLOAT, Operands, Step
 
 
 def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Node
-from cpuconv.graph.kernels.copying import copy_steps
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
 from cpuconv.graph.ops.views import blockable, nbytes
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
-from cpuconv.solvers.shared.base import Step
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.copies.copying import copy_steps
 
 _PLAIN = ((STRIDED, DENSE),)
 _BLOCKED = ((STRIDED, BLOCKED), (DENSE, BLOCKED), (BLOCKED, DENSE), (BLOCKED, BLOCKED))

@@ -10,14 +10,14 @@ import math
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.instance import normalise_step
-from cpuconv.graph.kernels.neighbours import neighbours_step
-from cpuconv.graph.kernels.walks import Axes, line_offers, line_steps
 from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.axis_lowering import Axes, line_offers, line_steps
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
-from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32
-from cpuconv.solvers.shared.base import FLOAT, Step
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32
+from cpuconv.kernels.binding.steps import FLOAT, Step
+from cpuconv.kernels.channels.instance_norm import normalise_step
+from cpuconv.kernels.channels.local_response_norm import norm_step
 
 
 def _per_channel(vector: np.ndarray, rank: int) -> np.ndarray:
@@ -198,7 +198,9 @@ def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_lrn(call: Call) -> list[Step]:
-    return [neighbours_step(call, *(call.node[name] for name in ("size", "alpha", "beta", "bias")))]
+    x, y = call.inputs[0], call.outputs[0]
+    assert x is not None
+    return [norm_step(call.target, x, y, *(call.node[name] for name in ("size", "alpha", "beta", "bias")))]
 
 
 OPS = (

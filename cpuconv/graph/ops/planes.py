@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.spatial import planes_step
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Inputs
-from cpuconv.graph.place import BLOCKED, FLOAT32, blocked_shape
-from cpuconv.solvers.shared.base import FLOAT, Step
+from cpuconv.kernels.binding.place import BLOCKED, FLOAT32, blocked_shape
+from cpuconv.kernels.binding.steps import FLOAT, Step
+from cpuconv.kernels.windows.spatial import planes_step
 
 
 def is_image(value: Value | None) -> bool:

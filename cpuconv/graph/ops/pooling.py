@@ -10,13 +10,13 @@ import math
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.pooling import Pooling, pool_step
-from cpuconv.graph.kernels.spatial import windows_step
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given, integers
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
 from cpuconv.graph.ops.window import Window
-from cpuconv.solvers.shared.base import Step
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.windows.pooling import Pooling, pool_step
+from cpuconv.kernels.windows.spatial import windows_step
 
 
 def _window(node: Node, shape: tuple[int, ...]) -> Window:

@@ -16,15 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.convolution import rows_operand, rows_problem, steps, way
-from cpuconv.graph.kernels.expression import Expression, Operand, apply
-from cpuconv.graph.kernels.recurrent import Layer, Rows, layer_steps, packed, tiles
-from cpuconv.graph.kernels.recurrent_cell import PEEPHOLES, Stage
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
+from cpuconv.graph.ops.by_solvers import rows_operand, rows_problem, steps, way
 from cpuconv.graph.ops.elementwise import FORMS
-from cpuconv.graph.place import DENSE, FLOAT32, Place
-from cpuconv.solvers.shared.base import FLOAT, Operands, Step, divide
+from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
+from cpuconv.kernels.binding.steps import FLOAT, Operands, Step
+from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
+from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed, tiles
+from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
+from cpuconv.problem.integers import divide
 
 Function = Callable[[Expression], Expression]
 

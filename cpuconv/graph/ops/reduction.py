@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.lines import WORKS
-from cpuconv.graph.kernels.walks import full, line_offers, line_steps, together
 from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.axis_lowering import full, line_offers, line_steps, together
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers
 from cpuconv.graph.ops.planes import lower_planes, plane_offers
-from cpuconv.graph.place import BLOCKED
-from cpuconv.solvers.shared.base import Step
+from cpuconv.kernels.axis.axis_driver import WORKS
+from cpuconv.kernels.binding.place import BLOCKED
+from cpuconv.kernels.binding.steps import Step
 
 Function = Callable[..., np.ndarray]
 _OPERATIONS = 2  # an element

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.copying import copy_step
-from cpuconv.graph.kernels.resizing import Sources, resize_step
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, image_shape
-from cpuconv.solvers.shared.base import FLOAT, Step
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, image_shape
+from cpuconv.kernels.binding.steps import FLOAT, Step
+from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.windows.resizing import Sources, resize_step
 
 
 class Axis(NamedTuple):

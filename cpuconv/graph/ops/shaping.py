@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.kernels.copying import copy_steps
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import (
     REQUIRED,
@@ -29,8 +28,9 @@ from cpuconv.graph.ops.base import (
     like_first,
 )
 from cpuconv.graph.ops.views import blockable, broadcast, nbytes, permuted, reshaped, unpermuted, view_offers
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place
-from cpuconv.solvers.shared.base import Ref, Step
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.steps import Ref, Step
+from cpuconv.kernels.copies.copying import copy_steps
 
 # --- the same elements ----------------------------------------------------------------------------------------------
 

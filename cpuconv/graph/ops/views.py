@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cpuconv.graph.kernels.copying import joined
 from cpuconv.graph.lowering import Offer
-from cpuconv.graph.place import FLOAT32, Place, image_shape
+from cpuconv.kernels.binding.place import FLOAT32, Place, image_shape
+from cpuconv.kernels.copies.copying import joined
 
 
 class Cut(NamedTuple):

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.kernels.elementwise import MOST_OPERANDS
-from cpuconv.graph.kernels.expression import Expression, Operand
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.elementwise import expression_of
+from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
+from cpuconv.kernels.elementwise.expression import Expression, Operand
 
 _CHEAP = 2  # cycles of a vector that may be spent anew wherever a value is broadcast to
 _MOST_NODES = 32  # of an expression

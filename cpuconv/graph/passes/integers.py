@@ -14,7 +14,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, sole_reader
-from cpuconv.graph.place import FLOAT32
+from cpuconv.kernels.binding.place import FLOAT32
 
 _PRODUCTS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 

@@ -26,7 +26,7 @@ from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten
-from cpuconv.solvers.shared.base import divide
+from cpuconv.problem.integers import divide
 
 
 class Axis(NamedTuple):

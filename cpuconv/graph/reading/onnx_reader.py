@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
-from cpuconv.graph.elements import contents, skeleton
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.limits import check_nodes
+from cpuconv.graph.mapped_constants import contents, skeleton
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.reading import schemas
 from cpuconv.graph.reading.adapters import REPLACED, adapted

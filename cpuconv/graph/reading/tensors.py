@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.graph.elements import INSIDE, LONG, Data, contents
 from cpuconv.graph.limits import check_bytes
+from cpuconv.graph.mapped_constants import INSIDE, LONG, Data, contents
 
 if TYPE_CHECKING:
     import onnx

@@ -9,16 +9,17 @@ import numpy as np
 
 import layouts
 from cpuconv.isa import Isa
-from cpuconv.micro.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
-from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.micro.rows import BLOCKED, RowTile
+from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.copies.rows import BLOCKED, RowTile
+from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
+from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
+from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
-from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
-from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
-from cpuconv.solvers.shared.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams
-from cpuconv.solvers.shared.views import is_blocked, row_tile, view_args
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band

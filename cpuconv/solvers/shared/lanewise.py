@@ -11,16 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.micro.lanes import LaneTile, lane_strip
-from cpuconv.micro.lanewise import LanewiseTile, lanewise
-from cpuconv.micro.rows import BLOCKED, RowTile
+from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.copies.rows import BLOCKED, RowTile
+from cpuconv.kernels.copies.views import row_tile, view_args
+from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
+from cpuconv.memory.aligned import aligned
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
-from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, aligned, divide
 from cpuconv.solvers.shared.blocked import layout
-from cpuconv.solvers.shared.machine import Machine, machine
-from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
-from cpuconv.solvers.shared.views import row_tile, view_args
 
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
 _MOST_FMAS = 640  # straight-line FMAs of a tile

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.micro.gemm import GemmTile, gemm_strip
-from cpuconv.micro.tiled import TiledTile, tiled
+from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.machine import Cost, Machine
+from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.packing.packed_formats import Transformed
+from cpuconv.kernels.packing.packing import Filters, Packing
+from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
+from cpuconv.kernels.transforms.tiled import TiledTile, tiled
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared.arguments import operand_args, output_args, problem_args, worker_args
-from cpuconv.solvers.shared.base import FLOAT, Args, Cost, MicroRef, Operands, Space, Step, divide
-from cpuconv.solvers.shared.forms import Transformed
-from cpuconv.solvers.shared.machine import Machine
-from cpuconv.solvers.shared.packing import Filters, Packing
-from cpuconv.solvers.shared.sharing import Grid, parts_each, shortest
-from cpuconv.solvers.shared.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 
 Size = tuple[int, int]  # rows and columns
 

@@ -21,7 +21,7 @@ from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.report import doctor
-from autotune.report.lines import Line
+from autotune.report.table_rows import Line
 from autotune.store.database import StoreWarning
 from autotune.store.store import Store, Use
 from autotune.workload import Reading

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from autotune.machine.roofline import Level, Roofs, Work
-from autotune.report.lines import COLUMNS, Line, Section
 from autotune.report.page import page
 from autotune.report.page.plot import Axis
+from autotune.report.table_rows import COLUMNS, Line, Section
 from autotune.report.tables import FORMATS, render
 from autotune.store.store import Row, Use
 from support.browser import Browser

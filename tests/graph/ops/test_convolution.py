@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv import recipe
-from cpuconv.choice.model import Limits, favourite
+from cpuconv.conv import recipe
+from cpuconv.conv.choice.model import Limits, favourite
+from cpuconv.conv.recipe import effective_threads
 from cpuconv.graph.ir import Node
-from cpuconv.graph.kernels import convolution
-from cpuconv.graph.kernels.convolution import offer, way, ways
 from cpuconv.graph.lowering import Offer
-from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops import TABLE, by_solvers
+from cpuconv.graph.ops.by_solvers import offer, way, ways
 from cpuconv.graph.ops.convolution import problem_of
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED
 from cpuconv.isa import current
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.recipe import effective_threads
 from cpuconv.solvers.shared import blocked
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers, sliding
@@ -161,7 +160,7 @@ def test_groups_that_share_blocks_are_joined_where_the_model_finds_it_cheaper():
     ],
 )
 def test_groups_are_joined_to_the_most_that_do_not_share_blocks_and_to_one(each, groups, options):
-    assert convolution._groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
+    assert by_solvers._groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
 
 
 def test_joined_groups_share_no_packed_weights_with_others():

@@ -14,15 +14,15 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from cpuconv.graph import lowering, ops  # noqa: E402
-from cpuconv.graph.kernels.elementwise import MOST_OPERANDS, crossed, elementwise_steps, joined_axes  # noqa: E402
-from cpuconv.graph.kernels.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
-from cpuconv.graph.kernels.functions import FUNCTIONS  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
-from cpuconv.graph.place import BLOCKED, DENSE, Place  # noqa: E402
-from cpuconv.graph.running.recording import Recording  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place  # noqa: E402
+from cpuconv.kernels.binding.steps import Ref  # noqa: E402
+from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps, joined_axes  # noqa: E402
+from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
+from cpuconv.kernels.elementwise.functions import FUNCTIONS  # noqa: E402
+from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
-from cpuconv.solvers.shared.base import Ref  # noqa: E402
 from support.graph import (
     draws,  # noqa: E402
     lowered,  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv import recipe
+from cpuconv.conv import recipe
 from cpuconv.graph.ops import TABLE
 from cpuconv.isa import current
 from support.graph import lowered

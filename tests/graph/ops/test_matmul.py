@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpuconv.graph import ops
-from cpuconv.graph.kernels.matmul import Matrices, Product, product_step
-from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
+from cpuconv.kernels.binding.steps import Ref, Space
+from cpuconv.kernels.products.matmul import Matrices, Product, product_step
+from cpuconv.memory.aligned import aligned
+from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import Ref, Space, aligned
 from support.graph import lowered
 from support.graph.draws import numbers
 from support.graph.lowered import check, offers, run_offer

@@ -14,14 +14,14 @@ from hypothesis import strategies as st  # noqa: E402
 
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
-from cpuconv.graph.kernels.copying import UNZIP, copy_step  # noqa: E402
 from cpuconv.graph.lowering import Call  # noqa: E402
 from cpuconv.graph.ops.views import permuted  # noqa: E402
-from cpuconv.graph.place import BLOCKED, DENSE, STRIDED, Place  # noqa: E402
-from cpuconv.graph.running.recording import Recording  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place  # noqa: E402
+from cpuconv.kernels.binding.steps import Ref, Space  # noqa: E402
+from cpuconv.kernels.copies.copying import UNZIP, copy_step  # noqa: E402
+from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
-from cpuconv.solvers.shared.base import Ref, Space  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graph.lowered import Kept, check, offers, run_offer, target  # noqa: E402
 

@@ -18,7 +18,7 @@ from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import OLDEST, read  # noqa: E402
-from cpuconv.graph.sizes.specialise import specialise  # noqa: E402
+from cpuconv.network.sizes.specialise import specialise  # noqa: E402
 
 OPS = sorted({*filter(onnx.defs.has, TABLE), "Dropout", "Upsample", "Constant"})
 DATA = Path(onnx.__file__).parent / "backend/test/data"

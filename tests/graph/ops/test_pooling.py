@@ -11,13 +11,14 @@ import layouts
 from cpuconv.errors import SourceError
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
-from cpuconv.graph.kernels.pooling import Pooling, pool_step
 from cpuconv.graph.lowering import Call, Offer
-from cpuconv.graph.place import BLOCKED, DENSE, Place
-from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place
+from cpuconv.kernels.binding.steps import MicroRef, Ref, Space
+from cpuconv.kernels.windows.pooling import Pooling, pool_step
+from cpuconv.memory.aligned import aligned
+from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import MicroRef, Ref, Space, aligned
 from support import asm
 from support.graph import lowered
 

@@ -15,9 +15,9 @@ import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.interpret import run  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
-from cpuconv.graph.kernels import recurrent  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.kernels.recurrent import recurrent  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graphs import close  # noqa: E402
 

@@ -7,11 +7,11 @@ import pytest
 
 from cpuconv.graph import ops
 from cpuconv.graph.lowering import Call
-from cpuconv.graph.place import DENSE, Place
-from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
+from cpuconv.kernels.binding.place import DENSE, Place
+from cpuconv.kernels.binding.steps import Ref, Space
+from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import Ref, Space
 from support.graph import lowered
 from support.graph.lowered import check, offers, run_offer
 

@@ -19,15 +19,15 @@ from onnx import TensorProto, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.elements import LONG, Mapped, check_unchanged, contents, lender, let_go, own, skeleton  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
+from cpuconv.graph.mapped_constants import LONG, Mapped, check_unchanged, contents, lender, let_go, own, skeleton  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
-from cpuconv.graph.running.executable import Executable  # noqa: E402
-from cpuconv.graph.running.packed import Packed  # noqa: E402
-from cpuconv.graph.selection.layout import lay_out  # noqa: E402
-from cpuconv.graph.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.network.running.executable import Executable  # noqa: E402
+from cpuconv.network.running.packed import Packed  # noqa: E402
+from cpuconv.network.selection.layout import lay_out  # noqa: E402
+from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from support.graphs import made, parse  # noqa: E402
 
 # Weights of a convolution with a normalization behind it and of a product; an operand of a sum; one of a Constant node

@@ -7,9 +7,9 @@ from onnx import numpy_helper
 
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
-from cpuconv.graph.selection.layout import Layout, lay_out
-from cpuconv.graph.sizes.prepared import Rewriting, prepared
 from cpuconv.isa import current
+from cpuconv.network.selection.layout import Layout, lay_out
+from cpuconv.network.sizes.prepared import Rewriting, prepared
 from support.graphs import parse
 
 _TEXT = """g (float[N,20,14,14] x) => (float[N,M,14,14] y, float[N,20,14,14] z) {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from cpuconv.graph.kernels.expression import Operand, apply
 from cpuconv.isa import current
+from cpuconv.kernels.elementwise.expression import Operand, apply
 from support.graphs import Case
 
 LANES = current().lanes

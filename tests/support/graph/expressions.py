@@ -9,7 +9,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.sizes.specialise import specialise
+from cpuconv.network.sizes.specialise import specialise
 
 
 @dataclass(eq=False)

@@ -11,11 +11,12 @@ import layouts
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.place import BLOCKED, DENSE, FLOAT32, Place, contiguous_strides, image_shape
-from cpuconv.graph.running.recording import Recording
 from cpuconv.isa import current
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, Place, contiguous_strides, image_shape
+from cpuconv.kernels.binding.steps import Ref, Space
+from cpuconv.memory.aligned import aligned
+from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
-from cpuconv.solvers.shared.base import Ref, Space, aligned
 from support import guarded
 from support.guarded import END, START
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import cpuconv
 from cpuconv.errors import CpuconvError, SourceError
-from cpuconv.graph.saved import container
+from cpuconv.network.saved import container
 
 _STRANGE = (
     None,

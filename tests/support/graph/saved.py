@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 import cpuconv
-from cpuconv.graph.model import Model
+from cpuconv.network.model import Model
 from support.graphs import parse
 
 _RNG = np.random.default_rng(0)

@@ -1,0 +1,1 @@
+"""One convolution, from arguments to a plan that runs."""

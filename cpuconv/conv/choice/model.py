@@ -1,0 +1,298 @@
+"""The cost model's opinion: every candidate of a problem, its modelled time, and the limits that a choice keeps to."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+from autotune import workload
+from cpuconv.conv.recipe import Candidate, workspace_bytes
+from cpuconv.errors import ArgumentError, WorkspaceError, must
+from cpuconv.isa import current
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.problem.integers import is_integer
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers import BY_NAME, TABLE, first_layer, im2col
+from cpuconv.solvers.shared import blocked
+
+STRATEGIES = ("heuristic", "cached", "profile")
+ACCURACIES = ("exact", "standard", "fast")
+AUTO = "auto"
+_MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
+_STREAMED = 8.0  # bytes a cycle, at least, from any L3 when whole arrays are read in order: prefetchers run ahead
+_SCATTERED_CYCLES = 6.0  # of a float that im2col writes into a channel block that groups share
+_PLANES = 1.08  # of first_layer's own estimate, where input channels fill a block: a float of each plane, far apart
+_IN_THE_RUNNING = 1.5  # most of a favourite's estimate over the best one for it to be tried early
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a choice must keep to."""
+
+    accuracy: str = "standard"
+    workspace: int | None = None
+    reproducible: bool = False  # the same bits whatever the number of threads
+    cold: bool = False  # weights come from memory, as in a network: rows that were timed so count first
+
+    def admits_accuracy(self, accuracy: str) -> bool:
+        """Whether a candidate of that class may run."""
+        return ACCURACIES.index(accuracy) <= ACCURACIES.index(self.accuracy)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate with the model's opinion; `reason` says why limits leave it out."""
+
+    candidate: Candidate
+    cost: Cost
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidate that runs, and what decided: "named", "pinned", "store", "shipped", "older kernels", "neighbour" or
+    "model"."""
+
+    candidate: Candidate
+    decided_by: str
+
+
+def check_options(strategy: object, accuracy: object, workspace_limit: object, reproducible: object) -> None:
+    """Raise `ArgumentError` for an unknown strategy or accuracy, a limit that is no size in bytes, or no bool."""
+    for name, value, valid in (("strategy", strategy, STRATEGIES), ("accuracy", accuracy, ACCURACIES)):
+        if not isinstance(value, str) or value not in valid:
+            raise ArgumentError(must(name, f"one of {', '.join(valid)}", repr(value)))
+    if workspace_limit is not None and (not is_integer(workspace_limit) or workspace_limit < 0):
+        raise ArgumentError(must("workspace_limit", "None or a number of bytes, 0 or more", repr(workspace_limit)))
+    if not isinstance(reproducible, bool):
+        raise ArgumentError(must("reproducible", "True or False", repr(reproducible)))
+
+
+def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
+    """Each solver's name with the reason it cannot run the problem, or None."""
+    for solver in TABLE:
+        yield solver.NAME, solver.applicable(problem, current())
+
+
+def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
+    """The solver's own cost, that of the reorders around it, and what its cost leaves out."""
+    here = machine()
+    cost = candidate.solver.cost(problem, candidate.params, here)
+    beside = _reorders(problem, *candidate.solver.layouts(problem, candidate.params, here.isa))
+    if candidate.solver is im2col:
+        beside += _scattered(problem)
+    if candidate.solver is first_layer:
+        beside += _far_apart(problem, cost)
+    return Cost(cost.bound, cost.estimate + beside) if beside else cost
+
+
+def _scattered(problem: ConvProblem) -> float:
+    """Seconds for im2col to write the output float by float, which its own cost leaves out: where groups share blocks.
+
+    As measured on 28x28 and 56x56 pixels, 5 to 8 cycles a float; smaller planes stay in L1, and take less.
+    """
+    here = machine()
+    shared = problem.groups > 1 and problem.kg % here.isa.lanes and problem.out_layout == blocked.layout(here.isa)
+    return here.seconds(_SCATTERED_CYCLES * problem.out_bytes / FLOAT, problem.threads) if shared else 0.0
+
+
+def _far_apart(problem: ConvProblem, cost: Cost) -> float:
+    """Seconds for first_layer to read planes that are far apart, which its own cost leaves out.
+
+    As measured on a Xeon beside `direct`, with 16 to 512 input channels: up to 17% with kernels 2x2 and 3x3,
+    10 to 39% with 1x1.
+    """
+    return (_PLANES - 1) * cost.estimate if problem.cg >= machine().isa.lanes else 0.0
+
+
+def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:
+    """Seconds to move the whole input and output to and from the layouts that a solver needs."""
+    seconds = 0.0
+    if need_in is not None and need_in != problem.in_layout:
+        seconds += _reorder(problem, problem.in_bytes)
+    if need_out is not None and need_out != problem.out_layout:
+        seconds += _reorder(problem, problem.out_bytes)
+    return seconds
+
+
+def _reorder(problem: ConvProblem, size: int) -> float:
+    """Seconds to read `size` bytes in order and write them in another.
+
+    A Xeon whose cores take 5 bytes a cycle from L3 in the order of a GEMM moved 10 to 11.5, as measured.
+    """
+    here = machine()
+    moved = 2 * size
+    in_memory = moved > 0.5 * here.l3
+    rate = here.rate(moved) if in_memory else max(here.rate(moved), _STREAMED)
+    return here.seconds(moved / rate, problem.threads)
+
+
+def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
+    """The solvers that can run the problem, or the one of that name if it can."""
+    return [
+        module for module in TABLE if solver in (None, module.NAME) and module.applicable(problem, current()) is None
+    ]
+
+
+def _may_admit(limits: Limits, module: ModuleType) -> bool:
+    """Whether the limits may admit the accuracy of some candidate of the solver."""
+    return not isinstance(module.ACCURACY, str) or limits.admits_accuracy(module.ACCURACY)
+
+
+def _bound(problem: ConvProblem, module: ModuleType) -> float:
+    """Seconds that no `modelled_cost` of the solver's candidates is below."""
+    here = machine()
+    return module.bound(problem, here) + _reorders(problem, *module.layouts(problem, None, here.isa))
+
+
+@functools.lru_cache(maxsize=_MOST_COSTED)
+def _costed(problem: ConvProblem, module: ModuleType, here: Machine) -> tuple[Ranked, ...]:
+    """All candidates of a solver on this machine, its favourite first."""
+    candidates = (Candidate(module, params) for params in module.candidates(problem, here.isa))
+    costed = (Ranked(candidate, modelled_cost(problem, candidate)) for candidate in candidates)
+    return tuple(sorted(costed, key=_estimate))
+
+
+def ranking(problem: ConvProblem, solver: str | None = None) -> list[Ranked]:
+    """All candidates (of one solver, if named), the model's favourite first."""
+    here = machine()
+    costed = (ranked for module in _able(problem, solver) for ranked in _costed(problem, module, here))
+    return sorted(costed, key=_estimate)
+
+
+def _estimate(ranked: Ranked) -> float:
+    return ranked.cost.estimate
+
+
+def search(
+    problem: ConvProblem,
+    limits: Limits,
+    prefix: str = "",
+    below: float = math.inf,
+    accept: Callable[[Candidate], bool] = lambda candidate: True,
+) -> Ranked | None:
+    """The first of `within_limits` that `accept` takes, if its estimate is less than `below`.
+
+    Solvers are asked in the order of their lower bounds, until none that is left can beat the best candidate.
+    """
+    able = [module for module in _able(problem, prefix.partition("(")[0] or None) if _may_admit(limits, module)]
+    bounds = sorted((_bound(problem, module), TABLE.index(module)) for module in able)
+    best, place = None, -1
+    for bound, index in bounds:
+        if bound > below:
+            break
+        for ranked in _costed(problem, TABLE[index], machine()):
+            if ranked.cost.estimate > below or (ranked.cost.estimate == below and index > place):
+                break
+            named = str(ranked.candidate).startswith(prefix)
+            if named and accept(ranked.candidate) and why_excluded(problem, ranked, limits) is None:
+                best, place, below = ranked, index, ranked.cost.estimate
+                break
+    return best
+
+
+def favourites_first(ranked: list[Ranked]) -> list[Ranked]:
+    """The candidates, those first that a tuner which stops early must have met; both parts in the model's order.
+
+    First comes the favourite of every way to form sums (algorithm and size of transform) whose estimate is close to the
+    best: blocks and tiles matter less.
+    """
+    if not ranked:
+        return []
+    limit = _IN_THE_RUNNING * ranked[0].cost.estimate
+    first: dict[str, Ranked] = {}
+    for item in ranked:
+        if item.cost.estimate <= limit:
+            first.setdefault(item.candidate.rounding, item)
+    rest = [item for item in ranked if item is not first.get(item.candidate.rounding)]
+    return [*first.values(), *rest]
+
+
+def as_tuner_candidate(problem: ConvProblem, ranked: Ranked) -> workload.Candidate:
+    """The candidate as the tuner knows it."""
+    return workload.Candidate(
+        name=str(ranked.candidate),
+        bound=ranked.cost.bound,
+        estimate=ranked.cost.estimate,
+        workspace=workspace_bytes(problem, ranked.candidate),
+        accuracy=ranked.candidate.accuracy,
+    )
+
+
+def why_excluded(problem: ConvProblem, ranked: Ranked, limits: Limits) -> str | None:
+    """Why the limits leave a candidate out, or None."""
+    if not limits.admits_accuracy(ranked.candidate.accuracy):
+        return f"its accuracy class is {ranked.candidate.accuracy}, more than {limits.accuracy} admits"
+    if limits.workspace is not None:
+        size = workspace_bytes(problem, ranked.candidate)
+        if size > limits.workspace:
+            return f"it needs {size} bytes of workspace, more than the limit of {limits.workspace}"
+    return None
+
+
+def within_limits(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[Ranked]:
+    """The candidates within the limits whose names begin so, the model's favourite first."""
+    ranked = ranking(problem, prefix.partition("(")[0] or None)
+    named = (item for item in ranked if str(item.candidate).startswith(prefix))
+    return [item for item in named if why_excluded(problem, item, limits) is None]
+
+
+def by_model(problem: ConvProblem, limits: Limits, prefix: str = "") -> Candidate:
+    """The model's favourite within the limits; as `favourite`."""
+    return favourite(problem, limits, prefix).candidate
+
+
+def favourite(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
+    """The first of `within_limits`, without asking solvers that cannot beat it.
+
+    Raises
+    ------
+    WorkspaceError
+        No candidate meets the workspace limit.
+    """
+    best = search(problem, limits, prefix)
+    if best is not None:
+        return best
+    solver = prefix.partition("(")[0]
+    candidates = [ranked.candidate for ranked in within_limits(problem, replace(limits, workspace=None), prefix)]
+    least = min((workspace_bytes(problem, candidate) for candidate in candidates), default=math.inf)
+    if least == math.inf:
+        raise ArgumentError(must("accuracy", f"one that {solver} meets", repr(limits.accuracy)))
+    raise WorkspaceError(must("workspace_limit", f"at least {least} bytes for this problem", limits.workspace))
+
+
+def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate | None:
+    """The candidate that `algorithm` names, or None if it names a solver that can run the problem.
+
+    Raises
+    ------
+    ArgumentError
+        Unknown name, a solver that cannot run the problem (with its reason), or beyond the accuracy asked for.
+    WorkspaceError
+        It needs more workspace than the limit.
+    """
+    solver = algorithm.partition("(")[0] if isinstance(algorithm, str) else ""
+    if solver not in BY_NAME:
+        raise ArgumentError(must("algorithm", f"one of {', '.join(BY_NAME)}, or one with parameters", repr(algorithm)))
+    reason = BY_NAME[solver].applicable(problem, current())
+    if reason is not None:
+        raise ArgumentError(must("algorithm", f"one that can run this problem ({solver}: {reason})", repr(algorithm)))
+    if algorithm == solver:
+        return None
+    try:
+        candidate = Candidate.parse(algorithm)
+    except ValueError as error:
+        raise ArgumentError(must("algorithm", f"a solver with its parameters ({error})", repr(algorithm))) from error
+    known = [ranked.candidate for ranked in ranking(problem, solver)]
+    if candidate not in known:
+        names = ", ".join(map(str, known[:8]))
+        raise ArgumentError(must("algorithm", f"a candidate of this problem, such as {names}", repr(algorithm)))
+    if not limits.admits_accuracy(candidate.accuracy):
+        raise ArgumentError(must("accuracy", f"one that {algorithm} meets", repr(limits.accuracy)))
+    if limits.workspace is not None and (least := workspace_bytes(problem, candidate)) > limits.workspace:
+        raise WorkspaceError(must("workspace_limit", f"at least {least} bytes for {algorithm}", limits.workspace))
+    return candidate

@@ -1,0 +1,117 @@
+"""What a problem that is not tuned can learn: from its own rows of older kernels, else from the nearest tuned one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from autotune.workload import WEIGHTS
+from cpuconv.conv.choice import tuned
+from cpuconv.conv.choice.model import Limits, Ranked, modelled_cost, why_excluded, within_limits
+from cpuconv.conv.recipe import Candidate
+from cpuconv.errors import CpuconvError
+from cpuconv.problem.activation import Activation
+from cpuconv.problem.problem import ConvProblem
+
+AGREES = 1.1  # most of the model's estimate for a neighbour's algorithm, over that for its own choice
+_OTHER_EPILOGUE = 0.1  # distance of another activation or residual; a size that is e times another is 1 away
+
+
+def remembered(problem: ConvProblem, names: Sequence[str], favourite: Ranked, limits: Limits) -> Candidate | None:
+    """The first candidate of `names` that the cost model agrees with.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Candidates that were fastest with older kernels, the fastest first; names of no solver's are passed over.
+    favourite : Ranked
+        The model's own choice within the limits.
+    """
+    for name in names:
+        candidate = tuned.named(problem, name)
+        if candidate is not None:
+            own = Ranked(candidate, modelled_cost(problem, candidate))
+            if own.cost.estimate <= AGREES * favourite.cost.estimate and why_excluded(problem, own, limits) is None:
+                return candidate
+    return None
+
+
+def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str = "") -> Candidate | None:
+    """The winner of the nearest tuned neighbour, or else its solver's favourite, if the cost model agrees.
+
+    `best` is the first of `model.within_limits`, from which the candidate is taken.
+    """
+    near = nearest(problem)
+    if near is None:
+        return None
+    solver = near.partition("(")[0]
+    if prefix and solver != prefix.partition("(")[0]:
+        return None
+    limit = AGREES * best.cost.estimate
+    ranked = within_limits(problem, limits, prefix or f"{solver}(")
+    likely = [item.candidate for item in ranked if item.cost.estimate <= limit]
+    same = [candidate for candidate in likely if str(candidate) == near]
+    return next(iter(same + likely), None)
+
+
+def nearest(problem: ConvProblem) -> str | None:
+    """The winner of the nearest tuned problem of the same kernel, stride, dilation, layouts and threads."""
+    here = _place_of(problem)
+    neighbours = []
+    for weights in WEIGHTS:
+        for key, candidate in tuned.winners(_alike(problem), weights):
+            place = _place(key)
+            if place is not None and place.kind == here.kind and _is_known(candidate):
+                neighbours.append((_distance(here, place), key, candidate))
+    return min(neighbours)[2] if neighbours else None
+
+
+def _alike(problem: ConvProblem) -> str:
+    """Pattern of the keys of problems with this kernel, stride, dilation, layouts and threads."""
+    (down, across), (high, wide) = problem.stride, problem.dilation
+    return (
+        f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}"
+        f" in={problem.in_layout} out={problem.out_layout} %threads={problem.threads}"
+    )
+
+
+class _Place(NamedTuple):
+    """A problem among those with the same kernel: its kind, the logarithms of its sizes, its epilogue."""
+
+    kind: str
+    sizes: tuple[float, ...]
+    activation: Activation | None
+    residual: bool
+
+
+def _place_of(problem: ConvProblem) -> _Place:
+    depthwise = problem.cg == problem.kg == 1
+    kind = "dense" if problem.groups == 1 else "depthwise" if depthwise else "grouped"
+    sizes = problem.n, problem.groups, problem.cg, problem.kg, problem.oh, problem.ow
+    return _Place(kind, tuple(math.log(max(1, size)) for size in sizes), problem.activation, problem.residual)
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(key: str) -> _Place | None:
+    try:
+        return _place_of(ConvProblem.parse(key))
+    except CpuconvError:  # a key that this version did not write
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_known(candidate: str) -> bool:
+    """Whether this version has a candidate of that name."""
+    try:
+        Candidate.parse(candidate)
+    except ValueError:
+        return False
+    return True
+
+
+def _distance(a: _Place, b: _Place) -> float:
+    """Sum of the differences of logarithms of sizes, and what another epilogue counts."""
+    sizes = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
+    return sizes + _OTHER_EPILOGUE * ((a.activation != b.activation) + (a.residual != b.residual))

@@ -1,0 +1,176 @@
+"""Which candidate runs a problem: pinned by name, else the store's fastest, else the cost model's choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from autotune.machine.cores import thread_counts
+from autotune.wisdom.tiers import OLDER
+from cpuconv.conv import session
+from cpuconv.conv.choice import nearest_tuned, tuned
+from cpuconv.conv.choice.model import AUTO, Choice, Limits, by_model, by_name, favourite, modelled_cost, search
+from cpuconv.conv.recipe import effective_threads
+from cpuconv.isa import current
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked
+
+_CLEARLY = 1.02  # least speed-up of NCHW to be preferred to blocks, which the next layer reads as they are
+_MODELLED = ("neighbour", "model")  # what decides where nothing is stored
+_UNTUNED = (OLDER, *_MODELLED)  # where nothing current is
+_HARDLY = 1.03  # most of the estimate of a candidate whose packed weights exist, over the choice's
+
+
+class Tuner(Protocol):
+    """What times candidates during a call, for strategy "profile": `cpuconv.tuning.profile`."""
+
+    def profile(self, problem: ConvProblem) -> None:
+        """Time the problem's candidates and store the results."""
+
+    def compare_threads(self, options: Sequence[ConvProblem]) -> None:
+        """Time the stored winners of one problem for several numbers of threads together, and store the results."""
+
+
+def choose(
+    problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None = None, tuner: Tuner | None = None
+) -> Choice:
+    """The candidate for a problem; remembered by the session. Strategy "profile" takes a `tuner`."""
+    choices, asked = session.current.choices, (strategy, limits, algorithm)
+    choice = choices.get(problem, asked)
+    if choice is None:
+        choice = _choose(problem, strategy, limits, algorithm, tuner)
+        choices.put(problem, asked, choice)
+    if strategy == "cached" and algorithm is None and choice.decided_by in _UNTUNED:
+        session.current.untuned.add(problem, limits, is_tuned)
+    return choice
+
+
+def is_tuned(problem: ConvProblem, limits: Limits) -> bool:
+    """Whether a row of current kernels decides, and no row of older kernels was faster."""
+    return tuned.lookup(problem, limits) is not None and not tuned.older(problem, limits)
+
+
+def _choose(problem: ConvProblem, strategy: str, limits: Limits, algorithm: str | None, tuner: Tuner | None) -> Choice:
+    prefix = ""  # of the names to choose from
+    if algorithm is not None:
+        named = by_name(problem, algorithm, limits)
+        if named is not None:
+            return Choice(named, "named")
+        prefix = f"{algorithm}("
+    if limits.reproducible and problem.threads > 1:
+        # Workers never change a result, other ways to sum do: one thread decides for any number of them.
+        single = choose(replace(problem, threads=1), strategy, limits, algorithm, tuner)
+        prefix = single.candidate.rounding
+    if strategy == "heuristic":
+        return Choice(by_model(problem, limits, prefix), "model")
+    known = tuned.lookup(problem, limits, prefix)
+    if known is None and tuner is not None and strategy == "profile" and problem.n and algorithm is None:
+        tuner.profile(problem)
+        known = tuned.lookup(problem, limits, prefix, read_only=False)
+    older = tuned.older(problem, limits, prefix)
+    return known if known is not None and not older else untuned(problem, limits, prefix, older, known)
+
+
+def untuned(
+    problem: ConvProblem, limits: Limits, prefix: str = "", older: Sequence[str] = (), known: Choice | None = None
+) -> Choice:
+    """What runs a problem that no row of current kernels decides.
+
+    In this order: what was fastest with older kernels, if the model agrees; `known`; the algorithm of the nearest tuned
+    neighbour, if the model agrees; the model's choice.
+
+    Parameters
+    ----------
+    older : sequence of str
+        Candidates that were fastest with older kernels, the fastest first.
+    known : Choice or None
+        The best of current kernels, which was slower than those.
+    """
+    best = favourite(problem, limits, prefix)
+    old = nearest_tuned.remembered(problem, older, best, limits)
+    if old is not None:
+        return Choice(old, OLDER)
+    if known is not None:
+        return known
+    near = nearest_tuned.suggestion(problem, best, limits, prefix)
+    return Choice(best.candidate, "model") if near is None else Choice(near, "neighbour")
+
+
+def following(problem: ConvProblem, strategy: str, limits: Limits, solver: str) -> Choice | None:
+    """The model's favourite of the solver that was chosen for the same convolution of another size; others are not
+    asked. None where that does not settle it: something is stored, or the solver cannot run the problem."""
+    if strategy == "profile" or limits.reproducible:
+        return None
+    choices, asked = session.current.choices, (strategy, limits, solver, following.__name__)
+    choice = choices.get(problem, asked)
+    if choice is None:
+        if strategy == "cached" and (tuned.lookup(problem, limits) or tuned.older(problem, limits)):
+            return None
+        best = search(problem, limits, f"{solver}(")
+        if best is None:
+            return None
+        choice = Choice(best.candidate, "model")
+        choices.put(problem, asked, choice)
+    if strategy == "cached":
+        session.current.untuned.add(problem, limits, is_tuned)
+    return choice
+
+
+def reusing(problem: ConvProblem, limits: Limits, choice: Choice, forms: Collection[Packing]) -> Choice:
+    """The choice; or, where nothing is stored, a candidate that the model finds hardly slower and that reads weights in
+    one of the packed `forms`: packing would take longer than it loses."""
+    if choice.decided_by not in _MODELLED or not forms or choice.candidate.packing(problem) in forms:
+        return choice
+    prefix = choice.candidate.rounding if limits.reproducible else ""
+    below = _HARDLY * modelled_cost(problem, choice.candidate).estimate
+    packed = search(problem, limits, prefix, below, lambda candidate: candidate.packing(problem) in forms)
+    return choice if packed is None else Choice(packed.candidate, "model")
+
+
+def best_threads(problem: ConvProblem, strategy: str, limits: Limits, tuner: Tuner | None = None) -> ConvProblem:
+    """The problem with its fastest number of threads, at most its own: as stored, else all if the work is worth it."""
+    if strategy != "heuristic" and problem.n:
+        options = [replace(problem, threads=count) for count in thread_counts(problem.threads)]
+        rows = [tuned.best(option, limits) for option in options]
+        if tuner is not None and strategy == "profile" and None in rows:
+            for option in options:
+                choose(option, strategy, limits, tuner=tuner)
+            tuner.compare_threads(options)
+            rows = [tuned.best(option, limits, read_only=False) for option in options]
+        seconds: list[tuple[float, ConvProblem]] = []
+        for row, option in zip(rows, options, strict=True):
+            if row is not None:
+                seconds.append((row.row.score, option))
+            elif strategy == "cached":
+                session.current.untuned.add(option, limits, is_tuned)
+        if seconds:
+            return min(seconds, key=lambda pair: pair[0])[1]
+    return replace(problem, threads=effective_threads(problem))
+
+
+def favourite_layouts(channels: int) -> tuple[str, ...]:
+    """The layouts worth asking for, for so many channels: the instruction set's blocks, and NCHW.
+
+    Channels that fill at most half of a block stay in NCHW: blocks would hold more zeros than channels.
+    """
+    return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current()), "NCHW")
+
+
+def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
+    """The problem with `auto` layouts replaced: channel blocks, or NCHW where the model finds it clearly faster."""
+    choosing = replace(problem, threads=1) if limits.reproducible and problem.threads > 1 else problem
+    options = [
+        replace(choosing, in_layout=first, out_layout=second)
+        for first in (favourite_layouts(problem.c) if in_layout == AUTO else (in_layout,))
+        for second in (favourite_layouts(problem.k) if out_layout == AUTO else (out_layout,))
+    ]
+    best, least = options[0], math.inf
+    for option in options if len(options) > 1 else ():
+        weight = _CLEARLY ** (option.in_layout, option.out_layout).count("NCHW")
+        ranked = search(option, limits, below=least / weight)
+        if ranked is not None and ranked.cost.estimate * weight < least:
+            best, least = option, ranked.cost.estimate * weight
+    return best if best.threads == problem.threads else replace(best, threads=problem.threads)

@@ -1,0 +1,72 @@
+"""What the tuner has found for this device, as inference asks for it."""
+
+from __future__ import annotations
+
+from autotune.machine.device import fingerprint
+from autotune.machine.roofline import Roofs, roofs_for
+from autotune.store import rows as stored
+from autotune.store.store import shared
+from autotune.wisdom.tiers import Found
+from autotune.workload import ADMITS, WEIGHTS
+from cpuconv.conv import session
+from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.recipe import Candidate, current_sources
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+
+
+def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
+    """The fastest row within the limits, of a candidate whose name begins so, with the tier that knows it, or None.
+
+    Rows timed with the weights of the limits, warm or cold, count before others; `read_only=False` asks the store
+    that `profile` writes.
+    """
+    asked = _stored_limits(limits, prefix)
+    return session.current.tiers.lookup(fingerprint().key, problem.key, asked, read_only=read_only)
+
+
+def lookup(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Choice | None:
+    """The candidate of `best`, if the problem's solvers have it, or None."""
+    fastest = best(problem, limits, prefix, read_only=read_only)
+    if fastest is None or (candidate := named(problem, fastest.row.candidate)) is None:
+        return None
+    return Choice(candidate, fastest.tier)
+
+
+def older(problem: ConvProblem, limits: Limits, prefix: str = "") -> list[str]:
+    """Candidates of rows measured with older kernels, within the limits and not measured since, the fastest first."""
+    rows = session.current.tiers.older(fingerprint().key, problem.key, _stored_limits(limits, prefix))
+    return [known.row.candidate for known in rows]
+
+
+def named(problem: ConvProblem, name: str) -> Candidate | None:
+    """The candidate that a row names, if the problem's solvers have it, or None."""
+    try:
+        candidate = Candidate.parse(name)
+    except ValueError:  # a row that no solver of these sources wrote: as good as none
+        return None
+    # Nor may a row name what the solver would never try: its kernels trust their parameters.
+    solver, isa = candidate.solver, current()
+    if solver.applicable(problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
+        return None
+    return candidate
+
+
+def rows(problem: ConvProblem) -> list[Found]:
+    """Every row of the problem that no other replaces, warm before cold, with its tier."""
+    return session.current.tiers.all_rows(fingerprint().key, problem.key, current_sources())
+
+
+def winners(like: str, weights: str) -> list[tuple[str, str]]:
+    """(key, best candidate) of every problem that a tier knows and whose key matches `like`, an SQL pattern."""
+    return session.current.tiers.winners(fingerprint().key, like, current_sources(), weights)
+
+
+def roofs(threads: int) -> Roofs | None:
+    """This device's measured roofs for so many threads, or None."""
+    return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
+
+
+def _stored_limits(limits: Limits, prefix: str) -> stored.Limits:
+    weights = WEIGHTS[::-1] if limits.cold else WEIGHTS
+    return stored.Limits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix, weights)

@@ -1,0 +1,250 @@
+"""Plan: a convolution ready to run — weights packed, kernels compiled, arguments bound.
+
+What a call still does: check the arrays, write their addresses into the argument blocks, and start the program.
+Several threads may call one plan at once: each takes a context (argument blocks) of its own from a pool that grows to
+the number of callers, and a workspace from the pool of the process.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import layouts
+from autotune.report.explain import Explanation
+from cpuconv.conv import session
+from cpuconv.conv.choice.explain import explain
+from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of, padded_bias
+from cpuconv.errors import ArgumentError, must
+from cpuconv.kernels.binding.steps import FLOAT, Ref, Step, word_of
+from cpuconv.memory.aligned import aligned
+from cpuconv.memory.workspaces import Workspaces
+from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime import Program
+
+_F32 = np.dtype(np.float32)
+_GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
+_BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
+_MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are kept
+
+
+class _Context:
+    """One caller's argument blocks and program."""
+
+    def __init__(self, recipe: Recipe, bias: np.ndarray) -> None:
+        self.bias = bias.copy()
+        self.biased = False  # whether a call has put another bias there
+        self.workspace_bytes = recipe.workspace
+        kept: list[Any] = [self.bias]  # objects whose addresses the blocks hold
+        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {name: [] for name in _GIVEN}
+        rows = [(step.compile(), self._block(step, kept), step.parts) for step in recipe.steps]
+        self._program = Program(rows, recipe.threads, kept)
+        self._addresses = dict.fromkeys(("w", "workspace"), 0)  # of the call before: they seldom change
+        self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
+
+    def _block(self, step: Step, kept: list[Any]) -> np.ndarray:
+        words: dict[str, int] = {}
+        late: list[tuple[str, str, int]] = []
+        for name, value in step.args.items():
+            if isinstance(value, Ref):
+                words[name] = value.offset + (address(self.bias) if value.name == "bias" else 0)
+                if value.name in self._patches:
+                    late.append((value.name, name, value.offset))
+            else:
+                words[name] = word_of(value, kept)
+        block = step.kernel.pack(words)
+        for ref, name, offset in late:
+            self._patches[ref].append((block.data, step.kernel.fields.index(name), offset))
+        return block
+
+    def run(self, x: int, y: int, residual: int, weight: int, workspace: int) -> None:
+        """Run on these addresses."""
+        for block, index, offset in self._x:
+            block[index] = x + offset
+        for block, index, offset in self._y:
+            block[index] = y + offset
+        for block, index, offset in self._residual:
+            block[index] = residual + offset
+        if self._addresses["w"] != weight:
+            self._move("w", weight)
+        if self._addresses["workspace"] != workspace:
+            self._move("workspace", workspace)
+        self._program.run()
+
+    def _move(self, name: str, start: int) -> None:
+        self._addresses[name] = start
+        for block, index, offset in self._patches[name]:
+            block[index] = start + offset
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Byte strides of a C-contiguous float32 array, as NumPy gives them."""
+    return tuple(FLOAT * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+class Plan:
+    """A convolution of one shape with fixed weights; call it with arrays.
+
+    Attributes
+    ----------
+    problem : ConvProblem
+    algorithm : str
+        Solver and parameters, one line.
+    in_layout, out_layout : str
+        What `x` must be in, and what the result is in.
+    packing : Packing
+        The form of its packed weights.
+    packed_weight_bytes : int
+    workspace_bytes : int
+        Workspace of one call.
+    nbytes : int
+        Bytes that it holds beside weights, roughly.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        choice: Choice,
+        limits: Limits,
+        weight: np.ndarray | None,
+        bias: np.ndarray | None = None,
+        workspaces: Workspaces | None = None,
+    ) -> None:
+        """`weight` is packed in the candidate's form; None if each run gets its own. `workspaces`: by default those of
+        the session."""
+        self.problem = problem
+        self.algorithm = str(choice.candidate)
+        self.decided_by = choice.decided_by
+        self.in_layout, self.out_layout = problem.in_layout, problem.out_layout
+        self.packing = choice.candidate.packing(problem)
+        self.packed_weight_bytes = self.packing.size
+        if weight is not None and weight.nbytes != self.packing.size:
+            expected = f"{self.packing.size} bytes of packed weights, or None"
+            raise ArgumentError(must("weight", expected, f"{weight.nbytes} bytes of shape {weight.shape}"))
+        self._candidate: Candidate = choice.candidate
+        self._limits = limits
+        self._x_shape = layouts.get(problem.in_layout).shape(*problem.in_shape)
+        self._y_shape = layouts.get(problem.out_layout).shape(*problem.out_shape)
+        self._weight = weight
+        self._workspaces = workspaces or session.current.workspaces
+        self._bias = padded_bias(problem.k, bias, problem.groups)
+        self._contexts: dict[Any, list[_Context]] = {}
+        self._x_bytes = FLOAT * math.prod(self._x_shape)
+        recipe = assemble(problem, choice.candidate)
+        self.workspace_bytes = recipe.workspace
+        self.nbytes = _BYTES_BESIDE + sum(step.nbytes for step in recipe.steps)
+        if problem.n:
+            self._contexts[None, None] = [_Context(recipe, self._bias)]
+        self._dense = _strides(self._x_shape), _strides(self._y_shape)
+
+    def __repr__(self) -> str:
+        return f"<cpuconv.Plan {self.problem.key}: {self.algorithm}>"
+
+    def explain(self) -> Explanation:
+        """Every candidate of this problem, and what decided."""
+        return explain(self.problem, self._limits, self.algorithm, self.decided_by)
+
+    def __call__(self, x: Any, *, residual: Any = None, out: Any = None) -> Any:
+        """activation(convolution of `x` + bias + residual).
+
+        Parameters
+        ----------
+        x : array
+            float32, the plan's shape in `in_layout`; any strides, read in place. Tail channels of blocks are zero.
+        residual : array
+            float32, the output's shape in `out_layout`; given exactly when the plan was made with `residual=True`.
+        out : numpy.ndarray or torch.Tensor
+            C-contiguous float32 of the output's shape, overlapping no input; made when None.
+
+        Returns
+        -------
+        numpy.ndarray or torch.Tensor
+            `out`; or a new array, a tensor if `x` is one (on memory that they share).
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            An array has a wrong shape, dtype or place in memory.
+        """
+        return self.run(x, residual, out)
+
+    def run(
+        self, x: Any, residual: Any, out: Any, bias: np.ndarray | None = None, weight: np.ndarray | None = None
+    ) -> Any:
+        """As `__call__`, with `bias` (K floats) and packed `weight` in place of the plan's own for this call."""
+        source = x
+        if type(x) is not np.ndarray or x.dtype is not _F32 or (x_address := address(x)) % FLOAT:
+            x = as_float32_view(x, "x")
+            x_address = address(x)
+        if x.shape != self._x_shape:
+            check_activation_array(x, self.problem, "x")
+        if self.problem.residual != (residual is not None):
+            expected = "an array: the plan adds one" if self.problem.residual else "None: the plan adds none"
+            raise ArgumentError(must("residual", expected, "None" if residual is None else "an array"))
+        if residual is not None:
+            residual = as_float32_view(residual, "residual")
+            check_activation_array(residual, self.problem, "residual")
+        x_strides = None if x.strides == self._dense[0] else x.strides
+        if out is None:
+            target = aligned(self._y_shape)
+            result = target if type(source) is np.ndarray else like(source, target)
+            y_address = address(target)
+        else:
+            target = out if isinstance(out, np.ndarray) else writable_view(out, "out")
+            result = out
+            y_address = address(target)
+            if not (
+                target.shape == self._y_shape
+                and target.dtype is _F32
+                and target.flags.carray
+                and residual is None
+                and x_strides is None
+                and (y_address - x_address >= self._x_bytes or x_address - y_address >= target.nbytes)
+            ):  # not plainly right: look closer
+                check_out(target, self._y_shape, (x, residual))
+        if not target.size:
+            return result
+
+        residual_strides = None if residual is None or residual.strides == self._dense[1] else residual.strides
+        free = self._contexts.get((x_strides, residual_strides))
+        if free is None:
+            free = self._new_view(x_strides, residual_strides)
+        try:
+            context = free.pop()
+        except IndexError:
+            context = self._new_context(x_strides, residual_strides)
+        if bias is not None:
+            context.bias[: self.problem.k], context.biased = bias, True
+        elif context.biased:
+            context.bias[:], context.biased = self._bias, False
+        packed = self._weight if weight is None else weight
+        if packed is None:
+            raise ArgumentError(must("weight", "packed weights: the plan was made without", "None"))
+        added = 0 if residual is None else address(residual)
+        if context.workspace_bytes:
+            workspace = self._workspaces.take(context.workspace_bytes)
+            context.run(x_address, y_address, added, address(packed), workspace.address)
+            self._workspaces.give_back(workspace)
+        else:
+            context.run(x_address, y_address, added, address(packed), 0)
+        free.append(context)
+        return result
+
+    def _new_view(self, x_strides: Any, residual_strides: Any) -> list[_Context]:
+        views = self._contexts
+        if len(views) >= _MOST_VIEWS:  # strides that never come back must not hold memory
+            for key in list(views)[1 : len(views) - _MOST_VIEWS + 2]:
+                views.pop(key, None)
+        return views.setdefault((x_strides, residual_strides), [])
+
+    def _new_context(self, x_strides: Any, residual_strides: Any) -> _Context:
+        problem = self.problem
+        views = [
+            None if strides is None else layouts.get(layout).strides(strides)
+            for layout, strides in ((problem.in_layout, x_strides), (problem.out_layout, residual_strides))
+        ]
+        return _Context(assemble(problem, self._candidate, operands_of(problem, *views)), self._bias)

@@ -1,0 +1,219 @@
+"""From a problem and a candidate to kernel calls: the solver's own steps, with reorders where layouts differ."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, fields, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv.isa import Isa, current
+from cpuconv.kernels.binding.steps import FLOAT, Args, Operand, Operands, Ref, Space, Step
+from cpuconv.kernels.copies import reordering, zero_padded_lanes
+from cpuconv.kernels.copies.reordering import reorder_step
+from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.memory.aligned import aligned
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime import launch
+from cpuconv.runtime.code.stamp import stamp
+from cpuconv.solvers import BY_NAME
+from cpuconv.solvers.shared.base import contiguous
+from layouts import Strides
+
+_WIDEST_VECTOR = 16  # floats
+_SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A solver with its parameters; as text, its name in the store and in `plan.algorithm`."""
+
+    solver: ModuleType
+    params: Any
+
+    def __str__(self) -> str:
+        return f"{self.solver.NAME}({','.join(f'{name}={value}' for name, value in vars(self.params).items())})"
+
+    @property
+    def accuracy(self) -> str:
+        """The strictest accuracy class that admits it."""
+        rule = self.solver.ACCURACY
+        return rule if isinstance(rule, str) else rule(self.params)
+
+    @property
+    def sources(self) -> str:
+        """Hash of the sources of its kernels and of the reorders around it."""
+        return _sources(self.solver)
+
+    @property
+    def rounding(self) -> str:
+        """The beginning of its name; candidates that share it give results that are equal to the last bit."""
+        fields = "".join(f"{name}={getattr(self.params, name)}," for name in self.solver.ROUNDING)
+        return f"{self.solver.NAME}({fields}"
+
+    def packing(self, problem: ConvProblem) -> Packing:
+        """The form that its weights are packed in."""
+        return self.solver.packing(problem, self.params, current())
+
+    @classmethod
+    def parse(cls, text: str) -> Candidate:
+        """The candidate of that name.
+
+        Raises
+        ------
+        ValueError
+            No solver has that name, or its parameters are others.
+        """
+        solver = BY_NAME.get(text.partition("(")[0])
+        if solver is None or not text.endswith(")"):
+            raise ValueError(f"{text!r} names no candidate; the solvers are {', '.join(BY_NAME)}")
+        names = [field.name for field in fields(solver.Params)]
+        values = {name: int(value) for name, value in re.findall(r"(\w+)=(-?\d+)", text)}
+        if list(values) == names and str(candidate := cls(solver, solver.Params(**values))) == text:
+            return candidate
+        raise ValueError(f"{text!r} does not name {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The steps of one call, and the workspace they share."""
+
+    steps: list[Step]
+    workspace: int
+    threads: int
+
+
+@functools.cache
+def current_sources() -> frozenset[str]:
+    """`Candidate.sources` of every solver."""
+    return frozenset(map(_sources, BY_NAME.values()))
+
+
+@functools.cache
+def _sources(solver: ModuleType) -> str:
+    return stamp(solver.__name__, reordering.__name__, zero_padded_lanes.__name__, launch.__name__)
+
+
+def effective_threads(problem: ConvProblem) -> int:
+    """Threads worth waking for this much work."""
+    return problem.threads if problem.flops > _SERIAL_FLOPS else 1
+
+
+def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
+    """A bias of `k` floats as kernels read it, zeros for None: by whole vectors from the first filter of each group."""
+    filters = k // groups
+    read = k - filters + divide(filters, _WIDEST_VECTOR) * _WIDEST_VECTOR
+    padded = aligned(divide(read, _WIDEST_VECTOR) * _WIDEST_VECTOR)
+    padded[:] = 0
+    if bias is not None:
+        padded[:k] = bias.reshape(k)
+    return padded
+
+
+def operands_of(
+    problem: ConvProblem, x_strides: Strides | None = None, residual_strides: Strides | None = None
+) -> Operands:
+    """The arrays of a call, of these byte strides (None: C-contiguous in the problem's layouts)."""
+    y_strides = contiguous(problem.out_layout, problem.out_shape)
+    residual = Operand(Ref("residual"), residual_strides or y_strides) if problem.residual else None
+    x = Operand(Ref("x"), x_strides or contiguous(problem.in_layout, problem.in_shape))
+    return Operands(x, Operand(Ref("y"), y_strides), residual)
+
+
+def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | None = None) -> Recipe:
+    """Steps for these operands (None: C-contiguous in the problem's layouts).
+
+    The input and the residual may have any strides of their layout. Images of the output may lie apart; its other axes
+    are contiguous.
+    """
+    isa = current()
+    if effective_threads(problem) != problem.threads:
+        problem = replace(problem, threads=effective_threads(problem))
+    space = Space()
+    steps: list[Step] = []
+    operands = operands or operands_of(problem)
+    if problem.n == 1:  # how far apart images lie says nothing
+        operands = _alone(problem, operands)
+    need_in, need_out = candidate.solver.layouts(problem, candidate.params, isa)
+
+    x, y, residual = operands.x, operands.y, operands.residual
+    if need_in is not None:
+        x = _moved(problem, isa, space, steps, x, problem.in_shape, need_in)
+    target = y
+    if need_out is not None:
+        wanted = contiguous(need_out, problem.out_shape)
+        added_as_is = residual is None or residual.strides == y.strides
+        if not _same(wanted, y.strides) or y.strides != wanted and not added_as_is:
+            target = Operand(space.reserve(_size(need_out, problem.out_shape)), wanted)
+        if residual is not None and residual.strides != target.strides:
+            residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out, whole=True)
+    steps += candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
+    if target is not y:
+        steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
+    elif need_out is not None and problem.k % isa.lanes and not steps[-1].clears_tail:
+        steps.append(_clear(problem, isa, y))
+    return Recipe(steps, space.size, problem.threads)
+
+
+def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
+    """Workspace of a call with C-contiguous operands."""
+    return assemble(problem, candidate).workspace
+
+
+def _size(layout: str, shape: tuple[int, int, int, int]) -> int:
+    return int(np.prod(layouts.get(layout).shape(*shape))) * FLOAT
+
+
+def _alone(problem: ConvProblem, operands: Operands) -> Operands:
+    """The operands of one image with the distance between images that contiguous ones have."""
+    x, y = contiguous(problem.in_layout, problem.in_shape), contiguous(problem.out_layout, problem.out_shape)
+
+    def normal(operand: Operand, n: int) -> Operand:
+        return replace(operand, strides=operand.strides._replace(n=n))
+
+    residual = operands.residual and normal(operands.residual, y.n)
+    return Operands(normal(operands.x, x.n), normal(operands.y, y.n), residual)
+
+
+def _same(a: Strides, b: Strides) -> bool:
+    """Whether views differ at most in how far apart their images lie."""
+    return a._replace(n=0) == b._replace(n=0)
+
+
+def _moved(
+    problem: ConvProblem,
+    isa: Isa,
+    space: Space,
+    steps: list[Step],
+    operand: Operand,
+    shape: Any,
+    layout: str,
+    whole: bool = False,
+) -> Operand:
+    """The operand with contiguous images in `layout`: as it is, or through a reorder into the workspace.
+
+    `whole`: images follow one another.
+    """
+    wanted = contiguous(layout, shape)
+    if operand.strides == wanted or not whole and _same(operand.strides, wanted):
+        return operand
+    moved = Operand(space.reserve(_size(layout, shape)), wanted)
+    steps.append(reorder_step(isa, space, shape, operand, moved, problem.threads))
+    return moved
+
+
+def _clear(problem: ConvProblem, isa: Isa, y: Operand) -> Step:
+    """Tail lanes of the last channel block to zero."""
+    args: Args = {
+        "y": y.ref + (problem.k // isa.lanes) * y.strides.cb,
+        "image": y.strides.n,
+        "batch": problem.n,
+        "pixels": problem.oh * problem.ow,
+    }
+    return Step(clear_tail, TailTile(isa.lanes, problem.k % isa.lanes), args)

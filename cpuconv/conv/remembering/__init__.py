@@ -1,0 +1,1 @@
+"""What calls leave for later calls, within a bound on bytes."""

@@ -1,0 +1,184 @@
+"""Lines bound to memory: how a tensor is seen as (outer, axis, inner), and the steps of work along its lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.isa import Isa
+from cpuconv.kernels.axis.axis_driver import LinesTile, line, lines
+from cpuconv.kernels.axis.axis_emitter import LineTile
+from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
+from cpuconv.kernels.binding.steps import FLOAT, MicroRef, Operand, Space, Step
+from cpuconv.kernels.copies.reordering import reorder_step
+from cpuconv.problem.integers import divide
+from layouts import Strides
+
+_VECTORS = 4  # under way at once: the latency of an addition
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Neighbouring axes first … last-1 of a tensor."""
+
+    first: int
+    last: int
+
+
+def together(shape: Sequence[int], chosen: Sequence[int]) -> Axes | None:
+    """The chosen axes as neighbouring ones, where those between them have one element; None where they are not."""
+    axes = [axis for axis in chosen if shape[axis] > 1] or list(chosen[:1])
+    if not axes:
+        return None
+    first, last = min(axes), max(axes) + 1
+    return Axes(first, last) if all(axis in axes or shape[axis] == 1 for axis in range(first, last)) else None
+
+
+def merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The stride of axes as one axis, 0 where it does not matter; None where they are not one."""
+    step = following = 0
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and following not in (0, stride):
+            return None
+        if size > 1:
+            step, following = step or stride, stride * size
+    return step
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Bytes from an image, from a line of it, and from an element of a line to the next."""
+
+    image: int
+    row: int
+    step: int
+
+    @classmethod
+    def of(cls, place: Place, axes: Axes) -> _Walk | None:
+        """The walk along lines of a place; None where its axes do not lie for it."""
+        shape, strides = place.shape, place.strides
+        row = merged(shape[1 : axes.first], strides[1 : axes.first])
+        step = merged(shape[axes.first : axes.last], strides[axes.first : axes.last])
+        inner = merged(shape[axes.last :], strides[axes.last :])
+        if row is None or step is None or inner not in (0, FLOAT):
+            return None
+        return cls(strides[0] if axes.first else 0, row, step)
+
+
+def line_offers(operands: Sequence[Any], operations: int, target: Target, parameters: int = 0) -> list[Offer]:
+    """The one offer of work along lines of the first operand: float32, dense in and out.
+
+    Parameters
+    ----------
+    operands : Sequence[Value or None]
+    operations : int
+        Vector operations an element.
+    target : Target
+    parameters : int
+        Inputs after the operands.
+    """
+    present = [value for value in operands if value is not None]
+    if any(value.dtype != FLOAT32 or 0 in value.shape or not value.shape for value in present):
+        return []
+    size = math.prod(operands[0].shape)
+    seconds = target.moving(2 * size * FLOAT) + target.computing(operations * size)
+    lies = tuple(DENSE if value is not None else "" for value in operands)
+    return [Offer(lies + ("",) * parameters, (DENSE,), seconds)]
+
+
+def line_steps(
+    call: Call, axes: Axes, y: Place, affine: Sequence[Place] = (), channels: int = 0, **tile: Any
+) -> list[Step]:
+    """The node's work along the lines of its first input.
+
+    Parameters
+    ----------
+    call : Call
+    axes : Axes
+        Of the first input.
+    y : Place
+        The output with the axes of the input; those of a reduction have one element.
+    affine : Sequence[Place]
+        Scale and bias.
+    channels : int
+        Lines with a scale of their own that follow one another; 0: scales are of elements.
+    **tile
+        Further fields of `LineTile`.
+    """
+    x, isa, steps = call.inputs[0], call.target.isa, []
+    assert x is not None
+    after: list[Step] = []
+    walk, y_walk = _Walk.of(x, axes), _Walk.of(y, axes)
+    if walk is None or affine and walk.step not in (0, FLOAT):
+        x, copied = gathered(isa, call.space, x, call.target.threads)
+        steps, walk = [copied], _Walk.of(x, axes)
+    if y_walk is None or affine and y_walk.step not in (0, FLOAT):
+        packed = Place.plain(call.space.reserve(y.size), y.shape)
+        after, y, y_walk = [_copy(isa, call.space, packed, y, call.target.threads)], packed, _Walk.of(packed, axes)
+    assert walk is not None and y_walk is not None
+    operands = []
+    for place in affine:
+        if merged(place.shape, place.strides) not in (0, FLOAT):
+            place, copied = gathered(isa, call.space, place, call.target.threads)
+            steps.append(copied)
+        operands.append(place.ref)
+    size, inner = math.prod(x.shape[axes.first : axes.last]), math.prod(x.shape[axes.last :])
+    across = inner > 1 or walk.step not in (0, FLOAT) or y_walk.step not in (0, FLOAT)
+    wide = inner // (_VECTORS * isa.lanes) if across else 1
+    narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
+    vectors = divide(size, isa.lanes)
+    held = vectors if not across and vectors <= isa.registers // 2 else 0
+    many = LineTile(isa.lanes, _VECTORS, call.node.op, across, held, **tile)
+    one = LineTile(isa.lanes, 1, call.node.op, across, masked=True, **tile)
+    args = {
+        "micro": MicroRef(line, many) if wide else 0,
+        "micro_last": MicroRef(line, one) if narrow else 0,
+        "x": x.ref,
+        "y": y.ref,
+        "scale": operands[0] if operands else 0,
+        "bias": operands[-1] if operands else 0,
+        "images": x.shape[0] if axes.first else 1,
+        "rows": math.prod(x.shape[1 : axes.first]),
+        "blocks": wide + narrow,
+        "wide": wide,
+        "inner": inner,
+        **{f"x_{name}": value for name, value in vars(walk).items()},
+        **{f"y_{name}": value for name, value in vars(y_walk).items()},
+        "size": size,
+        "channels": channels or 1,
+        "channel_step": FLOAT if channels else 0,
+    }
+    parts = call.target.parts(x.size + y.size)
+    return [*steps, Step(lines, LinesTile(isa.lanes, _VECTORS), args, parts), *after]
+
+
+def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:
+    """A dense place whose first axis lies apart, copied to contiguous workspace; the copy, and the step."""
+    packed = Place.plain(space.reserve(place.size), place.shape)
+    return packed, _copy(isa, space, place, packed, threads)
+
+
+def _copy(isa: Isa, space: Space, source: Place, target: Place, threads: int) -> Step:
+    first = next((axis for axis, size in enumerate(source.shape) if size > 1), 0)  # the only one that may lie apart
+    rest = math.prod(source.shape[first + 1 :])
+
+    def operand(place: Place) -> Operand:
+        return Operand(place.ref, Strides(place.strides[first], 1, rest * FLOAT, 0, rest * FLOAT, FLOAT))
+
+    return reorder_step(isa, space, (source.shape[first], 1, 1, rest), operand(source), operand(target), threads)
+
+
+def full(place: Place, shape: Sequence[int], axes: Sequence[int]) -> Place:
+    """The output of a reduction of a tensor of `shape` with all its axes, those reduced with one element."""
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    strides = [0] * len(shape)
+    if len(place.shape) == len(shape):
+        strides = list(place.strides)
+    else:
+        for axis, stride in zip(kept, place.strides, strict=True):
+            strides[axis] = stride
+    sizes = [shape[axis] if axis in kept else 1 for axis in range(len(shape))]
+    return Place(place.ref, tuple(sizes), tuple(strides), 1, place.dtype)

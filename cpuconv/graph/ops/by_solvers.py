@@ -1,0 +1,257 @@
+"""Convolutions of a network: run by the solvers, as plans run them, on operands wherever they lie.
+
+Groups that share channel blocks may run joined: as fewer groups, with zeros for the weights between those that were
+joined. That is more arithmetic, but of a kind that solvers are fast at. The results are the same wherever the input is
+finite; an infinity or NaN spreads to the outputs of all groups that were joined with its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cpuconv.conv.choice.model import Choice, favourite, search
+from cpuconv.conv.choice.select import choose, favourite_layouts, following
+from cpuconv.conv.choice.tuned import named
+from cpuconv.conv.recipe import assemble, effective_threads, padded_bias
+from cpuconv.errors import ArgumentError
+from cpuconv.graph.ir import Value
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.isa import current
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.steps import FLOAT, Operand, Operands, Ref, Step
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked
+from layouts import Strides
+
+_LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution as a solver is asked for it, and what chooses the solver.
+
+    Attributes
+    ----------
+    problem : ConvProblem
+        Its layouts are the instruction set's blocks, "NCHW" for plain operands, or "NHWC" for rows of channels.
+    target : Target
+    seconds : float
+        By the model, whatever has been tuned: tuning does not change which layouts a network asks for.
+    joined : int
+        Groups of the network that lie side by side in each group of the problem.
+    settled : Choice or None
+        What runs it, where that is known beforehand.
+    """
+
+    problem: ConvProblem
+    target: Target
+    seconds: float
+    joined: int = 1
+    settled: Choice | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """The candidate that runs it."""
+        if self.settled is not None:
+            return self.settled
+        return choose(self.problem, self.target.strategy, self.target.limits, tuner=self.target.tuner)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the direct sum, without those on zeros between joined groups."""
+        return self.problem.flops // self.joined
+
+    def recorded(self) -> dict[str, Any]:
+        """As plain values, which `restored` reads."""
+        choice = self.choice
+        chosen = {"candidate": str(choice.candidate), "decided_by": choice.decided_by}
+        return {"problem": self.problem.key, "joined": self.joined, "seconds": self.seconds, **chosen}
+
+
+def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
+    """The problem in every pair of layouts, blocks and "NCHW", that the model finds worth asking for.
+
+    A pair is not where another pair, with reorders of the whole input and output around it, is as fast.
+    """
+    forms = [
+        (_shared(replace(problem, groups=groups), target), problem.groups // groups) for groups in _groups(problem)
+    ]
+    reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
+    known: dict[tuple[str, str], float] = {}
+    for first in favourite_layouts(problem.c):
+        for second in favourite_layouts(problem.k):
+            around = [
+                seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
+                for other, seconds in known.items()
+            ]
+            found: Convolution | None = None
+            below = min(around, default=math.inf)
+            for form, joined in forms:
+                option = replace(form, in_layout=first, out_layout=second)
+                asked = below < math.inf
+                ranked = search(option, target.limits, below=below) if asked else favourite(option, target.limits)
+                if ranked is not None:
+                    below = ranked.cost.estimate
+                    found = Convolution(option, target, below, joined)
+            if found is not None:
+                known[first, second] = found.seconds
+                yield found
+
+
+def _groups(problem: ConvProblem) -> list[int]:
+    """Numbers of groups to run the problem with: its own, and if they share blocks, as many as do not, and one."""
+    isa = current()
+    if problem.cg == problem.kg == 1 or blocked.aligned_groups(problem, isa) is None:
+        return [problem.groups]
+    fewer = (groups for groups in range(problem.groups - 1, 1, -1) if problem.groups % groups == 0)
+    whole = (groups for groups in fewer if blocked.aligned_groups(replace(problem, groups=groups), isa) is None)
+    return [problem.groups, *itertools.islice(whole, 1), 1]
+
+
+def way(problem: ConvProblem, target: Target) -> Convolution:
+    """The problem in its own layouts."""
+    problem = _shared(problem, target)
+    return Convolution(problem, target, favourite(problem, target.limits).cost.estimate)
+
+
+def restored(
+    problem: ConvProblem, target: Target, record: Mapping[str, Any], same: bool, free: bool = False
+) -> Convolution | None:
+    """The convolution that a record describes, and no other ways looked at.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        As the network has it.
+    record : mapping
+        What `Convolution.recorded` gave, of this problem or one of other sizes.
+    same : bool
+        Whether its algorithm is taken over too: as it is if the problem is the same; for other sizes its solver, with
+        the model's favourite tiles, where nothing is stored for them.
+    free : bool
+        Whether layouts are those of the record, as for `ways`; else the problem's own.
+
+    Returns
+    -------
+    Convolution or None
+        None if the record does not fit.
+    """
+    try:
+        known, joined, seconds = _parsed(record["problem"]), int(record["joined"]), float(record["seconds"])
+        candidate, decided_by = str(record["candidate"]), str(record["decided_by"])
+    except (ArgumentError, KeyError, TypeError, ValueError):
+        return None
+    layouts = (known.in_layout, known.out_layout) if free else (problem.in_layout, problem.out_layout)
+    if free and not (layouts[0] in favourite_layouts(known.c) and layouts[1] in favourite_layouts(known.k)):
+        return None
+    if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
+        return None
+    asked = _shared(problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1])
+    choice: Choice | None = None
+    if same and asked != known:
+        choice = following(asked, target.strategy, target.limits, candidate.partition("(")[0])
+    elif same and (found := named(asked, candidate)) is not None:
+        choice = Choice(found, decided_by)
+    return Convolution(asked, target, seconds, joined, choice)
+
+
+_parsed = functools.lru_cache(maxsize=4096)(ConvProblem.parse)  # records are read once for every size
+
+
+def _shared(problem: ConvProblem, target: Target, **changes: Any) -> ConvProblem:
+    """The problem, with other changes, for as many threads of the target as are worth waking."""
+    problem = replace(problem, threads=target.threads, **changes)
+    threads = effective_threads(problem)
+    return problem if threads == problem.threads else replace(problem, threads=threads)
+
+
+def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProblem:
+    """A product of rows, an operand of `shape`, with a matrix of so many columns: the rows are pixels of an image.
+
+    The first axis of several is the height, the others are the width. One row is one pixel.
+    """
+    *rows, depth = shape
+    high, wide = (rows[0], math.prod(rows[1:])) if len(rows) > 1 else (1, math.prod(rows))
+    layout = "NHWC" if high * wide > 1 else "NCHW"
+    return ConvProblem(1, depth, high, wide, columns, 1, 1, in_layout=layout, out_layout=layout, **fields)
+
+
+def rows_operand(place: Place) -> Operand:
+    """Rows as the pixels of an image."""
+    if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
+        h = w = FLOAT
+    else:
+        h, w = place.strides[0], place.strides[-2]
+    return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
+
+
+def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
+    """One way for operands in the order of Conv: input, weights, bias, what is added (which lies as the output)."""
+    first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
+    added, result = _LIES.get(way.problem.out_layout, (BLOCKED, BLOCKED))
+    lies = (first, "", "", added if way.problem.residual else "")
+    return Offer(lies[: len(inputs)], (result,), way.seconds, way)
+
+
+def steps(
+    call: Call, operands: Operands, weight: np.ndarray, bias: np.ndarray | None, view: Hashable = None
+) -> list[Step]:
+    """The kernel calls of a convolution whose weights are the constant `call.node.inputs[1]`.
+
+    Parameters
+    ----------
+    call : Call
+        Its offer is one of `offer`.
+    operands : Operands
+    weight : numpy.ndarray, (K, C/groups, R, S)
+        float32, of any strides.
+    bias : numpy.ndarray, (K,), or None
+    view : hashable
+        Tells views of one constant apart, which may be packed in the same form.
+    """
+    asked: Convolution = call.offer.detail
+    problem, candidate = asked.problem, asked.choice.candidate
+    given = {name: operand for name, operand in vars(operands).items() if operand is not None}
+    named = {name: replace(operand, ref=Ref(name)) for name, operand in given.items()}  # they may be in workspace
+    recipe = assemble(problem, candidate, Operands(**named))
+    packing = candidate.packing(problem)
+    name, joined = call.node.inputs[1], asked.joined
+    form = view, joined, packing
+    known = {name: operand.ref for name, operand in given.items()} | {
+        "w": call.constants.packed(
+            name,
+            form,
+            lambda: packing.pack(_joined(weight, joined, problem.groups), call.target.threads, call.constants.room),
+        ),
+        "bias": call.constants.keep(padded_bias(problem.k, bias, problem.groups)),
+        "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
+    }
+    alone = recipe.threads < call.target.threads
+    return [_placed(step, known, alone) for step in recipe.steps]
+
+
+def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
+    """Weights (K, C/groups, R, S) with every `joined` groups as one, zeros between them."""
+    if joined == 1:
+        return weight
+    k, c, *taps = weight.shape
+    made = np.zeros((groups, joined, k // groups // joined, joined, c, *taps), weight.dtype)
+    same = np.arange(joined)
+    made[:, same, :, same] = weight.reshape(groups, joined, -1, c, *taps).swapaxes(0, 1)
+    return made.reshape(k, joined * c, *taps)
+
+
+def _placed(step: Step, known: dict[str, Ref], alone: bool) -> Step:
+    """A step with other bases in its addresses; `alone`: run by one worker."""
+    args = {
+        name: known[value.name] + value.offset if isinstance(value, Ref) and value.name in known else value
+        for name, value in step.args.items()
+    }
+    return replace(step, args=args, parts=0 if alone else step.parts)

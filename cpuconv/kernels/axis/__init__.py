@@ -1,0 +1,1 @@
+"""Work along one axis of plain memory: softmax, sums, normalisation."""

@@ -1,0 +1,203 @@
+"""Lines: work on all elements along one axis of plain memory, such as a softmax or a sum.
+
+A tensor is seen as (outer, axis, inner), where `axis` may be several neighbouring axes as one. With inner = 1 a line
+lies side by side, and the lanes of a vector are elements of one line; else lanes are neighbouring lines. Either way a
+line is gone through a few times by one micro-kernel, which stays in L1 or L2 with it. A short line that lies side by
+side is held in registers meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import Vector
+from cpuconv.kernels.axis.axis_emitter import At, Line, LineTile
+from cpuconv.kernels.elementwise.exponential import factors
+from cpuconv.kernels.elementwise.functions import FUNCTIONS, Math
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+_log = FUNCTIONS["log"].emit
+_LEAST = -87.0  # e to this power is the smallest normal number; below, it is zero here
+
+
+# --- what is done along a line --------------------------------------------------------------------------------------
+
+
+def _softmax(line: Line) -> None:
+    """exp(x - max) / sum of exp(x - max)."""
+    vec = line.vec
+
+    def power(at: At) -> Any:
+        value = _exp_below(vec, vec.sub(at.load(at.x), top[at.column]))
+        at.store(value)
+        return value
+
+    top = line.reduce("top", lambda at: at.load(at.x))
+    total = line.reduce("sum", power)
+    inverse = [vec.div(vec.constant(1.0), value) for value in total]
+    line.each(lambda at: at.store(vec.mul(at.load(at.y), inverse[at.column])))
+
+
+def _log_softmax(line: Line) -> None:
+    """x - max - log(sum of exp(x - max))."""
+    vec = line.vec
+    top = line.reduce("top", lambda at: at.load(at.x))
+    total = line.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.load(at.x), top[at.column])))
+    less = [_log(vec, value) for value in total]
+    line.each(lambda at: at.store(vec.sub(vec.sub(at.load(at.x), top[at.column]), less[at.column])))
+
+
+def _exp_below(vec: Math, x: Any) -> Any:
+    """e^x of x <= 0 to 3 ulp, exactly zero where it is below the normal numbers."""
+    return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), vec.mul(*factors(vec, x)))
+
+
+def _standard(line: Line, affine: Callable[[At, Any], Any]) -> None:
+    """affine((x - mean) / sqrt(variance + epsilon))."""
+    vec = line.vec
+    mean = [vec.div(value, line.count) for value in line.reduce("sum", lambda at: at.load(at.x))]
+
+    def square(at: At) -> Any:
+        away = vec.sub(at.load(at.x), mean[at.column])
+        return vec.mul(away, away)
+
+    epsilon = vec.constant(line.tile.epsilon)
+    variance = [vec.add(vec.div(value, line.count), epsilon) for value in line.reduce("sum", square)]
+    inverse = [vec.div(vec.constant(1.0), vec.square_root(value)) for value in variance]
+    line.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.load(at.x), mean[at.column]), inverse[at.column]))))
+
+
+def _layer_normalization(line: Line) -> None:
+    """Along a line: scale and bias are of its elements."""
+    vec = line.vec
+
+    def affine(at: At, value: Any) -> Any:
+        scale = at.load(vec.offset(line.scale, at.offset))
+        if not line.tile.shift:
+            return vec.mul(value, scale)
+        return vec.fma(value, scale, at.load(vec.offset(line.bias, at.offset)))
+
+    _standard(line, affine)
+
+
+def _instance_normalization(line: Line) -> None:
+    """Along a line: one scale and one bias."""
+    vec = line.vec
+    scale, bias = vec.broadcast(line.scale), vec.broadcast(line.bias)
+    _standard(line, lambda at, value: vec.fma(value, scale, bias))
+
+
+def _reduction(
+    kind: str, of: Callable[[Math, Any], Any], end: Callable[[Math, Any, Any], Any]
+) -> Callable[[Line], None]:
+    """end(combined of(x), number of elements)."""
+
+    def emit(line: Line) -> None:
+        values = line.reduce(kind, lambda at: of(line.vec, at.load(at.x)))
+        line.result([end(line.vec, value, line.count) for value in values])
+
+    return emit
+
+
+def _itself(vec: Math, x: Any, count: Any = None) -> Any:
+    return x
+
+
+def _square(vec: Math, x: Any) -> Any:
+    return vec.mul(x, x)
+
+
+WORKS: dict[str, Callable[[Line], None]] = {
+    "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
+    "LayerNormalization": _layer_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "ReduceSum": _reduction("sum", _itself, _itself),
+    "ReduceMean": _reduction("sum", _itself, Vector.div),
+    "ReduceMax": _reduction("max", _itself, _itself),
+    "ReduceMin": _reduction("min", _itself, _itself),
+    "ReduceProd": _reduction("prod", _itself, _itself),
+    "ReduceL1": _reduction("sum", Vector.absolute, _itself),
+    "ReduceL2": _reduction("sum", _square, lambda vec, x, count: vec.square_root(x)),
+    "ReduceSumSquare": _reduction("sum", _square, _itself),
+    "ReduceLogSum": _reduction("sum", _itself, lambda vec, x, count: _log(vec, x)),
+}
+"""What micro-kernels do along a line, by the name of the operator."""
+
+
+# --- the kernel -----------------------------------------------------------------------------------------------------
+
+
+@MicroKernel
+def line(
+    tile: LineTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_step: Any,
+    y: Any,
+    y_step: Any,
+    size: Any,
+    valid: Any,
+    scale: Any,
+    bias: Any,
+) -> None:
+    """The work of a tile on a line of `size` (>= 1) elements, or on vectors of neighbouring lines.
+
+    Parameters
+    ----------
+    x_step, y_step
+        Across: bytes from an element of a line to the next.
+    valid
+        Masked: lanes that are lines.
+    """
+    vec = Math(builder, tile.lanes)
+    x, y, scale, bias = (vec.pointer(address) for address in (x, y, scale, bias))
+    whole = Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias)
+    WORKS[tile.work](whole)
+    whole.finish()
+
+
+_call_line = line.caller()
+
+
+@dataclass(frozen=True)
+class LinesTile:
+    """Lanes of the instruction set, and vectors that a call of the micro-kernel for many lines takes."""
+
+    lanes: int
+    vectors: int
+
+
+@kernel(
+    "micro micro_last x y scale bias images rows blocks wide inner x_image x_row x_step y_image y_row y_step size "
+    "channels channel_step"
+)
+def lines(tile, worker, before, part, parts, args):
+    """The work of the micro-kernels on all lines: (image, row, block of neighbouring lines).
+
+    `wide` blocks have `tile.vectors` vectors of lines, the others one vector.
+    """
+    units = args.images * args.rows * args.blocks
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        row = unit // args.blocks
+        block = unit - row * args.blocks
+        image = row // args.rows
+        channel = row % args.channels * args.channel_step
+        vector = block * tile.vectors if block < args.wide else block + args.wide * (tile.vectors - 1)
+        first = vector * tile.lanes
+        _call_line(
+            args.micro if block < args.wide else args.micro_last,
+            args.x + image * args.x_image + (row - image * args.rows) * args.x_row + 4 * first,
+            args.x_step,
+            args.y + image * args.y_image + (row - image * args.rows) * args.y_row + 4 * first,
+            args.y_step,
+            args.size,
+            min(tile.lanes, args.inner - first),
+            args.scale + channel,
+            args.bias + channel,
+        )

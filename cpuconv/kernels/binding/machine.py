@@ -1,0 +1,79 @@
+"""What the cost models know of the machine, in cycles and bytes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.machine.device import fingerprint
+from cpuconv.isa import Isa, current
+from cpuconv.problem.problem import ConvProblem
+
+FASTEST_CLOCK = 6.5e9  # cycles a second: lower bounds must hold on any CPU
+_DEFAULT_CACHES = {"l1d": 32 << 10, "l2": 512 << 10, "l3": 8 << 20}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a candidate.
+
+    Attributes
+    ----------
+    bound : float
+        No run is faster.
+    estimate : float
+        The time that the model expects.
+    """
+
+    bound: float
+    estimate: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Instruction set and cache sizes (bytes)."""
+
+    isa: Isa
+    l1: int
+    l2: int
+    l3: int
+
+    def is_far(self, footprint: float) -> bool:
+        """Whether so many bytes come from L3 or memory."""
+        return footprint > 0.75 * self.l2
+
+    def rate(self, footprint: float) -> float:
+        """Bytes a cycle from the level that holds `footprint` bytes."""
+        if not self.is_far(footprint):
+            return self.isa.l2_rate
+        return self.isa.l3_rate if footprint <= 0.5 * self.l3 else self.isa.dram_rate
+
+    def rates(self, footprints: np.ndarray) -> np.ndarray:
+        """`rate` of each."""
+        far = np.where(footprints <= 0.5 * self.l3, self.isa.l3_rate, self.isa.dram_rate)
+        return np.where(footprints <= 0.75 * self.l2, self.isa.l2_rate, far)
+
+    def moving(self, size: float) -> float:
+        """Cycles to move `size` bytes once, from the level that holds them."""
+        return size / self.rate(size)
+
+    def direct_cost(self, problem: ConvProblem, cycles: float) -> Cost:
+        """`cost` of an algorithm that does the products of the direct sum: none is below their FMA slots."""
+        return self.cost(problem.flops / (2 * self.isa.lanes * self.isa.fma_rate), cycles, problem.threads)
+
+    def cost(self, floor: float, cycles: float, threads: int) -> Cost:
+        """Seconds from cycles of one core, shared by `threads`: the lower bound and the estimate."""
+        return Cost(floor / (FASTEST_CLOCK * max(1, threads)), self.seconds(cycles, threads))
+
+    def seconds(self, cycles: float, threads: int) -> float:
+        """Seconds of cycles of one core, shared by `threads`."""
+        return cycles / (self.isa.frequency * max(1, threads))
+
+
+@functools.lru_cache(maxsize=1)
+def machine() -> Machine:
+    """This machine."""
+    caches = {**_DEFAULT_CACHES, **{name.lower(): size for name, size in dict(fingerprint().caches).items() if size}}
+    return Machine(current(), caches["l1d"], caches["l2"], caches["l3"])

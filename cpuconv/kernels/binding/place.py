@@ -1,0 +1,116 @@
+"""Places: where the tensors of a network lie while it runs, and what a kernel is told of them.
+
+A tensor lies in one of three ways. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`:
+the instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and
+(N, C, W) with h = 1; lanes without a channel hold zero. Images of a blocked tensor may lie apart, as they do where the
+tensor is a part of the channels of a larger one; the other axes of a blocked tensor are contiguous.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cpuconv.kernels.binding.steps import Operand, Ref
+from cpuconv.problem.integers import divide
+from layouts import Strides
+
+DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
+"""How a tensor lies; of an operand that an offer reads: how it may lie (what takes `STRIDED` takes `DENSE` too)."""
+
+FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies.
+
+    Attributes
+    ----------
+    ref : Ref
+        Its first element.
+    shape : tuple[int, ...]
+        Logical sizes.
+    strides : tuple[int, ...]
+        Bytes. Plain: a step along each logical axis. Blocked: along n, channel block, h, w, lane.
+    block : int
+        Channels of a block; 1: plain.
+    dtype : np.dtype
+    array : np.ndarray or None
+        The elements by logical axes, where they are known when the network is compiled.
+    """
+
+    ref: Ref
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: int = 1
+    dtype: np.dtype = FLOAT32
+    array: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def plain(cls, ref: Ref, shape: Sequence[int], dtype: np.dtype = FLOAT32, array: np.ndarray | None = None) -> Place:
+        """C-contiguous at `ref`."""
+        return cls(ref, tuple(shape), contiguous_strides(shape, dtype.itemsize), 1, dtype, array)
+
+    @classmethod
+    def blocked(cls, ref: Ref, shape: Sequence[int], block: int, array: np.ndarray | None = None) -> Place:
+        """In contiguous channel blocks at `ref`, float32."""
+        physical = blocked_shape(shape, block)
+        return cls(ref, tuple(shape), contiguous_strides(physical, FLOAT32.itemsize), block, FLOAT32, array)
+
+    @property
+    def lies(self) -> str:
+        """`DENSE`, `STRIDED` or `BLOCKED`."""
+        if self.block > 1:
+            return BLOCKED
+        dense = contiguous_strides(self.shape, self.dtype.itemsize)
+        same = all(a == b for a, b, size in zip(self.strides, dense, self.shape, strict=True) if size > 1)
+        return DENSE if same or 0 in self.shape else STRIDED
+
+    @property
+    def physical(self) -> tuple[int, ...]:
+        """Sizes of the axes that `strides` are of."""
+        return blocked_shape(self.shape, self.block) if self.block > 1 else self.shape
+
+    @property
+    def size(self) -> int:
+        """Bytes of the elements, lanes without a channel included."""
+        return math.prod(self.physical) * self.dtype.itemsize
+
+    @property
+    def operand(self) -> Operand:
+        """A tensor (N, C, H, W), or (N, C, W) with h = 1, as convolutions walk it."""
+        if self.block > 1:
+            n, cb, h, w, lane = self.strides
+            return Operand(self.ref, Strides(n, self.block, cb, lane, h, w))
+        if len(self.shape) == 3:
+            n, c, w = self.strides
+            return Operand(self.ref, Strides(n, 1, c, 0, w * self.shape[2], w))
+        n, c, h, w = self.strides
+        return Operand(self.ref, Strides(n, 1, c, 0, h, w))
+
+    def at(self, offset: int, shape: Sequence[int], strides: Sequence[int] | None = None) -> Place:
+        """A part of it: `offset` bytes further, of that logical shape; strides as they are, unless given."""
+        kept = self.strides if strides is None else tuple(strides)
+        return replace(self, ref=self.ref + offset, shape=tuple(shape), strides=kept, array=None)
+
+
+def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Byte strides of a C-contiguous array."""
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def image_shape(shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """(N, C, H, W) of a tensor of rank 4, or of rank 3 with H = 1."""
+    n, c, *plane = shape
+    h, w = plane if len(plane) == 2 else (1, *plane)
+    return n, c, h, w
+
+
+def blocked_shape(shape: Sequence[int], block: int) -> tuple[int, int, int, int, int]:
+    """Physical sizes (n, channel block, h, w, lane) of a tensor in channel blocks."""
+    n, c, h, w = image_shape(shape)
+    return n, divide(c, block), h, w, block

@@ -1,0 +1,1 @@
+"""Kernels that call kernels: side by side, or with the time taken."""

@@ -1,0 +1,1 @@
+"""What crosses the lanes of channel blocks, or needs the statistics of planes."""

@@ -1,0 +1,117 @@
+"""Channels in another order, from channel blocks to channel blocks: each vector is put together from a few.
+
+A block of the target takes its lanes from some blocks of the source. From which ones is a table; which lane goes where
+is a constant of a micro-kernel, which blocks share where they can: a channel shuffle has a handful of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.copies.copying import picked
+from cpuconv.kernels.emit.intrinsics import word
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.problem.integers import divide
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+_CHUNK = 512  # pixels of a unit
+
+
+@dataclass(frozen=True)
+class PickTile:
+    """For every lane its place in the vectors of a few blocks, side by side; -1: zero."""
+
+    lanes: int
+    blocks: int
+    places: tuple[int, ...]
+
+
+@MicroKernel
+def pick_lanes(tile: PickTile, builder: ir.IRBuilder, x: Any, offsets: Any, y: Any, pixels: Any) -> None:
+    """Vectors of `pixels` (>= 1) pixels at `y`, from blocks `offsets` (the address of words) bytes from `x`."""
+    vec, pixel = Vector(builder, tile.lanes), I64(4 * tile.lanes)
+    table = builder.inttoptr(offsets, I64.as_pointer())
+    blocks = [vec.pointer(builder.add(x, builder.load(builder.gep(table, [I64(i)])))) for i in range(tile.blocks)]
+    processor = vec.pointer(y)
+
+    def move(index: Any) -> None:
+        at = builder.mul(index, pixel)
+        vectors = [vec.load(vec.offset(block, at)) for block in blocks]
+        vec.store(picked(vec, vec.constant(0.0), vectors, tile.places), vec.offset(processor, at))
+
+    loop(builder, 0, pixels, move)
+
+
+call_pick_lanes = pick_lanes.caller()
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """Lanes of a vector."""
+
+    lanes: int
+
+
+@kernel("x y units blocks chunks chunk pixels codes offsets most x_image y_image y_block")
+def pick_channels(tile, worker, before, part, parts, args):
+    """Blocks 0 … blocks-1 of y by the micro-kernels `codes`, each with a row of `most` `offsets` into an image of x."""
+    pixel = 4 * tile.lanes
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
+        first = unit % args.chunks * args.chunk
+        block = unit // args.chunks % args.blocks
+        image = unit // (args.chunks * args.blocks)
+        call_pick_lanes(
+            word(tile, args.codes, block),
+            args.x + image * args.x_image + first * pixel,
+            args.offsets + 8 * block * args.most,
+            args.y + image * args.y_image + block * args.y_block + first * pixel,
+            min(args.chunk, args.pixels - first),
+        )
+
+
+def picks(channels: Sequence[int], lanes: int) -> list[tuple[PickTile, list[int]]]:
+    """For each block of these channels: how it is put together, and from which blocks."""
+    made = []
+    for start in range(0, len(channels), lanes):
+        wanted = channels[start : start + lanes]
+        sources = list(dict.fromkeys(channel // lanes for channel in wanted))
+        places = [sources.index(channel // lanes) * lanes + channel % lanes for channel in wanted]
+        places += [-1] * (lanes - len(places))
+        made.append((PickTile(lanes, len(sources), tuple(places)), sources))
+    return made
+
+
+def pick_step(processor: Processor, x: Place, y: Place, channels: Sequence[int]) -> Step:
+    """One call that copies these channels of `x`, in this order, to those of `y`; both lie in channel blocks."""
+    n, blocks, h, w, lanes = y.physical
+    made = picks(channels, lanes)
+    offsets = np.zeros((blocks, max(tile.blocks for tile, _ in made)), np.int64)
+    for row, (_, sources) in zip(offsets, made, strict=True):
+        row[: len(sources)] = sources
+    chunks = divide(h * w, _CHUNK)
+    args: Args = {
+        "x": x.ref,
+        "y": y.ref,
+        "units": n * blocks * chunks,
+        "blocks": blocks,
+        "chunks": chunks,
+        "chunk": _CHUNK,
+        "pixels": h * w,
+        "codes": tuple(MicroRef(pick_lanes, tile) for tile, _ in made),
+        "offsets": offsets * x.strides[1],
+        "most": offsets.shape[1],
+        "x_image": x.strides[0],
+        "y_image": y.strides[0],
+        "y_block": y.strides[1],
+    }
+    return Step(pick_channels, _Driver(lanes), args, processor.parts(2 * y.size))

@@ -1,0 +1,1 @@
+"""Elements written elsewhere as they are: rows of pixels, reorders, copies of any axes."""

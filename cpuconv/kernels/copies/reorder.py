@@ -1,0 +1,126 @@
+"""Reorder: an activation from any view to any other.
+
+The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a part is a contiguous range of
+units. The intermediate form is a row of vectors, one for each pixel. Where the target (or the source) has its channels
+side by side, rows are packed straight into it (or unpacked straight from it). Otherwise, and where a vector would reach
+past the last channels, pixels pass through a buffer of the worker that stays in L1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_vectors, unpack_vectors, zero_vectors
+from cpuconv.kernels.emit.intrinsics import zero_float
+from cpuconv.runtime.kernel import inline, kernel
+
+PACK, UNPACK, BOTH, LINES = range(4)
+"""Into vectors of the target; from vectors of the source; through a buffer; channel rows to channel rows."""
+
+
+@dataclass(frozen=True)
+class ReorderTile:
+    """The loops of source and target, which of them are needed, and whether partial vectors go straight, too."""
+
+    lanes: int
+    source: RowTile
+    target: RowTile
+    mode: int
+    parts: bool
+
+
+@inline
+def _pack(tile, args, x, first, valid, target, step, width):
+    """Pixels of the source to vectors."""
+    if valid > 0:
+        block, cb, c, w = args.x_block, args.x_cb, args.x_c, args.x_w
+        pack_vectors(tile.source, x, first, valid, block, cb, c, w, target, step, width)
+    else:
+        zero_vectors(tile, target, step, width)
+
+
+@inline
+def _unpack(tile, args, source, step, first, valid, y, width):
+    """Vectors to pixels of the target."""
+    unpack_vectors(tile.target, source, step, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, y, width)
+    if tile.target.kind == 3:  # ANY: the loop above leaves tail channels alone
+        for channel in range(first + valid, min(first + tile.lanes, args.stored)):
+            lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
+            for i in range(width):
+                zero_float(tile, lane + i * args.y_w)
+
+
+@kernel(
+    "x y buffer buffer_step units x_image y_image channels stored groups rows chunks by_pixel chunk spare width "
+    "x_block x_cb x_c x_h x_w y_block y_cb y_c y_h y_w"
+)
+def reorder(tile, worker, before, part, parts, args):
+    """y = x in another layout; channels from `channels` to `stored` (the end of y's last block) are zero.
+
+    Units are numbered with the chunk running fastest, then row, group and image; with `by_pixel`, group, chunk, row.
+    The last `spare` pixels of a chunk are those whose vectors would reach past its channels.
+    """
+    lanes = tile.lanes
+    buffer = args.buffer + worker * args.buffer_step
+    unit = args.units * part // parts
+    end = args.units * (part + 1) // parts
+    group_step, chunk_step, row_step = args.chunks * args.rows, 1, args.chunks
+    if args.by_pixel:
+        group_step, chunk_step, row_step = 1, args.groups, args.groups * args.chunks
+    group = unit // group_step % args.groups
+    row = unit // row_step % args.rows
+    chunk = unit // chunk_step % args.chunks
+    image = unit // (args.groups * args.rows * args.chunks)
+    while unit < end:
+        column = chunk * args.chunk
+        width = min(args.chunk, args.width - column)
+        first = group * lanes
+        valid = min(lanes, args.channels - first)
+        x = args.x + image * args.x_image + row * args.x_h + column * args.x_w
+        y = args.y + image * args.y_image + row * args.y_h + column * args.y_w
+        if tile.mode == 3:
+            for channel in range(first, first + valid):
+                source = x + channel_offset(channel, args.x_block, args.x_cb, args.x_c)
+                copy_line(tile, source, 4, y + channel_offset(channel, args.y_block, args.y_cb, args.y_c), width)
+        else:
+            plain = width  # pixels that go straight
+            if tile.mode == 2:
+                plain = 0
+            elif valid < lanes and not tile.parts:
+                plain = max(0, width - args.spare)
+            done = 0
+            while done < width:
+                straight = done < plain
+                count = plain if straight else width - done
+                between, step = buffer, 4 * lanes
+                if tile.mode == 0 and straight:
+                    between, step = y + channel_offset(first, args.y_block, args.y_cb, args.y_c), args.y_w
+                elif tile.mode == 1 and straight:
+                    between, step = x + channel_offset(first, args.x_block, args.x_cb, args.x_c), args.x_w
+                if tile.mode != 1 or not straight:
+                    _pack(tile, args, x, first, valid, between, step, count)
+                if tile.mode != 0 or not straight:
+                    _unpack(tile, args, between, step, first, max(1, valid), y, count)
+                x += count * args.x_w
+                y += count * args.y_w
+                done += count
+        unit += 1
+        if args.by_pixel:
+            group += 1
+            if group < args.groups:
+                continue
+            group = 0
+        chunk += 1
+        if chunk < args.chunks:
+            continue
+        chunk = 0
+        row += 1
+        if row < args.rows:
+            continue
+        row = 0
+        if not args.by_pixel:
+            group += 1
+            if group < args.groups:
+                continue
+            group = 0
+        image += 1

@@ -1,0 +1,235 @@
+"""Rows of pixels between any layout and channel blocks of `lanes`: the moves that packing and reorders are made of.
+
+In a view, element (channel, column) of an image row lies at row + (channel // block)·cb + (channel % block)·c +
+column·w, in bytes. The view's `kind`, chosen from the strides when a plan is bound, selects the loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_float, zero_vector
+from cpuconv.kernels.emit.specialise_on_tile import choose
+from cpuconv.kernels.emit.transpose import transpose_block, transpose_from_narrow, transpose_part, transpose_to_narrow
+from cpuconv.kernels.emit.vector_copies import copy_valid, gather_blocks, scatter_blocks, store_valid
+from cpuconv.runtime.kernel import inline
+
+BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS = range(6)
+"""Lanes contiguous in blocks of `lanes` or a multiple; channels contiguous (NHWC); pixels contiguous (NCHW); none of
+these; contiguous blocks of 4 or 8 channels, fewer than `lanes`."""
+
+PIECES = {FOURS: 4, EIGHTS: 8}
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """Which loop moves a row."""
+
+    lanes: int
+    kind: int
+
+    @property
+    def piece(self) -> int:
+        """Channels of a block narrower than a vector."""
+        return min(PIECES.get(self.kind, self.lanes), self.lanes)
+
+
+def kind_of(lanes: int, block: int, cb: int, c: int, w: int) -> int:
+    """The kind of a view with these strides in bytes."""
+    if block == 1:
+        return CHANNELS if cb == 4 else ROWS if w == 4 else ANY
+    if c != 4:
+        return ANY
+    if block % lanes == 0:
+        return BLOCKED
+    return next((kind for kind, piece in PIECES.items() if piece == block), ANY)
+
+
+@inline
+def channel_offset(channel, block, cb, c):
+    """Byte offset of a channel of a view."""
+    return (channel // block) * cb + (channel % block) * c
+
+
+@inline
+def zero_vectors(tile, target, step, count):
+    """Zero `count` vectors, `step` bytes apart."""
+    for i in range(count):
+        zero_vector(tile, target + i * step)
+
+
+@inline
+def zero_pixels(tile, target, count):
+    """Zero `count` pixels of a blocked row."""
+    zero_vectors(tile, target, 4 * tile.lanes, count)
+
+
+@inline
+def _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width):
+    """Float by float."""
+    if valid < tile.lanes:
+        zero_vectors(tile, target, step, width)
+    for lane in range(valid):
+        start = row + channel_offset(first + lane, block, cb, c)
+        for i in range(width):
+            copy_float(tile, start + i * w, target + i * step + 4 * lane)
+
+
+def _pack_any(tile, row, first, valid, block, cb, c, w, target, step, width):
+    _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
+
+
+def _pack_blocked(tile, row, first, valid, block, cb, c, w, target, step, width):
+    start = row + channel_offset(first, block, cb, c)
+    if valid == tile.lanes:
+        for i in range(width):
+            copy_vector(tile, start + i * w, target + i * step)
+    else:
+        for i in range(width):
+            copy_valid(tile, start + i * w, target + i * step, valid)
+
+
+def _pack_pieces(tile, row, first, valid, block, cb, c, w, target, step, width):
+    start = row + channel_offset(first, block, cb, c)
+    for i in range(width):
+        gather_blocks(tile, start + i * w, cb, valid, target + i * step)
+
+
+def _pack_rows(tile, row, first, valid, block, cb, c, w, target, step, width):
+    start = row + first * cb
+    if width < 4:
+        _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
+        return
+    done = 0
+    while done + tile.lanes <= width:
+        if valid == tile.lanes:
+            transpose_block(tile, start + done * 4, cb, target + done * step, step)
+        else:
+            transpose_part(tile, start + done * 4, cb, valid, target + done * step, step, tile.lanes)
+        done += tile.lanes
+    for i in range(done, width, 4):
+        at = min(i, width - 4)  # the last pixels overlap the ones before
+        transpose_from_narrow(tile, start + at * 4, cb, valid, target + at * step, step)
+
+
+_PACK = {
+    BLOCKED: _pack_blocked,
+    CHANNELS: _pack_blocked,
+    ROWS: _pack_rows,
+    ANY: _pack_any,
+    FOURS: _pack_pieces,
+    EIGHTS: _pack_pieces,
+}
+
+
+@choose(lambda tile: _PACK[tile.kind])
+def pack_vectors(tile, row, first, valid, block, cb, c, w, target, step, width):
+    """Columns 0 … width-1 of channels first … first+valid-1 to vectors `step` bytes apart, missing lanes zero.
+
+    `valid` is at least 1; `first` starts a block where the kind is one of blocks.
+    """
+
+
+@inline
+def pack_row(tile, row, first, valid, block, cb, c, w, target, width):
+    """`pack_vectors` to a blocked row at `target`."""
+    pack_vectors(tile, row, first, valid, block, cb, c, w, target, 4 * tile.lanes, width)
+
+
+@inline
+def _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width):
+    """Float by float."""
+    for lane in range(valid):
+        start = row + channel_offset(first + lane, block, cb, c)
+        for i in range(width):
+            copy_float(tile, source + i * step + lane * 4, start + i * w)
+
+
+def _unpack_any(tile, source, step, first, valid, block, cb, c, w, row, width):
+    _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
+
+
+def _unpack_blocked(tile, source, step, first, valid, block, cb, c, w, row, width):
+    start = row + channel_offset(first, block, cb, c)
+    for i in range(width):
+        copy_vector(tile, source + i * step, start + i * w)
+
+
+def _unpack_pieces(tile, source, step, first, valid, block, cb, c, w, row, width):
+    start = row + channel_offset(first, block, cb, c)
+    for i in range(width):
+        scatter_blocks(tile, source + i * step, start + i * w, cb, valid)
+
+
+def _unpack_channels(tile, source, step, first, valid, block, cb, c, w, row, width):
+    start = row + first * cb
+    if valid == tile.lanes:
+        for i in range(width):
+            copy_vector(tile, source + i * step, start + i * w)
+    else:
+        for i in range(width):
+            store_valid(tile, source + i * step, start + i * w, valid)
+
+
+def _unpack_rows(tile, source, step, first, valid, block, cb, c, w, row, width):
+    start = row + first * cb
+    if width < 4:
+        _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
+        return
+    done = 0
+    while done + tile.lanes <= width:
+        if valid == tile.lanes:
+            transpose_block(tile, source + done * step, step, start + done * 4, cb)
+        else:
+            transpose_part(tile, source + done * step, step, tile.lanes, start + done * 4, cb, valid)
+        done += tile.lanes
+    for i in range(done, width, 4):
+        at = min(i, width - 4)
+        transpose_to_narrow(tile, source + at * step, step, start + at * 4, cb, valid)
+
+
+_UNPACK = {
+    BLOCKED: _unpack_blocked,
+    CHANNELS: _unpack_channels,
+    ROWS: _unpack_rows,
+    ANY: _unpack_any,
+    FOURS: _unpack_pieces,
+    EIGHTS: _unpack_pieces,
+}
+
+
+@choose(lambda tile: _UNPACK[tile.kind])
+def unpack_vectors(tile, source, step, first, valid, block, cb, c, w, row, width):
+    """The reverse: vectors `step` bytes apart to columns 0 … width-1 of channels first … first+valid-1 of a view.
+
+    Views in contiguous blocks get whole blocks: their tail lanes are written as they are in the source.
+    """
+
+
+@inline
+def unpack_row(tile, source, first, valid, block, cb, c, w, row, width):
+    """`unpack_vectors` from a blocked row at `source`."""
+    unpack_vectors(tile, source, 4 * tile.lanes, first, valid, block, cb, c, w, row, width)
+
+
+@inline
+def copy_line(tile, source, w, target, width):
+    """`width` floats, `w` bytes apart, to consecutive ones."""
+    done = 0
+    if w == 4:
+        while done + tile.lanes <= width:
+            copy_vector(tile, source + done * 4, target + done * 4)
+            done += tile.lanes
+    for i in range(done, width):
+        copy_float(tile, source + i * w, target + i * 4)
+
+
+@inline
+def zero_line(tile, target, count):
+    """Zero `count` floats."""
+    done = 0
+    while done + tile.lanes <= count:
+        zero_vector(tile, target + done * 4)
+        done += tile.lanes
+    for i in range(done, count):
+        zero_float(tile, target + i * 4)

@@ -1,0 +1,54 @@
+"""Views: how kernels walk an activation in memory, whatever its layout and strides."""
+
+from __future__ import annotations
+
+from cpuconv.kernels.binding.steps import FLOAT, Args
+from cpuconv.kernels.copies.rows import BLOCKED, RowTile, kind_of
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem, is_plain
+from layouts import Strides
+
+
+def view_args(prefix: str, strides: Strides) -> Args:
+    """The strides `<prefix>_image`, `<prefix>_block` … `<prefix>_w` of a kernel that takes any view."""
+    names = {"image": "n", **{name: name for name in ("block", "cb", "c", "h", "w")}}
+    return {f"{prefix}_{word}": getattr(strides, name) for word, name in names.items()}
+
+
+def row_tile(lanes: int, view: Strides) -> RowTile:
+    """The row loops for a view."""
+    return RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w))
+
+
+def is_blocked(lanes: int, view: Strides) -> bool:
+    """Whether a view is in channel blocks of so many lanes, side by side."""
+    return row_tile(lanes, view).kind == BLOCKED and view.w == lanes * FLOAT
+
+
+def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Strides, ...]]:
+    """Height, width and strides of the same plane with as few rows as the views allow."""
+    if width == 1:
+        return 1, height, tuple(view._replace(w=view.h) for view in views)
+    if height == 1 or all(view.h == width * view.w for view in views):
+        return 1, height * width, views
+    return height, width, views
+
+
+def input_plane(problem: ConvProblem, x: Strides) -> tuple[Strides, Args]:
+    """The input as kernels walk it that pack columns, and their arguments: one row where output pixels are the input's
+    and the view allows."""
+    height, width, out_width, source = problem.h, problem.w, problem.ow, x
+    if is_plain(problem):
+        height, width, (source,) = plane(height, width, x)
+        out_width = width
+    sizes: Args = {"in_height": height, "in_width": width, "out_width": out_width, "x_span": span(problem, x)}
+    return source, sizes | view_args("x", source)
+
+
+def span(problem: ConvProblem, strides: Strides) -> int:
+    """Bytes from the first element of the input that are all within its memory; 0 if some stride runs backwards."""
+    if min(strides) < 0:
+        return 0
+    steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
+    counts = (problem.n, divide(problem.c, strides.block), strides.block, problem.h, problem.w)
+    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + FLOAT

@@ -1,0 +1,34 @@
+"""Tail lanes of a blocked output set to zero: an activation may map zero to another value, and 0·Inf is NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpuconv.isa.vector import Vector
+from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.runtime.kernel import kernel
+
+
+@dataclass(frozen=True)
+class TailTile:
+    """Lanes of the instruction set, which are those of the output's blocks, and the lanes that are channels."""
+
+    lanes: int
+    valid: int
+
+
+@emitter
+def _mask_vector(tile: TailTile, vec: Vector, address: Any) -> None:
+    """Zero the lanes from `valid` on of the vector at `address`."""
+    address = vec.pointer(address)
+    vec.store(vec.keep(vec.load(address), tile.valid), address)
+
+
+@kernel("y image batch pixels")
+def clear_tail(tile, worker, before, part, parts, args):
+    """Zero the tail lanes of every pixel of the channel block at y, for each image."""
+    pixels = args.batch * args.pixels
+    for p in range(pixels * part // parts, pixels * (part + 1) // parts):
+        n = p // args.pixels
+        _mask_vector(tile, args.y + n * args.image + (p - n * args.pixels) * 4 * tile.lanes)

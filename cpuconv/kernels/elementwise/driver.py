@@ -1,0 +1,375 @@
+"""Elementwise kernels: an expression of the elements at one place of several operands, at every place of the output.
+
+All operands are walked along the axes of the output, by strides of their own, zero where they are broadcast; axes along
+which all go on as one are joined. The inner loop computes vectors of `lanes` elements along the last axis. Where that
+axis is just one vector long, as it is in channel blocks, the loop goes over the vectors of the axis before it. What
+does not change along that loop is computed before it.
+
+The micro-kernel is made for an expression and for how operands are read; the driver that calls it is one for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Step
+from cpuconv.kernels.copies.copying import joined
+from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
+from cpuconv.kernels.elementwise.expression import Expression, Operand, vanishes
+from cpuconv.kernels.elementwise.functions import Math
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.transpose import first_lanes, present_rows, store_present
+from cpuconv.problem.integers import divide
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+MOST_OPERANDS = 8
+_UNITS = 8  # of work for each thread, where there are several
+_UNROLL = 4  # vectors in one turn of the loop
+_ROWS, _ROWS_EACH, _LENGTH, _LENGTH_EACH, _AXES = range(5)  # words of a table; _AXES: the first of the rest
+
+
+@dataclass(frozen=True)
+class Access:
+    """How vectors of an operand are read, or those of the output written.
+
+    Attributes
+    ----------
+    lane : int | None
+        Bytes from lane to lane: 4, 0 (one float for all lanes), or None: as the table says.
+    step : int | None
+        Bytes from vector to vector in the inner loop, or None: as the table says.
+    """
+
+    lane: int | None
+    step: int | None
+
+
+@dataclass(frozen=True)
+class LoopTile:
+    """A micro-kernel: the expression, how the output (first) and its operands are accessed, and the outer axes."""
+
+    lanes: int
+    expression: Expression
+    accesses: tuple[Access, ...]
+    axes: int
+
+    @property
+    def columns(self) -> int:
+        """Words of the table for each access: steps along the axes, from row to row, vector to vector, lane to lane."""
+        return self.axes + 3
+
+
+@dataclass(frozen=True)
+class DriverTile:
+    """The driver is the same for all."""
+
+
+# --- the micro-kernel -----------------------------------------------------------------------------------------------
+
+
+@MicroKernel
+def loops(
+    tile: LoopTile,
+    builder: Any,
+    table: Any,
+    first: Any,
+    last: Any,
+    y: Any,
+    x0: Any,
+    x1: Any,
+    x2: Any,
+    x3: Any,
+    x4: Any,
+    x5: Any,
+    x6: Any,
+    x7: Any,
+) -> None:
+    """Units first … last-1 (one at least); `table` has the words that `_table` puts there."""
+    addresses = [y, x0, x1, x2, x3, x4, x5, x6, x7][: len(tile.accesses)]
+    nest = _Nest(tile, Math(builder, tile.lanes), table, addresses)
+    loop(builder, 0, builder.sub(last, first), lambda i: nest.unit(builder.add(first, i)))
+
+
+class _Nest:
+    """Emits the loops of one unit: its place along the outer axes, rows, vectors."""
+
+    def __init__(self, tile: LoopTile, vec: Math, table: Any, addresses: Sequence[Any]) -> None:
+        self.tile, self.vec, self.builder = tile, vec, vec.builder
+        self.words = vec.builder.inttoptr(table, I64.as_pointer())
+        self.starts = [vec.pointer(address) for address in addresses]
+        columns = range(len(tile.accesses))
+        self.axis_steps = [[self.word(self._column(k) + axis) for axis in range(tile.axes)] for k in columns]
+        self.row_steps, self.steps, self.lane_steps = (
+            [self.word(self._column(k) + tile.axes + at) for k in columns] for at in range(3)
+        )
+        for k, access in enumerate(tile.accesses):
+            if access.step is not None:
+                self.steps[k] = I64(access.step)
+        moving = {Operand(k) for k, access in enumerate(tile.accesses[1:]) if access.step != 0}
+        self.moving = {node for node in tile.expression.nodes if moving.intersection(node.nodes)}
+
+    def word(self, index: int) -> Any:
+        """A word of the table."""
+        return self.builder.load(self.builder.gep(self.words, [I64(index)]))
+
+    def _column(self, access: int) -> int:
+        return _AXES + self.tile.axes + access * self.tile.columns
+
+    def unit(self, number: Any) -> None:
+        """The rows of a unit; the last two axes are blocks of rows and blocks of vectors."""
+        builder, axes = self.builder, self.tile.axes
+        places = []
+        for axis in reversed(range(1, axes)):
+            size = self.word(_AXES + axis)
+            places.append(builder.urem(number, size))
+            number = builder.udiv(number, size)
+        places = [number, *reversed(places)]
+
+        def left(whole: int, each: int, place: Any) -> Any:
+            each = self.word(each)
+            rest = builder.sub(self.word(whole), builder.mul(place, each))
+            return builder.select(builder.icmp_signed("<", rest, each), rest, each)
+
+        bases = [self._moved(start, steps, places) for start, steps in zip(self.starts, self.axis_steps, strict=True)]
+        length = left(_LENGTH, _LENGTH_EACH, places[-1])
+        rows = left(_ROWS, _ROWS_EACH, places[-2])
+        loop(
+            builder, 0, rows, lambda row: self.row([self._moved(*each, [row]) for each in self._by_row(bases)], length)
+        )
+
+    def _by_row(self, bases: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+        return [(base, [step]) for base, step in zip(bases, self.row_steps, strict=True)]
+
+    def _moved(self, start: Any, steps: Sequence[Any], places: Sequence[Any]) -> Any:
+        """The address `places` steps further."""
+        for step, place in zip(steps, places, strict=True):
+            start = self.vec.offset(start, self.builder.mul(step, place))
+        return start
+
+    def row(self, starts: Sequence[Any], length: Any) -> None:
+        """The first `length` elements of a row: many vectors a turn, one a turn, and what is less than one."""
+        builder, lanes, unroll = self.builder, I64(self.tile.lanes), _UNROLL
+        still: dict[Expression, Any] = {
+            Operand(k): self._load(k + 1, starts[k + 1])
+            for k, access in enumerate(self.tile.accesses[1:])
+            if access.step == 0
+        }
+        for node in self.tile.expression.nodes:
+            if node not in self.moving:
+                node.emit(self.vec, still)
+        vectors = builder.udiv(length, lanes)
+        turns = builder.udiv(vectors, I64(unroll))
+        done = builder.mul(turns, I64(unroll))
+        self._repeat(turns, lambda turn: self._vectors(starts, still, builder.mul(turn, I64(unroll)), unroll))
+        self._repeat(builder.sub(vectors, done), lambda i: self._vectors(starts, still, builder.add(done, i), 1))
+        rest = builder.urem(length, lanes)
+        with builder.if_then(builder.icmp_signed(">", rest, I64(0))):
+            self._vectors(starts, still, vectors, 1, rest)
+
+    def _repeat(self, count: Any, body: Callable[[Any], None]) -> None:
+        """`loop`, also for no turn at all."""
+        with self.builder.if_then(self.builder.icmp_signed(">", count, I64(0))):
+            loop(self.builder, 0, count, body)
+
+    def _vectors(
+        self, starts: Sequence[Any], still: dict[Expression, Any], at: Any, count: int, present: Any = None
+    ) -> None:
+        """Vectors number `at` … `at` + count-1 of a row; of one, perhaps only the first `present` (>= 1) elements.
+
+        All are read before one is written.
+        """
+        known: list[dict[Expression, Any]] = [dict(still) for _ in range(count)]
+        places = [self.builder.add(at, I64(i)) for i in range(count)]
+        for k, access in enumerate(self.tile.accesses[1:], 1):
+            if access.step != 0:
+                for place, values in zip(places, known, strict=True):
+                    address = self._moved(starts[k], [self.steps[k]], [place])
+                    values[Operand(k - 1)] = self._load(k, address, present)
+        results = [self.tile.expression.emit(self.vec, values) for values in known]
+        for place, result in zip(places, results, strict=True):
+            self._store(result, self._moved(starts[0], [self.steps[0]], [place]), present)
+
+    def _load(self, k: int, address: Any, present: Any = None) -> Any:
+        """A vector of an operand; of its lanes from `present` on, nothing is read."""
+        vec, lane = self.vec, self.tile.accesses[k].lane
+        if lane == 0:
+            return vec.broadcast(address)
+        if lane is None:
+            place = self._lane(k, address, present)
+            return vec.gather([place(i) for i in range(vec.lanes)])
+        return vec.load(address) if present is None else vec.load_first(address, first_lanes(vec, present))
+
+    def _store(self, value: Any, address: Any, present: Any = None) -> None:
+        """The output's vector; of its lanes from `present` on, nothing is written."""
+        vec, builder = self.vec, self.builder
+        if self.tile.accesses[0].lane is not None:
+            if present is None:
+                vec.store(value, address)
+            else:
+                vec.store_first(value, address, first_lanes(vec, present))
+        elif present is None:
+            vec.scatter(value, [self._lane(0, address, None)(i) for i in range(vec.lanes)])
+        else:
+            floats = [builder.extract_element(value, I64(i)) for i in range(vec.lanes)]
+            store_present(Vector(builder, 1), floats, address, self.lane_steps[0], present)
+
+    def _lane(self, k: int, address: Any, present: Any) -> Callable[[int], Any]:
+        """Addresses of lanes; those from `present` on are the first again."""
+        return present_rows(self.vec, address, self.lane_steps[k], I64(self.vec.lanes) if present is None else present)
+
+
+_call_loops = loops.caller()
+
+
+@kernel("loops table units y x0 x1 x2 x3 x4 x5 x6 x7")
+def elementwise(tile, worker, before, part, parts, args):
+    """y = expression(x0, x1, …): a share of the units of the micro-kernel `loops`."""
+    first = args.units * part // parts
+    last = args.units * (part + 1) // parts
+    if first < last:
+        _call_loops(
+            args.loops,
+            args.table,
+            first,
+            last,
+            args.y,
+            args.x0,
+            args.x1,
+            args.x2,
+            args.x3,
+            args.x4,
+            args.x5,
+            args.x6,
+            args.x7,
+        )
+
+
+# --- axes -----------------------------------------------------------------------------------------------------------
+
+
+class Axis(NamedTuple):
+    """An axis of the output, and the bytes of a step along it in the output and each operand."""
+
+    size: int
+    steps: tuple[int, ...]
+
+
+def _steps(place: Place, output: Place) -> list[int]:
+    """Bytes of a step of `place` along each physical axis of the output that it is broadcast to."""
+    steps = [step if size > 1 else 0 for step, size in zip(place.strides, place.physical, strict=True)]
+    if output.block == place.block:
+        return [0] * (len(output.physical) - len(steps)) + steps
+    n, _, *plane = [0] * (len(output.shape) - len(steps)) + steps  # the same for all channels
+    return [n, 0, *[0] * (2 - len(plane)), *plane, 0]
+
+
+def joined_axes(output: Place, operands: Sequence[Place]) -> list[Axis]:
+    """The axes of the output along which elements are walked, outermost first, as few as can be; one at least."""
+    columns = [output.strides, *(_steps(operand, output) for operand in operands)]
+    axes = [Axis(size, tuple(steps)) for size, *steps in joined(zip(output.physical, *columns, strict=True))]
+    return axes or [Axis(1, (FLOAT, *[0] * len(operands)))]
+
+
+def crossed(operand: Place, output: Place, lanes: int) -> bool:
+    """Whether an operand of a plain output lies side by side along another long axis than the output does.
+
+    Read in place, each of its cache lines is fetched for every element: it is faster to transpose it first.
+    """
+    if operand.block > 1 or output.block > 1:
+        return False
+    *outer, inner = joined_axes(output, [operand])
+    beside = any(axis.steps[1] == FLOAT and axis.size >= lanes for axis in outer)
+    return inner.steps[0] == FLOAT and inner.size >= lanes and inner.steps[1] not in (0, FLOAT) and beside
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def _word(value: int, known: Sequence[int]) -> int | None:
+    return value if value in known else None
+
+
+def _loops(lanes: int, axes: Sequence[Axis], expression: Expression, units: int) -> tuple[LoopTile, np.ndarray, int]:
+    """The micro-kernel, its table, and the number of units: those of the outer axes, or some `units`."""
+    *outer, inner = axes
+    lane_steps = inner.steps
+    if inner.size == lanes and outer:
+        inner = outer.pop()
+        length, steps = inner.size * lanes, inner.steps
+    else:
+        length, steps = inner.size, tuple(lanes * step for step in inner.steps)
+    rows = outer.pop() if outer else Axis(1, (0,) * len(steps))
+    count = math.prod(axis.size for axis in outer)
+    rows_each = divide(rows.size, min(rows.size, divide(units, count)))
+    count *= divide(rows.size, rows_each)
+    turn = lanes * _UNROLL
+    length_each = divide(divide(length, divide(units, count)), turn) * turn
+    outer += [
+        Axis(divide(rows.size, rows_each), tuple(rows_each * step for step in rows.steps)),
+        Axis(divide(length, length_each), tuple(length_each // lanes * step for step in steps)),
+    ]
+    accesses = tuple(
+        Access(_word(lane, (FLOAT, 0)), _word(step, (0, FLOAT, FLOAT * lanes)))
+        for lane, step in zip(lane_steps, steps, strict=True)
+    )
+    table = [rows.size, rows_each, length, length_each, *(axis.size for axis in outer)]
+    for k in range(len(accesses)):
+        table += [*(axis.steps[k] for axis in outer), rows.steps[k], steps[k], lane_steps[k]]
+    tile = LoopTile(lanes, expression, accesses, len(outer))
+    return tile, np.array(table, np.int64), math.prod(axis.size for axis in outer)
+
+
+def elementwise_steps(
+    processor: Processor, expression: Expression, output: Place, operands: Sequence[Place]
+) -> list[Step]:
+    """The kernel calls that compute an expression.
+
+    Parameters
+    ----------
+    processor : Processor
+    expression : Expression
+        Of the operands by position, all of which it reads, 1 to `MOST_OPERANDS`.
+    output : Place
+        Not empty; float32. Images of a blocked one may lie apart; a plain one may have any strides but 0.
+    operands : Sequence[Place]
+        Float32, of shapes that broadcast to the output's. Of a blocked output: in the same blocks, of the same rank and
+        channels, or plain and the same for all channels. Of a plain output: plain. Plain ones may have any strides.
+        They may be the output's memory where they lie as it does.
+
+    Returns
+    -------
+    list[Step]
+        Lanes without a channel are zero afterwards.
+    """
+    assert 0 < len(operands) <= MOST_OPERANDS
+    parts = processor.parts(output.size + sum(operand.size for operand in operands))
+    axes = joined_axes(output, operands)
+    units = _UNITS * processor.threads if parts else 1
+    tile, table, count = _loops(processor.isa.lanes, axes, expression, units)
+    args: Args = {"loops": MicroRef(loops, tile), "table": table, "units": count, "y": output.ref}
+    for k in range(MOST_OPERANDS):
+        args[f"x{k}"] = operands[k].ref if k < len(operands) else 0
+    steps = [Step(elementwise, DriverTile(), args, parts)]
+    if output.block > 1 and output.shape[1] % output.block:
+        all_blocked = all(operand.block > 1 for operand in operands)
+        if not (all_blocked and vanishes(expression)):
+            steps.append(_clear(processor, output))
+    return steps
+
+
+def _clear(processor: Processor, output: Place) -> Step:
+    """Lanes of the last channel block that are no channels to zero."""
+    n, c, *plane = output.shape
+    image, block, *_ = output.strides
+    args: Args = {"y": output.ref + c // output.block * block, "image": image, "batch": n, "pixels": math.prod(plane)}
+    parts = processor.parts(output.size // divide(c, output.block))
+    return Step(clear_tail, TailTile(output.block, c % output.block), args, parts)

@@ -1,0 +1,152 @@
+"""Expressions: what is computed of the elements at one place of several operands, as a tree.
+
+The text of an expression says everything about it: expressions of one text are equal, and kernels are kept under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autotune.locks import lazy
+from cpuconv.kernels.elementwise.functions import FUNCTIONS, Math
+
+
+class Expression:
+    """A tree: an `Operand`, a `Constant` or an `Apply`."""
+
+    text: str
+    arguments: tuple[Expression, ...] = ()
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @lazy
+    def nodes(self) -> tuple[Expression, ...]:
+        """Its different subtrees, each behind those it is made of; itself last."""
+        found: dict[Expression, None] = {}
+        for argument in self.arguments:
+            found.update(dict.fromkeys(argument.nodes))
+        return (*found, self)
+
+    @lazy
+    def operands(self) -> tuple[int, ...]:
+        """The positions of the operands that it reads, in order."""
+        return tuple(sorted(node.position for node in self.nodes if isinstance(node, Operand)))
+
+    @property
+    def cost(self) -> float:
+        """Cycles of a vector, about, each subtree computed once."""
+        return sum(FUNCTIONS[node.function].cost for node in self.nodes if isinstance(node, Apply))
+
+    def evaluate(self, operands: Sequence[Any] | Mapping[int, Any]) -> Any:
+        """Its meaning: of arrays of float64, by position."""
+        return _over(self, operands, float, lambda function, values: FUNCTIONS[function].meaning(*values))
+
+    def substituted(self, operands: Sequence[Any] | Mapping[int, Any]) -> Expression:
+        """The tree with expressions in the place of operands, by position."""
+        return _over(self, operands, Constant, lambda function, values: apply(function, *values))
+
+    def emit(self, vec: Math, known: dict[Expression, Any]) -> Any:
+        """Emit what is not `known` yet of its subtrees, operands being known, and give the value; adds to `known`."""
+        for node in self.nodes:
+            if node in known:
+                continue
+            if isinstance(node, Apply):
+                values = [known[argument] for argument in node.arguments]
+                known[node] = FUNCTIONS[node.function].emit(vec, *values)
+            elif isinstance(node, Constant):
+                known[node] = vec.constant(node.value)
+        return known[self]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Operand(Expression):
+    """The operand at a position."""
+
+    position: int
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        """``x0``, ``x1``, …"""
+        return f"x{self.position}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Constant(Expression):
+    """A number, which is not NaN."""
+
+    value: float
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        """The number so that nothing of it is lost."""
+        return repr(float(self.value))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Apply(Expression):
+    """A function of `FUNCTIONS` applied."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+    @lazy
+    def text(self) -> str:  # type: ignore[override]
+        """``function(argument,…)``."""
+        return f"{self.function}({','.join(argument.text for argument in self.arguments)})"
+
+
+def apply(function: str, *arguments: Expression | float) -> Expression:
+    """A function of `FUNCTIONS` applied; a division by a number becomes the faster product with its inverse."""
+    given = tuple(each if isinstance(each, Expression) else Constant(each) for each in arguments)
+    if function == "div" and isinstance(given[1], Constant):
+        magnitude = abs(given[1].value)
+        if 2.0**-126 <= magnitude <= 2.0**126:
+            return Apply("mul", (given[0], Constant(1 / given[1].value)))
+    return Apply(function, given)
+
+
+def _over(tree: Expression, operands: Any, constant: Any, function: Any) -> Any:
+    """A tree computed: `operands` by position, `constant` of numbers, `function` of names and arguments' values."""
+    values: dict[Expression, Any] = {}
+    for node in tree.nodes:
+        if isinstance(node, Operand):
+            values[node] = operands[node.position]
+        elif isinstance(node, Constant):
+            values[node] = constant(node.value)
+        elif isinstance(node, Apply):
+            values[node] = function(node.function, [values[argument] for argument in node.arguments])
+    return values[tree]
+
+
+_PARTIAL = ("mul", "div", "max", "min", "prelu")  # may be exactly zero though not all arguments are
+
+
+def vanishes(tree: Expression) -> bool:
+    """Whether what is emitted is exactly zero where all operands are: what a function gives may be a little off.
+
+    Where that is far from zero, it does not change that a product with an exact zero is one.
+    """
+    exact: dict[Expression, bool] = {}
+    values: dict[Expression, float] = {}
+    for node in tree.nodes:
+        if isinstance(node, Apply):
+            with np.errstate(all="ignore"):
+                made = FUNCTIONS[node.function].meaning(*(np.array([values[each]]) for each in node.arguments))
+            values[node] = float(made[0])
+            partial = node.function in _PARTIAL
+            known = (exact[each] or (partial and abs(values[each]) > 1e-3) for each in node.arguments)
+            exact[node] = values[node] == 0 and all(known)
+        else:
+            values[node], exact[node] = (node.value if isinstance(node, Constant) else 0.0), True
+    return exact[tree] and values[tree] == 0

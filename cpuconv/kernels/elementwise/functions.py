@@ -1,0 +1,195 @@
+"""Functions of numbers that elementwise kernels are made of: what each means in NumPy, and how it is emitted.
+
+What is emitted is within 1e-6 of the result, of powers within 3e-6 as long as they are below 1e8; of activations that
+`cpuconv.kernels.elementwise.epilogue` has, within 1e-6 of the result or 3e-7 of what it is bounded by. NaN and
+infinities are as in NumPy, but for powers of negative infinity and infinite powers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from llvmlite.ir.instructions import FastMathFlags
+
+from cpuconv.isa.vector import Vector
+from cpuconv.kernels.elementwise import epilogue
+from cpuconv.kernels.elementwise.error_function import erf
+from cpuconv.kernels.elementwise.exponential import exp
+from cpuconv.problem import activation
+
+_TINY, _TINY_EXPONENT = 2.0**-126, 23  # below, numbers have fewer digits: they are scaled by 2^23 first
+_SQRT_HALF_BITS = 0x3F3504F3
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # n·high is exact
+_ATANH = tuple(2 / (2 * k + 1) for k in reversed(range(7)))  # of 2·atanh(s)/s in s², |s| <= 1/3
+_EXPM1 = tuple(1 / math.factorial(k) for k in range(8, 0, -1))  # of (e^x - 1)/x, |x| <= 1/2
+
+
+class Math(Vector):
+    """`Vector` with the instructions that only elementwise kernels use."""
+
+    def square_root(self, a: Any) -> Any:
+        """√a."""
+        return self._intrinsic("sqrt", [a])
+
+    def inverse_root(self, a: Any) -> Any:
+        """1/√a to a few ulp, of a positive normal number: an estimate, made better, where the CPU has estimates."""
+        root = self.square_root(a)
+        root.fastmath = FastMathFlags(("fast",))
+        return self.builder.fdiv(self.constant(1.0), root, flags=("fast",))
+
+    def floor(self, a: Any) -> Any:
+        """The largest integer that is not above a."""
+        return self._intrinsic("floor", [a])
+
+    def ceil(self, a: Any) -> Any:
+        """The smallest integer that is not below a."""
+        return self._intrinsic("ceil", [a])
+
+    def where(self, comparison: str, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
+        """`then` where the comparison holds, which it does not with NaN, else `otherwise`."""
+        return self.builder.select(self.builder.fcmp_ordered(comparison, a, b), then, otherwise)
+
+
+class Function(NamedTuple):
+    """One row of the table.
+
+    Attributes
+    ----------
+    meaning : Callable
+        Of arrays of float64.
+    emit : Callable
+        f(vector, values...), of emitted values.
+    cost : float
+        Cycles of a vector, about; as measured with AVX-512.
+    """
+
+    meaning: Callable[..., np.ndarray]
+    emit: Callable[..., Any]
+    cost: float = 0.5
+
+
+# --- emitters -------------------------------------------------------------------------------------------------------
+
+
+def _with_nan(pick: Callable[..., Any]) -> Callable[..., Any]:
+    """An emitter of the larger or smaller of two that is NaN where either is; constants are no NaN."""
+
+    def emit(vec: Math, a: Any, b: Any) -> Any:
+        if isinstance(b, ir.Constant):
+            a, b = b, a
+        picked = pick(vec, a, b)  # b where either is NaN
+        if isinstance(a, ir.Constant):
+            return picked
+        return vec.builder.select(vec.builder.fcmp_unordered("uno", a, a), a, picked)
+
+    return emit
+
+
+def _exp(vec: Math, x: Any) -> Any:
+    """(e^(x/2))²: right up to the largest float, and below the smallest normal one."""
+    half = exp(vec, vec.mul(x, vec.constant(0.5)))
+    return vec.mul(half, half)
+
+
+def _expm1(vec: Math, x: Any) -> Any:
+    near = vec.mul(x, vec.polynomial(x, _EXPM1))
+    return vec.where("<", vec.absolute(x), vec.constant(0.5), near, vec.sub(_exp(vec, x), vec.constant(1.0)))
+
+
+def _log_quotient(vec: Math, difference: Any, total: Any) -> Any:
+    """log(a / b) from a - b and a + b, for a between b/2 and 2b: 2·atanh of their quotient."""
+    s = vec.div(difference, total)
+    return vec.mul(s, vec.polynomial(vec.mul(s, s), _ATANH))
+
+
+def _log(vec: Math, x: Any) -> Any:
+    """x = m·2^n with m from √½ to √2: log m + n·log 2."""
+    builder, one, zero = vec.builder, vec.constant(1.0), vec.constant(0.0)
+    small = vec.constant(_TINY)
+    scaled = vec.where("<", x, small, vec.mul(x, vec.constant(2.0**_TINY_EXPONENT)), x)
+    bits = builder.bitcast(scaled, vec.int_type)
+    n = builder.ashr(builder.sub(bits, vec.int_constant(_SQRT_HALF_BITS)), vec.int_constant(23))
+    m = builder.bitcast(builder.sub(bits, builder.shl(n, vec.int_constant(23))), vec.type)
+    exponent = builder.sitofp(n, vec.type)
+    exponent = vec.where("<", x, small, vec.sub(exponent, vec.constant(_TINY_EXPONENT)), exponent)
+    result = _log_quotient(vec, vec.sub(m, one), vec.add(m, one))
+    result = vec.fma(exponent, vec.constant(_LN2_HIGH), vec.fma(exponent, vec.constant(_LN2_LOW), result))
+    result = vec.where("<", x, vec.constant(math.inf), result, x)  # infinity and NaN stay
+    result = vec.where("==", x, zero, vec.constant(-math.inf), result)
+    return vec.where("<", x, zero, vec.constant(math.nan), result)
+
+
+def _softplus(vec: Math, x: Any) -> Any:
+    """max(x, 0) + log(1 + e^-|x|)."""
+    u = _exp(vec, vec.negative(vec.absolute(x)))
+    return vec.add(vec.maximum(vec.constant(0.0), x), _log_quotient(vec, u, vec.add(u, vec.constant(2.0))))
+
+
+def _mish(vec: Math, x: Any) -> Any:
+    """x·tanh(log(1 + e^x)) = x·n / (n + 2) with n = e^x (e^x + 2); from 20 on that is x."""
+    two = vec.constant(2.0)
+    e = _exp(vec, vec.minimum(vec.constant(20.0), x))
+    n = vec.mul(e, vec.add(e, two))
+    return vec.mul(x, vec.div(n, vec.add(n, two)))
+
+
+def _pow(vec: Math, x: Any, y: Any) -> Any:
+    """e^(y·log|x|); of a negative x, with its sign for odd y and NaN for broken ones."""
+    builder, zero = vec.builder, vec.constant(0.0)
+    result = _exp(vec, vec.mul(y, _log(vec, vec.absolute(x))))
+    half = vec.mul(y, vec.constant(0.5))
+    below = vec.where("==", vec.floor(half), half, result, vec.negative(result))
+    below = vec.where("==", vec.floor(y), y, below, vec.constant(math.nan))
+    result = builder.select(builder.fcmp_ordered("<", x, zero), below, result)
+    return vec.where("==", y, zero, vec.constant(1.0), result)
+
+
+def _prelu(vec: Math, x: Any, slope: Any) -> Any:
+    return vec.where("<", x, vec.constant(0.0), vec.mul(x, slope), x)
+
+
+def _above(vec: Math, x: Any, threshold: Any) -> Any:
+    return vec.where(">", x, threshold, x, vec.constant(0.0))
+
+
+def _of_epilogues(name: str, cost: float) -> Function:
+    """An activation that epilogues know."""
+    return Function(activation.TABLE[name].apply, epilogue.ACTIVATIONS[name], cost)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+_erf_of = np.frompyfunc(math.erf, 1, 1)
+
+FUNCTIONS: dict[str, Function] = {
+    "add": Function(np.add, Math.add),
+    "sub": Function(np.subtract, Math.sub),
+    "mul": Function(np.multiply, Math.mul),
+    "div": Function(np.divide, Math.div, 7),
+    "max": Function(np.maximum, _with_nan(Math.maximum), 1),
+    "min": Function(np.minimum, _with_nan(Math.minimum), 1),
+    "neg": Function(np.negative, Math.negative),
+    "abs": Function(np.abs, Math.absolute),
+    "sqrt": Function(np.sqrt, Math.square_root, 8),
+    "floor": Function(np.floor, Math.floor),
+    "ceil": Function(np.ceil, Math.ceil),
+    "round": Function(np.rint, Math.round),  # halves to even
+    "exp": Function(np.exp, _exp, 5),
+    "expm1": Function(np.expm1, _expm1, 8),
+    "log": Function(np.log, _log, 12),
+    "pow": Function(np.power, _pow, 27),
+    "erf": Function(lambda x: np.asarray(_erf_of(x), np.float64), erf, 9),
+    "softplus": Function(lambda x: np.logaddexp(x, 0), _softplus, 12),
+    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), _mish, 9),
+    "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), _prelu, 1.5),
+    "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), _above, 1),
+    "sigmoid": _of_epilogues("sigmoid", 6),
+    "tanh": _of_epilogues("tanh", 6.5),
+    "gelu": _of_epilogues("gelu", 6),
+    "gelu_tanh": _of_epilogues("gelu_tanh", 6),
+}
+"""By the names that expressions are written with."""

@@ -1,0 +1,1 @@
+"""What emitters of several rooms are made of."""

@@ -1,0 +1,142 @@
+"""Transposition of floats in registers: loads gather quads of four floats, which are then transposed 4 x 4.
+
+A vector of `lanes` floats is made of `lanes` / 4 quads. Where the quads of a vector come from rows that are four apart,
+two rounds of shuffles within quads, which CPUs do fast, leave columns of the whole block. The other rounds of a
+transposition by halves (Eklundh 1972) are done by the loads, which insert quads as they read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.kernels.emit.intrinsics import emitter
+
+NARROW = 4  # floats of a quad; pixels of the narrow transpositions, for rows shorter than a vector
+
+
+def transpose_quads(vec: Vector, rows: list[Any]) -> list[Any]:
+    """Four vectors whose quads are the columns of the quads of four `rows`."""
+
+    def zip_(a: Any, b: Any, order: tuple[int, ...]) -> Any:
+        """In every quad, floats `order` of a's quad (0 to 3) and b's (4 to 7)."""
+        return vec.shuffle(a, b, [q + i % 4 + vec.lanes * (i // 4) for q in range(0, vec.lanes, 4) for i in order])
+
+    low, high = (0, 4, 1, 5), (2, 6, 3, 7)  # of single floats
+    first, second = (0, 1, 4, 5), (2, 3, 6, 7)  # of pairs
+    a, b, c, d = rows
+    made = []
+    for order in (low, high):
+        ab, cd = zip_(a, b, order), zip_(c, d, order)
+        made += [zip_(ab, cd, first), zip_(ab, cd, second)]
+    return made
+
+
+def join(vec: Vector, pieces: list[Any]) -> Any:
+    """One vector of the floats of `pieces` in order; their number is a power of two."""
+    while len(pieces) > 1:
+        width = list(range(2 * pieces[0].type.count))
+        pieces = [vec.shuffle(a, b, width) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
+    return pieces[0]
+
+
+def four_columns(vec: Vector, row: Callable[[int], Any], at: int = 0) -> list[Any]:
+    """Four columns of `lanes` rows at the addresses row(0), row(1), ..., from byte `at` of each row on."""
+    narrow = Vector(vec.builder, NARROW)
+
+    def gather(first: int) -> Any:
+        return join(vec, [narrow.load(vec.offset(row(i), at)) for i in range(first, vec.lanes, NARROW)])
+
+    return transpose_quads(vec, [gather(first) for first in range(NARROW)])
+
+
+def keep_first(vec: Vector, value: Any, count: Any) -> Any:
+    """The first `count` lanes of `value`; the others zero."""
+    return vec.builder.select(first_lanes(vec, count), value, vec.constant(0.0))
+
+
+def first_lanes(vec: Vector, count: Any) -> Any:
+    """A mask of the first `count` lanes."""
+    lanes = vec.int_type
+    first = vec.builder.insert_element(ir.Constant(lanes, ir.Undefined), vec.builder.trunc(count, I32), I32(0))
+    counts = vec.shuffle(first, first, [0] * vec.lanes)
+    return vec.builder.icmp_signed("<", ir.Constant(lanes, list(range(vec.lanes))), counts)
+
+
+def present_rows(vec: Vector, start: Any, step: Any, present: Any) -> Callable[[int], Any]:
+    """Addresses of rows `step` bytes apart; rows from number `present` (>= 1) on are the first again."""
+    builder = vec.builder
+
+    def row(i: int) -> Any:
+        there = builder.icmp_signed("<", I64(i), present)
+        return vec.offset(start, builder.select(there, builder.mul(step, I64(i)), I64(0)))
+
+    return row
+
+
+def load_present(vec: Vector, source: Any, step: Any, count: int, present: Any) -> list[Any]:
+    """Load `count` vectors, `step` bytes apart; in place of those from number `present` (>= 1) on, the first again."""
+    row = present_rows(vec, source, step, present)
+    return [vec.load(row(i)) for i in range(count)]
+
+
+def store_present(vec: Vector, vectors: list[Any], target: Any, step: Any, present: Any) -> None:
+    """Store the first `present` (>= 1) vectors, `step` bytes apart; in place of each other one, the first again."""
+    row = present_rows(vec, target, step, present)
+    for i, value in enumerate(vectors):
+        there = vec.builder.icmp_signed("<", I64(i), present)
+        vec.store(vec.builder.select(there, value, vectors[0]), row(i))
+
+
+@emitter
+def transpose_block(tile: Any, vec: Vector, source: Any, source_step: Any, target: Any, target_step: Any) -> None:
+    """target[j][i] = source[i][j] for lanes x lanes floats; byte steps between the rows of each."""
+    rows = [vec.offset(vec.pointer(source), vec.builder.mul(source_step, I64(i))) for i in range(vec.lanes)]
+    target = vec.pointer(target)
+    for first in range(0, vec.lanes, NARROW):
+        columns = four_columns(vec, rows.__getitem__, 4 * first)
+        for j, column in enumerate(columns, first):
+            vec.store(column, vec.offset(target, vec.builder.mul(target_step, I64(j))))
+
+
+@emitter
+def transpose_part(
+    tile: Any, vec: Vector, source: Any, source_step: Any, rows: Any, target: Any, target_step: Any, columns: Any
+) -> None:
+    """`transpose_block` of `rows` source rows, further ones being zeros, to `columns` target rows, no further ones."""
+    row = present_rows(vec, vec.pointer(source), source_step, rows)
+    addresses = [row(i) for i in range(vec.lanes)]
+    made = []
+    for first in range(0, vec.lanes, NARROW):
+        made += four_columns(vec, addresses.__getitem__, 4 * first)
+    kept = [keep_first(vec, column, rows) for column in made]
+    store_present(vec, kept, vec.pointer(target), target_step, columns)
+
+
+@emitter
+def transpose_from_narrow(
+    tile: Any, vec: Vector, source: Any, source_step: Any, rows: Any, target: Any, target_step: Any
+) -> None:
+    """target[j][i] = source[i][j] for j < NARROW, i < lanes; source rows from `rows` on are zeros."""
+    columns = four_columns(vec, present_rows(vec, vec.pointer(source), source_step, rows))
+    target = vec.pointer(target)
+    for j, column in enumerate(columns):
+        vec.store(keep_first(vec, column, rows), vec.offset(target, vec.builder.mul(target_step, I64(j))))
+
+
+@emitter
+def transpose_to_narrow(
+    tile: Any, vec: Vector, source: Any, source_step: Any, target: Any, target_step: Any, columns: Any
+) -> None:
+    """target[j][i] = source[i][j] for i < NARROW, j < `columns` of lanes."""
+    source = vec.pointer(source)
+    wide = [vec.load(vec.offset(source, vec.builder.mul(source_step, I64(i)))) for i in range(NARROW)]
+    quads = transpose_quads(vec, wide)
+    rows = [
+        vec.shuffle(quads[j % NARROW], quads[j % NARROW], range(j - j % NARROW, j - j % NARROW + NARROW))
+        for j in range(vec.lanes)
+    ]
+    store_present(Vector(vec.builder, NARROW), rows, vec.pointer(target), target_step, columns)

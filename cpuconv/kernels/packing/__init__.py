@@ -1,0 +1,1 @@
+"""Weights in the order in which kernels read them."""

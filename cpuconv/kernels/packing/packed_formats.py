@@ -1,0 +1,225 @@
+"""Forms of packed weights: the order in which solvers read them, one class a form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.steps import FLOAT, MicroRef
+from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
+from cpuconv.kernels.packing.packing import (
+    SPAN,
+    Filters,
+    Job,
+    Packing,
+    Room,
+    distances_of,
+    elements_of,
+    job_of,
+    pieces_of,
+    room,
+)
+from cpuconv.problem.arrays import address
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+
+_BUFFER = 8 << 10  # bytes of the taps of a unit's channels
+_SCRATCH = 256 << 10  # bytes of their transforms under way
+
+
+@dataclass(frozen=True)
+class Panels(Packing):
+    """[group][panel][row][v][lanes of K], a row an element of the reduction.
+
+    Rows are [C][R][S], or in blocks of channels [C/block][R][S][block of C], the last as long as it is. Rows after the
+    last element, up to `rows`, are zero.
+    """
+
+    filters: Filters
+    c: int
+    r: int
+    s: int
+    block: int
+    rows: int
+
+    @classmethod
+    def of(cls, problem: ConvProblem, isa: Isa, v: int, planar: bool = False, rows: int = 0) -> Panels:
+        """The panels of a problem: groups that fill whole panels count as one; where blocks change no order, rows are
+        planar.
+        """
+        whole = problem.kg % (v * isa.lanes) == 0
+        filters = Filters(isa.lanes, v, *((1, problem.k) if whole else (problem.groups, problem.kg)))
+        block = 1 if planar or problem.cg == 1 or problem.r * problem.s == 1 else isa.lanes
+        rows = max(rows, problem.cg * problem.r * problem.s)
+        return cls(filters, problem.cg, problem.r, problem.s, block, rows)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.filters.groups * self.filters.panels * self._panel
+
+    @property
+    def _panel(self) -> int:
+        return self.rows * self.filters.row
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says."""
+        packed = super().pack(weight, threads, place)
+        count = self.c * self.r * self.s
+        if self.rows > count:
+            packed.reshape(-1, self.rows, self.filters.row // FLOAT)[:, count:] = 0
+        return packed
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """As `Packing` says."""
+        filters = self.filters
+        elements = elements_of(strides[1:], self._order() * filters.row, SPAN)
+        distances = distances_of(np.arange(filters.lanes) * strides[0], filters.k)
+        vectors = filters.table(strides[0], filters.panels * self._panel, self._panel, 0, distances)
+        return job_of(filters, vectors, pieces_of(elements), elements, distances)
+
+    def _order(self) -> np.ndarray:
+        """The row of each element."""
+        area, whole = self.r * self.s, self.c // self.block * self.block
+        rows = np.arange(self.c * area)
+        blocks = rows[: whole * area].reshape(-1, area, self.block).swapaxes(1, 2)
+        last = rows[whole * area :].reshape(area, -1).T
+        return np.concatenate([blocks.ravel(), last.ravel()]).reshape(self.c, self.r, self.s)
+
+
+@dataclass(frozen=True)
+class Scalars(Packing):
+    """[group][tile][C][R][S][n of K], for tiles that read weights one by one.
+
+    There are `groups` of `k` output channels; the last tile of `n` overlaps the one before.
+    """
+
+    lanes: int
+    n: int
+    groups: int
+    k: int
+    c: int
+    r: int
+    s: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.groups * divide(self.k, self.n) * self._tile
+
+    @property
+    def _tile(self) -> int:
+        return self.c * self.r * self.s * self.n * FLOAT
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """As `Packing` says; the last vector of a tile overlaps the one before."""
+        places = np.arange(self.c * self.r * self.s).reshape(self.c, self.r, self.s) * (self.n * FLOAT)
+        elements = elements_of(strides[1:], places, SPAN)
+        present = min(self.lanes, self.n)
+        steps = np.arange(self.lanes) * strides[0]
+        distances = np.where(np.arange(self.lanes) < present, steps, 0)[None]
+        in_tile = np.minimum(np.arange(divide(self.n, self.lanes)) * self.lanes, self.n - present)
+        tile = np.arange(divide(self.k, self.n))[:, None]
+        group = np.arange(self.groups)[:, None, None]
+        first = np.minimum(tile * self.n, self.k - self.n) + in_tile
+        vectors = np.zeros((self.groups, *first.shape, VECTOR_WORDS), np.int64)
+        vectors[..., 0] = (group * self.k + first) * strides[0]
+        vectors[..., 1] = (group * len(tile) + tile) * self._tile + in_tile * FLOAT
+        vectors[..., 3], vectors[..., 4] = address(distances), present
+        filters = Filters(self.lanes, len(in_tile), self.groups, self.k)
+        table = vectors.reshape(-1, VECTOR_WORDS)
+        return job_of(filters, table, pieces_of(elements), elements, distances, partial=True)
+
+
+@dataclass(frozen=True)
+class Mixed(Packing):
+    """[block][i][R][S][lanes], for groups of `c` channels in and out that share blocks.
+
+    Vector i holds the weights by which output channel l of a block takes input channel l ^ i; tail lanes are zero.
+    """
+
+    lanes: int
+    k: int
+    c: int
+    r: int
+    s: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return divide(self.k, self.lanes) * self.c * self.r * self.s * self.lanes * FLOAT
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """As `Packing` says."""
+        filters = Filters(self.lanes, 1, 1, self.k)
+        places = np.arange(self.r * self.s).reshape(self.r, self.s) * filters.row
+        elements = elements_of(strides[2:], places, SPAN)
+        lane, i = np.arange(self.lanes), np.arange(self.c)[:, None]
+        distances = distances_of(lane * strides[0] + (lane % self.c ^ i) * strides[1], self.k)
+        panel = places.size * filters.row
+        vectors = [filters.table(strides[0], 0, self.c * panel, 0, distances[:, j]) for j in range(self.c)]
+        for j, table in enumerate(vectors):
+            table[:, 1] += j * panel
+        return job_of(filters, np.concatenate(vectors), pieces_of(elements), elements, distances)
+
+
+@dataclass(frozen=True)
+class Transformed(Packing):
+    """[group][plane][panel][C][v][lanes of K] of a transform with `singles` planes and `pairs` pairs of planes.
+
+    Pairs are [group][pair][panel][C][2][v][lanes of K]. The transform works in float64 and rounds once.
+    """
+
+    filters: Filters
+    c: int
+    r: int
+    s: int
+    singles: int
+    pairs: int
+    transform: MicroRef
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.filters.groups * self._group
+
+    @property
+    def _panel(self) -> int:
+        return self.c * self.filters.row
+
+    @property
+    def _plane(self) -> int:
+        return self.filters.panels * self._panel
+
+    @property
+    def _group(self) -> int:
+        return (self.singles + 2 * self.pairs) * self._plane
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """As `Packing` says."""
+        filters, scratch = self.filters, self.transform.tile.scratch
+        vector = filters.lanes * FLOAT
+        taps = self.r * self.s * vector
+        most = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
+        channels = divide(self.c, divide(self.c, most))  # of pieces about equal: the last overlaps the one before
+        places = np.arange(channels * self.r * self.s).reshape(channels, self.r, self.s) * vector
+        elements = elements_of(strides[1:], places, places.size)
+        first = np.minimum(np.arange(divide(self.c, channels)) * channels, self.c - channels)
+        pieces = np.empty((len(first), PIECE_WORDS), np.int64)
+        pieces[:, 0], pieces[:, 3] = first * strides[1], first * filters.row
+        pieces[:, 1], pieces[:, 2] = 0, len(elements.spans)
+        distances = distances_of(np.arange(filters.lanes) * strides[0], filters.k)
+        vectors = filters.table(strides[0], self._group, self._panel, self.singles * self._plane, distances)
+        return job_of(
+            filters,
+            vectors,
+            pieces,
+            elements,
+            distances,
+            words={"channels": channels, "plane": self._plane},
+            buffer=channels * taps,
+            scratch=channels * scratch,
+            transform=self.transform,
+        )

@@ -1,0 +1,226 @@
+"""Packed weights: what a form is, and how the packing kernel is told to make it.
+
+A form is a frozen value that holds only what packed weights depend on. So problems of other sizes, candidates with
+other blocks, and solvers that read weights in the same order share one form. Equal forms pack equal weights to the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.kernels.binding.steps import FLOAT, MicroRef, word_of
+from cpuconv.kernels.packing.pack import PIECE_WORDS, SPAN_WORDS, VECTOR_WORDS, PackTile, pack_weights
+from cpuconv.memory.aligned import aligned
+from cpuconv.problem.arrays import address
+from cpuconv.problem.integers import divide
+from cpuconv.runtime import Program
+
+SPAN = 512  # elements of a unit of work
+_JOBS = 64  # jobs remembered
+_PARALLEL_BYTES = 1 << 18  # packed; below this, one thread is done before others have started
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Output channels in vectors: `groups` of `k`, each in panels of `v` vectors.
+
+    The last panel of a group overlaps the one before.
+    """
+
+    lanes: int
+    v: int
+    groups: int
+    k: int
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a group."""
+        return divide(self.k, self.lanes)
+
+    @property
+    def panels(self) -> int:
+        """Panels of a group."""
+        return divide(self.vectors, self.v)
+
+    @property
+    def row(self) -> int:
+        """Bytes of an element of a panel."""
+        return self.v * self.lanes * FLOAT
+
+    def table(self, filter_step: int, group: int, panel: int, pairs: int, distances: np.ndarray) -> np.ndarray:
+        """The packing kernel's table of vectors.
+
+        Parameters
+        ----------
+        filter_step : int
+            Bytes from a filter of the weights to the next.
+        group, panel : int
+            Bytes of a group and of a panel of the packed form.
+        pairs : int
+            Bytes from the start of a group to its pairs of planes.
+        distances : numpy.ndarray
+            Bytes to each filter of a whole vector, and of the last vector of a group.
+        """
+        number = np.arange(self.panels * self.v)
+        in_panel, at = number % self.v, number // self.v
+        vector = np.minimum(at * self.v, self.vectors - self.v) + in_panel
+        groups = np.arange(self.groups)[:, None]
+        table = np.empty((self.groups, self.panels * self.v, VECTOR_WORDS), np.int64)
+        table[..., 0] = (groups * self.k + vector * self.lanes) * filter_step
+        table[..., 1] = groups * group + at * panel + in_panel * self.lanes * FLOAT
+        table[..., 2] = table[..., 1] + pairs + at * panel
+        table[..., 3] = address(distances) + (vector == self.vectors - 1) * distances.strides[0]
+        table[..., 4] = np.minimum(self.lanes, self.k - vector * self.lanes)
+        return table.reshape(-1, VECTOR_WORDS)
+
+
+def distances_of(steps: np.ndarray, k: int) -> np.ndarray:
+    """Distances from the first filter, of whole vectors and of the last one of `k` filters: (2, …, lanes)."""
+    lanes = steps.shape[-1]
+    present = k - (k - 1) // lanes * lanes
+    return np.stack([steps, np.where(np.arange(lanes) < present, steps, 0)])
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """Elements in the order of memory: the tables of spans and of targets, and the bytes between a span's elements."""
+
+    spans: np.ndarray
+    targets: np.ndarray
+    step: int
+
+
+def elements_of(strides: Sequence[int], targets: np.ndarray, longest: int) -> _Elements:
+    """Elements with these byte strides of axes, and the place of each (an array of the same axes).
+
+    Runs are cut into spans of at most `longest`.
+    """
+    axes = sorted(range(targets.ndim), key=lambda axis: -abs(strides[axis]) if targets.shape[axis] > 1 else -math.inf)
+    shape = targets.shape
+    outer, count, step = axes[:-1], shape[axes[-1]], strides[axes[-1]]
+    while outer and strides[outer[-1]] == step * count:
+        count *= shape[outer.pop()]
+    starts = np.zeros(1, np.int64)
+    for axis in outer:
+        starts = (starts[:, None] + np.arange(shape[axis]) * strides[axis]).ravel()
+    parts = divide(count, longest)
+    cuts = np.array([count * part // parts for part in range(parts + 1)])
+    spans = np.empty((len(starts), parts, SPAN_WORDS), np.int64)
+    spans[..., 0] = starts[:, None] + cuts[:-1] * step
+    spans[..., 1] = cuts[1:] - cuts[:-1]
+    spans[..., 2] = np.arange(len(starts))[:, None] * count + cuts[:-1]
+    return _Elements(spans.reshape(-1, SPAN_WORDS), np.ascontiguousarray(targets.transpose(axes)).ravel(), step)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the packing kernel is told for given strides and form: all its words but those of one call."""
+
+    lanes: int
+    words: dict[str, int]
+    kept: tuple[np.ndarray, ...]  # whose addresses are among the words
+    buffer: int = 0  # bytes a worker
+    scratch: int = 0
+    transform: MicroRef | None = None
+    partial: bool = False
+
+
+def job_of(
+    filters: Filters, vectors: np.ndarray, pieces: np.ndarray, elements: _Elements, distances: np.ndarray, **more: Any
+) -> Job:
+    """The job that packs vectors of filters piece by piece; `more` are further fields of `Job`, `words` among them."""
+    words = {
+        "units": len(vectors) * len(pieces),
+        "v": filters.v,
+        "vectors": address(vectors),
+        "pieces": address(pieces),
+        "pieces_count": len(pieces),
+        "spans": address(elements.spans),
+        "targets": address(elements.targets),
+        "step": elements.step,
+        "side_by_side": int(bool((np.diff(distances[0]) == FLOAT).all())),
+        "channels": 0,
+        "plane": 0,
+        "row": filters.row,
+        **more.pop("words", {}),
+    }
+    return Job(filters.lanes, words, (vectors, pieces, elements.spans, elements.targets, distances), **more)
+
+
+Room = Callable[[int], np.ndarray]  # memory for so many bytes
+
+
+def room(size: int) -> np.ndarray:
+    return aligned(size, np.uint8)
+
+
+class Packing(abc.ABC):
+    """A packed form of weights of one shape."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Bytes of the packed form."""
+
+    @abc.abstractmethod
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """What the kernel is told for weights of these byte strides."""
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """The packed form of `weight`, denormals as zeros.
+
+        Parameters
+        ----------
+        weight : numpy.ndarray, (K, C/groups, R, S)
+            float32, of any strides; read in place.
+        threads : int
+            Workers that may share the work; the result is the same to the last bit.
+        place : callable
+            Gives so many uninitialised bytes that start on a cache line, for the result.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32, one axis, of `size` bytes that start on a cache line.
+        """
+        job = _jobs(self, weight.strides)
+        packed = place(self.size).view(np.float32)
+        threads = threads if self.size >= _PARALLEL_BYTES else 1
+        space = aligned(threads * (job.buffer + job.scratch), np.uint8)
+        kept: list[Any] = [job, weight, packed, space]
+        words = {
+            **job.words,
+            "x": address(weight),
+            "y": address(packed),
+            "transform": word_of(job.transform, kept) if job.transform else 0,
+            "buffer": address(space),
+            "buffer_step": job.buffer,
+            "scratch": address(space) + threads * job.buffer,
+            "scratch_step": job.scratch,
+        }
+        row = pack_weights.entry(PackTile(job.lanes, job.partial)), pack_weights.pack(words), True
+        Program([row], threads, kept).run()
+        return packed
+
+
+@functools.lru_cache(maxsize=_JOBS)
+def _jobs(packing: Packing, strides: tuple[int, ...]) -> Job:
+    return packing.job(strides)
+
+
+def pieces_of(elements: _Elements) -> np.ndarray:
+    """The table of pieces, each of as many spans as make a worthwhile unit of work."""
+    count, longest = len(elements.spans), int(elements.spans[:, 1].max())
+    first = np.arange(0, count, max(1, SPAN // longest))
+    pieces = np.zeros((len(first), PIECE_WORDS), np.int64)
+    pieces[:, 1] = first
+    pieces[:, 2] = np.append(first[1:], count)
+    return pieces

@@ -1,0 +1,192 @@
+"""Convolution by GEMM tiles over an image or over packed bands of it: the driver of pointwise, direct and first layer.
+
+The work is cut into units (image, block of tile rows, block of tile columns, chunk of weight panels); a part is a
+contiguous range of units. Within a unit, a weight panel (v vectors of output channels) stays in L1 while the pixels of
+the block are read. Tiles have one exact size: the last tile of a row, of a column and of the panels overlaps the tile
+before it instead of being padded.
+
+A band is the input rows of one block with their padding, copied to the worker's workspace: in channel blocks (from any
+layout) or as channel rows (planar). The copy stays in L2, and inner loops never see a border. Of an input in channel
+blocks, only the columns under the tiles at a border are copied; the tiles between read the input in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_row, zero_line, zero_pixels
+from cpuconv.kernels.emit.parts import last_unit
+from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.runtime.kernel import inline, kernel
+
+NO_BAND, BLOCKED_BAND, PLANAR_BAND = range(3)
+
+
+@dataclass(frozen=True)
+class ConvolveTile:
+    """Where the input comes from and how bands are packed; the GEMM micro-kernel is an argument."""
+
+    lanes: int
+    pack: RowTile
+    band: int
+
+
+@inline
+def _pack_part(tile, args, source, channel, to, from_, until):
+    """Columns from_ … until-1 of a band row at `to`, from the image row at `source`; padding is zero."""
+    blocked = tile.band == 1
+    step = tile.lanes if blocked else 1
+    pixel = 4 * step
+    first = min(max(from_, args.pad_left), until)
+    last = max(first, min(until, args.pad_left + args.inside))
+    start = to + first * pixel
+    if blocked:
+        zero_pixels(tile, to + from_ * pixel, first - from_)
+        zero_pixels(tile, to + last * pixel, until - last)
+        source += (first - args.pad_left) * args.x_w
+        valid = min(step, args.channels - channel)
+        pack_row(tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, last - first)
+    else:
+        zero_line(tile, to + from_ * pixel, first - from_)
+        zero_line(tile, to + last * pixel, until - last)
+        source += channel_offset(channel, args.x_block, args.x_cb, args.x_c) + (first - args.pad_left) * args.x_w
+        copy_line(tile, source, args.x_w, start, last - first)
+
+
+@inline
+def _pack_band(tile, args, image, first_row, rows, left, right, band):
+    """Copy input rows first_row … first_row+rows-1 (padding included) of all channels to the band.
+
+    Of each row, the columns 0 … left-1 and right … band_width-1 are copied.
+    """
+    blocked = tile.band == 1
+    step = tile.lanes if blocked else 1
+    line = args.band_width * 4 * step
+    for block in range((args.channels + step - 1) // step):
+        for row in range(rows):
+            to = band + block * args.band_plane + row * line
+            source_row = first_row + row
+            if source_row < 0 or source_row >= args.in_height:
+                if blocked:
+                    zero_pixels(tile, to, args.band_width)
+                else:
+                    zero_line(tile, to, args.band_width)
+                continue
+            source = args.x + image * args.x_image + source_row * args.x_h
+            _pack_part(tile, args, source, block * step, to, 0, left)
+            if left < args.band_width:
+                _pack_part(tile, args, source, block * step, to, right, args.band_width)
+
+
+@inline
+def _sweep(
+    args, x, x_line, table, x_group, y, parked, panel, part, row_tiles, next_row_tiles, column_tiles, next_column_tiles
+):
+    """Compute one part of a weight panel over the tiles of a block.
+
+    `x` and `y` are the addresses of output pixel (0, 0).
+    """
+    if column_tiles >= next_column_tiles:
+        return
+    segment = args.segments * part // args.parts
+    segments = args.segments * (part + 1) // args.parts - segment
+    w = args.w + panel * args.panel_bytes + segment * args.segment_bytes
+    group = panel // args.panels
+    vector = min((panel - group * args.panels) * args.tile_vectors, args.vectors - args.tile_vectors)
+    channel = group * args.vectors + vector
+    if part < args.parts - 1:
+        gemm = args.gemm_middle if part > 0 else args.gemm_first
+    else:
+        gemm = args.gemm_last if (panel + 1) % args.panels == 0 else args.gemm
+    x += group * x_group
+    y += channel * args.y_vector
+    for row_tile in range(row_tiles, next_row_tiles):
+        row = min(row_tile * args.tile_height, args.height - args.tile_height)
+        turn = (row_tile - row_tiles) * args.column_tiles
+        call_gemm_strip(
+            gemm,
+            x + row * x_line,
+            x_line,
+            table + segment * 8,
+            segments,
+            0,
+            w,
+            y + row * args.y_line,
+            args.y_line,
+            args.y_vector,
+            args.bias + channel * args.bias_vector,
+            args.residual - args.y,
+            parked + turn * args.parked_tile,
+            w + segments * args.segment_bytes,
+            turn,
+            column_tiles,
+            next_column_tiles,
+            args.width,
+        )
+
+
+@kernel(
+    "gemm gemm_last tile_vectors tile_height x y w bias bias_vector residual table segments panel_bytes panels vectors "
+    "groups chunks batch x_image y_image x_group height width x_line y_line y_vector row_tiles column_tiles row_blocks "
+    "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
+    "stride_h reach x_block x_cb x_c x_h x_w "
+    "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
+    "parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
+)
+def convolve(tile, worker, before, part, parts, args):
+    """y = epilogue(convolution of x and w), blocked output; see the module."""
+    units = args.batch * args.row_blocks * args.column_blocks * args.chunks
+    all_panels = args.panels * args.groups
+    packed = last_unit(units, before, parts) // (args.chunks * args.column_blocks)
+    inner = False
+    x = args.x
+    parked = args.parked + worker * args.parked_step
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        chunk = unit % args.chunks
+        place = unit // args.chunks
+        column_block = place % args.column_blocks
+        row_place = place // args.column_blocks
+        row_block = row_place % args.row_blocks
+        image = row_place // args.row_blocks
+        row_tiles = args.row_tiles * row_block // args.row_blocks
+        next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
+        if tile.band == 0:
+            x = args.x + image * args.x_image
+        else:
+            first = min(row_tiles * args.tile_height, args.height - args.tile_height)
+            last = min(next_row_tiles * args.tile_height, args.height)
+            rows = (last - first - 1) * args.stride_h + args.reach
+            first_row = first * args.stride_h - args.pad_top
+            inner = args.inner_tiles < args.inner_tiles_end and first_row >= 0 and first_row + rows <= args.in_height
+            left = args.inner_left if inner else args.band_width
+            band = args.band + worker * args.band_step
+            if packed != row_place:
+                packed = row_place
+                _pack_band(tile, args, image, first_row, rows, left, args.inner_right, band)
+            x = band - first * args.x_line
+        column_tiles = args.column_tiles * column_block // args.column_blocks
+        next_column_tiles = args.column_tiles * (column_block + 1) // args.column_blocks
+        cut = args.inner_tiles if inner else column_tiles
+        next_cut = args.inner_tiles_end if inner else column_tiles
+        y = args.y + image * args.y_image
+        inner_x = args.x + image * args.x_image + args.inner_start
+        for panel in range(all_panels * chunk // args.chunks, all_panels * (chunk + 1) // args.chunks):
+            for section in range(args.parts):
+                for third in range(3):  # in place between two bands, or all from the band
+                    from_ = column_tiles if third == 0 else cut if third == 1 else next_cut
+                    until = cut if third == 0 else next_cut if third == 1 else next_column_tiles
+                    _sweep(
+                        args,
+                        inner_x if third == 1 else x,
+                        args.inner_line if third == 1 else args.x_line,
+                        args.inner_table if third == 1 else args.table,
+                        args.inner_group if third == 1 else args.x_group,
+                        y,
+                        parked,
+                        panel,
+                        section,
+                        row_tiles,
+                        next_row_tiles,
+                        from_,
+                        until,
+                    )

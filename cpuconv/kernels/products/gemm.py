@@ -1,0 +1,373 @@
+"""The GEMM tile: v weight vectors × (rows × cols) broadcast pixels, accumulated in registers over the whole reduction.
+
+The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
+next `unroll` × v weight vectors, which are packed in the order in which they are read. The last segments may be
+shorter, for a channel block that is not full. One body therefore serves pointwise and direct convolution in blocked
+layouts (a segment is a channel block at one kernel tap), planar input (a segment is a kernel row) and the products of
+Winograd and FFT. In a tile of complex numbers the two rows are the real and the imaginary parts of pixels and of sums,
+and weights come as `v` vectors of real, then `v` vectors of imaginary parts.
+
+In a `planar` tile the operands change places: lanes are pixels of an output plane, scalars are weights, columns are
+output channels, and sums are stored to planes as they are. The few pixels after the last whole vector (`loose`) need no
+vector of their own: each has a vector of sums over output channels, from the same weights read as a vector.
+
+Where a panel of weights does not stay in L1, the reduction can be cut into parts: the segments of one part are summed
+for all tiles before the next part begins, and the sums wait in a buffer (`resume`, `suspend`).
+
+While a segment is summed, the tile prefetches the pixels of the next one (at the end of a tile: those with which the
+tile to the right starts), and on request weights (`stream`, `fetch`). Caches prefetch one stream of lines by
+themselves, but not `cols` streams that change with every segment (figures in docs/decisions/0005-prefetch.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import I64, L1, L2, Vector
+from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.runtime.microkernel import MicroKernel
+
+_AHEAD = 2048  # bytes of weights between prefetch and use
+_ROWS_AHEAD = 8  # the same in scalars that are `kstep` apart
+_LINE = 64  # bytes of a cache line
+
+# Products of a scalar of a complex tile, by its tile row: (row of the sum, part of the weights, whether subtracted).
+_COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """Parameters of a GEMM tile; strides in floats."""
+
+    lanes: int
+    v: int  # weight vectors (of complex tiles: pairs): v·lanes output channels
+    rows: int  # of complex tiles: 2
+    cols: int
+    unroll: int  # scalars of a segment
+    xs: int  # from a pixel of x to the next in its tile row
+    ys: int  # the same in y
+    ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
+    stream: bool = False  # prefetch weights into L1, just ahead of their use
+    fetch: int = 0  # prefetch into L2 what takes the vectors' place next: vectors a scalar, each tile a share
+    every: int = 1  # of so many scalars of a segment one fetches
+    resume: bool = False  # sums start from those of the part before
+    suspend: bool = False  # sums go to the buffer, without epilogue
+    valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
+    planar: bool = False  # lanes are pixels, and columns output channels; of the last vector only `valid` are stored
+    loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
+    epilogue: bool = True  # False: store the plain sums
+    residual: bool = False
+    activation: tuple[Any, ...] | None = None
+    complex: bool = False  # rows are real and imaginary parts
+    tail: int = 0  # scalars of each of the last `tails` segments, which come after longer ones; 0: as the others
+    tails: int = 0
+
+    @property
+    def vectors(self) -> int:
+        """Weight vectors read for each scalar of the reduction."""
+        return self.v * (2 if self.complex else 1)
+
+    def fetched(self, scalars: int) -> int:
+        """Vectors that a tile fetches while it sums a segment."""
+        return -(-scalars // self.every) * self.fetch
+
+    @property
+    def shares(self) -> int:
+        """Tiles that together fetch all vectors."""
+        return -(-self.unroll * self.vectors // max(1, self.fetched(self.unroll)))
+
+    @property
+    def sums(self) -> int:
+        """Vectors of sums: column by column, then the loose pixels."""
+        return self.v * len(self.pixels) + self.loose
+
+    @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """(row, column) of each pixel."""
+        return list(itertools.product(range(self.rows), range(self.cols)))
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Where a tile reads and writes: addresses, counts and byte strides, all LLVM values of a word."""
+
+    x: Any
+    xrow: Any  # from a tile row to the next; of planar tiles, from the weights of a tile to those of the next
+    table: Any
+    segments: Any
+    kstep: Any  # between the scalars of a segment when `ks` is 0, and between the vectors of pixels of planar tiles
+    w: Any
+    y: Any
+    yrow: Any  # from a tile row to the next; of planar tiles, from an output channel to the next
+    yvec: Any  # from an output vector to the next
+    bias: Any
+    residual: Any  # distance from y to the residual
+    parked: Any  # the tile's sums between parts
+    upcoming: Any  # what to fetch, `fetch_step` on for each scalar
+    fetch_step: Any
+
+
+def emit_tile(tile: GemmTile, vec: Vector, memory: _Memory) -> None:
+    """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
+
+    A planar tile has one row; its `x` are weights, its `w` vectors of pixels.
+    """
+    builder, segments = vec.builder, memory.segments
+    size = 4 * vec.lanes
+    addresses = memory.x, memory.w, memory.y, memory.parked, memory.upcoming
+    x, w, y, parked, upcoming = (vec.pointer(address) for address in addresses)
+    places = [vec.offset(parked, size * i) for i in range(tile.sums)]
+    initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
+
+    row_offsets = [builder.mul(memory.xrow, I64(row)) for row in range(1, tile.rows)]
+    tile_step = memory.xrow if tile.planar else I64(4 * tile.cols * tile.xs)
+    table = builder.inttoptr(memory.table, I64.as_pointer())
+    walk = _Walk(x, row_offsets, tile_step, memory.fetch_step, table, segments, memory.kstep)
+    whole = builder.sub(segments, I64(tile.tails))
+    state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
+    if tile.tails:
+        state = _sum_segments(tile, vec, walk, tile.tail, whole, segments, state)
+    if tile.suspend:
+        for value, place in zip(state.sums, places, strict=True):
+            vec.store(value, place)
+    else:
+        (_store_planes if tile.planar else _store_tile)(tile, vec, memory, state.sums, y)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What a tile reads: pixel 0, the tile rows after the first, the tile to the right, the segments."""
+
+    x: Any
+    row_offsets: list[Any]
+    tile_step: Any
+    fetch_step: Any  # bytes, between what is fetched beside two scalars
+    table: Any
+    segments: Any
+    kstep: Any
+
+
+@dataclass(frozen=True)
+class _State:
+    """What passes from segment to segment: addresses of weights, addresses to prefetch, and the sums by pixel."""
+
+    w: Any
+    fetch: Any
+    sums: list[Any]
+
+
+def _sum_segments(
+    tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, first: Any, last: Any, start: _State
+) -> _State:
+    """Emit the loop over segments first … last-1, at least one, of `unroll` scalars each."""
+    builder = vec.builder
+    size = 4 * vec.lanes
+    entry = builder.block
+    loop = builder.append_basic_block("segment")
+    done = builder.append_basic_block("segments.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+
+    def carried(value: Any) -> Any:
+        phi = builder.phi(value.type)
+        phi.add_incoming(value, entry)
+        return phi
+
+    index = carried(first)
+    now = _State(carried(start.w), carried(start.fetch), [carried(value) for value in start.sums])
+    x_now = vec.offset(walk.x, builder.load(builder.gep(walk.table, [index])))
+    starts = [x_now, *(vec.offset(x_now, offset) for offset in walk.row_offsets)]
+    following = builder.add(index, I64(1))
+    ahead = _lines_ahead(tile, vec, walk, unroll, following)
+    far = builder.mul(walk.kstep, I64(_ROWS_AHEAD))
+    sums = list(now.sums)
+    w_now, fetch_now = now.w, now.fetch
+    for k in range(unroll):
+        wanted = [(address, L1) for address in ahead[k::unroll]]
+        if tile.ks == 0:
+            wanted += [(vec.offset(start, far), L1) for start in starts]
+        if tile.stream:
+            wanted += [(vec.offset(now.w, (k * tile.vectors + j) * size + _AHEAD), L1) for j in range(tile.vectors)]
+        if k % tile.every == 0:
+            wanted += [(vec.offset(fetch_now, j * size), L2) for j in range(tile.fetch)]
+            fetch_now = vec.offset(fetch_now, walk.fetch_step)
+        for address, level in wanted:
+            vec.prefetch(address, level)
+        if tile.planar:
+            line, w_now = w_now, vec.offset(w_now, walk.kstep)
+            weights = [_load_pixels(tile, vec, line, j) for j in range(tile.v)]
+        else:
+            places = [vec.offset(now.w, (k * tile.vectors + j) * size) for j in range(tile.vectors)]
+            weights = [vec.load(place, align=size) for place in places]
+        for row, col in tile.pixels:
+            scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
+            for target, part, negative in _COMPLEX[row] if tile.complex else ((row, 0, False),):
+                for j in range(tile.v):
+                    place = (target * tile.cols + col) * tile.v + j
+                    weight = weights[part * tile.v + j]
+                    sums[place] = vec.fma(scalar, vec.negative(weight) if negative else weight, sums[place])
+        if tile.loose:
+            channels = vec.load_first(vec.offset(starts[0], 4 * k * tile.ks), vec.first(tile.cols))
+            for i in range(tile.loose):
+                pixel = vec.broadcast(vec.offset(line, size * tile.v + 4 * i))
+                sums[tile.v * tile.cols + i] = vec.fma(pixel, channels, sums[tile.v * tile.cols + i])
+        if tile.ks == 0:
+            starts = [vec.offset(start, walk.kstep) for start in starts]
+        elif tile.xs <= (unroll - 1) * tile.ks:  # else scalars that pixels share take registers, and spill sums
+            starts = [vec.opaque(start) for start in starts]
+    w_end = w_now if tile.planar else vec.offset(now.w, unroll * tile.vectors * size)
+    end = _State(w_end, fetch_now, sums)
+    pairs = zip((index, now.w, now.fetch, *now.sums), (following, end.w, end.fetch, *end.sums), strict=True)
+    for phi, value in pairs:
+        phi.add_incoming(value, loop)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
+    builder.position_at_end(done)
+    return end
+
+
+def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int) -> Any:
+    """Vector j of a row of pixels; reads no more of it than will be stored."""
+    count = tile.valid if tile.valid and j == tile.v - 1 else vec.lanes
+    return vec.load_first(vec.offset(row, 4 * vec.lanes * j), vec.first(count))
+
+
+def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, following: Any) -> list[Any]:
+    """Addresses of the cache lines of segment `following`; past the last, of the next tile's first segment."""
+    if tile.ks == 0:
+        return []
+    builder = vec.builder
+    inside = builder.icmp_signed("<", following, walk.segments)
+    entry = builder.load(builder.gep(walk.table, [builder.select(inside, following, I64(0))]))
+    step = builder.select(inside, I64(0), walk.tile_step)
+    start = vec.offset(walk.x, builder.add(entry, step))
+    last = 4 * ((tile.cols - 1) * tile.xs + (unroll - 1) * tile.ks)
+    offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
+    rows = (start, *(vec.offset(start, offset) for offset in walk.row_offsets))
+    return [vec.offset(row, offset) for row in rows for offset in offsets]
+
+
+def _store_tile(tile: GemmTile, vec: Vector, memory: _Memory, sums: list[Any], y: Any) -> None:
+    builder = vec.builder
+    if tile.epilogue:
+        bias = vec.pointer(memory.bias)
+        biases = [vec.load(vec.offset(bias, 4 * vec.lanes * j)) for j in range(tile.v)]
+    for j in range(tile.v):
+        for row in range(tile.rows):
+            place: ir.Value = builder.add(builder.mul(memory.yvec, I64(j)), builder.mul(memory.yrow, I64(row)))
+            for position, (pixel_row, col) in enumerate(tile.pixels):
+                if pixel_row != row:
+                    continue
+                target = vec.offset(y, builder.add(place, I64(4 * tile.ys * col)))
+                value = sums[position * tile.v + j]
+                if tile.epilogue:
+                    extra = vec.load(vec.offset(target, memory.residual)) if tile.residual else None
+                    value = finish(vec, value, biases[j], extra, tile.activation)
+                if tile.valid and j == tile.v - 1:
+                    value = vec.keep(value, tile.valid)
+                vec.store(value, target)
+
+
+def _store_planes(tile: GemmTile, vec: Vector, memory: _Memory, sums: list[Any], y: Any) -> None:
+    builder, yrow, yvec, residual = vec.builder, memory.yrow, memory.yvec, memory.residual
+    bias = vec.pointer(memory.bias)
+    for col in range(tile.cols):
+        line = vec.offset(y, builder.mul(yrow, I64(col)))
+        for j in range(tile.v):
+            target = vec.offset(line, builder.mul(yvec, I64(j)))
+            value = sums[col * tile.v + j]
+            mask = vec.first(tile.valid if tile.valid and j == tile.v - 1 else vec.lanes)
+            if tile.epilogue:
+                extra = vec.load_first(vec.offset(target, residual), mask) if tile.residual else None
+                value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)
+            vec.store_first(value, target, mask)
+            vec.prefetch(vec.offset(target, 4 * vec.lanes * tile.v), L2, write=True)  # for the next panel
+    for i in range(tile.loose):
+        first = vec.offset(y, builder.add(builder.mul(yvec, I64(tile.v)), I64(4 * i)))
+        places = [vec.offset(first, builder.mul(yrow, I64(col))) for col in range(tile.cols)]
+        value = sums[tile.v * tile.cols + i]
+        if tile.epilogue:
+            extra = vec.gather([vec.offset(place, residual) for place in places]) if tile.residual else None
+            value = finish(vec, value, vec.load_first(bias, vec.first(tile.cols)), extra, tile.activation)
+        vec.scatter(value, places)
+
+
+@MicroKernel
+def gemm_strip(
+    tile: GemmTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    xrow: Any,
+    table: Any,
+    segments: Any,
+    kstep: Any,
+    w: Any,
+    y: Any,
+    yrow: Any,
+    yvec: Any,
+    bias: Any,
+    residual: Any,
+    parked: Any,
+    upcoming: Any,
+    turn: Any,
+    first: Any,
+    last: Any,
+    width: Any,
+) -> None:
+    """`emit_tile` for tiles first … last-1 of a row of `width` pixels; the row's last tile overlaps the one before.
+
+    A row of planar tiles has `width` output channels. The weights of its last tile are packed like those of any other:
+    only its outputs overlap.
+
+    Parameters
+    ----------
+    x, y
+        Addresses of pixel 0.
+    parked
+        Address of the sums of tile 0.
+    upcoming, turn
+        Address of as many weights as these that are read next, and the number of tiles that went before tile 0. Of
+        planar tiles: the pixels of the next panel, and the byte stride of its rows.
+    first, last
+        Range of tiles; first < last.
+    width
+        Pixels of the row, at least those of a tile.
+
+    The other parameters are those of `emit_tile`.
+    """
+    vec = Vector(builder, tile.lanes)
+    whole, tail = (4 * tile.lanes * tile.fetched(scalars) for scalars in (tile.unroll, tile.tail))
+    share = builder.sub(builder.mul(segments, I64(whole)), I64(tile.tails * (whole - tail)))
+    entry = builder.block
+    loop = builder.append_basic_block("tile")
+    done = builder.append_basic_block("tiles.done")
+    limit = builder.sub(width, I64(tile.cols))
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    index.add_incoming(first, entry)
+    start = builder.mul(index, I64(tile.cols))
+    start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
+    x_now = builder.add(x, builder.mul(index, xrow) if tile.planar else builder.mul(start, I64(4 * tile.xs)))
+    y_now = builder.add(y, builder.mul(start, yrow if tile.planar else I64(4 * tile.ys)))
+    if tile.planar:
+        bias = builder.add(bias, builder.mul(start, I64(4)))
+    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.sums)))
+    if tile.planar:
+        mine, share, fetch_step = builder.urem(index, I64(tile.v + 1)), I64(_LINE), turn
+    else:
+        mine = builder.urem(builder.add(index, turn), I64(tile.shares))
+        fetch_step = I64(4 * tile.lanes * tile.fetch)
+    fetch = builder.add(upcoming, builder.mul(mine, share))
+    reads = x_now, xrow, table, segments, kstep, w
+    emit_tile(tile, vec, _Memory(*reads, y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step))
+    following = builder.add(index, I64(1))
+    index.add_incoming(following, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
+    builder.position_at_end(done)
+
+
+call_gemm_strip = gemm_strip.caller()

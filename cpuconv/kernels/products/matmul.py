@@ -1,0 +1,329 @@
+"""Stacks of products of two matrices, read where they lie: GEMM tiles whose lanes are columns.
+
+Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). For each product, panels
+of a few vectors of columns of the right matrix meet rows of the left one, a tile of rows at a time, whose elements are
+broadcast. A right matrix with rows side by side that are short is read in place; any other is packed into the worker's
+workspace. The left one is always read in place: a tile of its rows stays in L1 under a panel.
+
+Where the right matrix fits a cache, all its panels meet a few tiles of rows before the next ones: a product whose sums
+are short writes more than it reads, and so writes it row by row. Else each panel meets all rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.binding.partition import first_even
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
+from cpuconv.kernels.emit.intrinsics import copy_float, word
+from cpuconv.kernels.emit.parts import last_unit
+from cpuconv.kernels.emit.specialise_on_tile import choose
+from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
+from cpuconv.kernels.products import tiling
+from cpuconv.kernels.products.gemm import GemmTile, call_gemm_strip, gemm_strip
+from cpuconv.kernels.products.matvec import Vectors, vectors_step
+from cpuconv.problem.integers import divide
+from cpuconv.runtime.kernel import kernel
+
+IN_PLACE, COPIED, TURNED, ANY = range(4)
+"""How panels of the right matrix come about: in place; from rows or columns that lie side by side; float by float."""
+
+_UNROLL = 8  # elements of a segment of the sum
+_SERIAL_FLOPS = 500_000  # below, one thread is done before others have started
+_MANY_UNITS = 16  # for each worker: sharing one more is not worth packing panels twice
+_TURN_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to pack a vector, and a float
+_CHUNK = 4  # tiles of rows that meet all panels before the next ones
+_FAR_ROWS = 1 << 11  # bytes between rows of which many take as many pages, and few of the cache's sets
+
+
+# --- the kernel -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """How panels come about; the GEMM micro-kernels are arguments."""
+
+    lanes: int
+    pack: int
+
+
+def _turn(tile, args, b, count, processor):
+    """A panel of `count` columns that are side by side; of at least `lanes` rows."""
+    for first in range(0, count, tile.lanes):
+        present = min(tile.lanes, count - first)
+        column = b + first * args.b_column
+        for row in range(0, args.depth, tile.lanes):
+            row = min(row, args.depth - tile.lanes)
+            to = processor + row * args.pitch + 4 * first
+            if present == tile.lanes:
+                transpose_block(tile, column + 4 * row, args.b_column, to, args.pitch)
+            else:
+                transpose_part(tile, column + 4 * row, args.b_column, present, to, args.pitch, tile.lanes)
+
+
+def _copy(tile, args, b, count, processor):
+    """A panel of `count` columns whose rows are side by side."""
+    for row in range(args.depth):
+        copy_run(tile, b + row * args.b_row, processor + row * args.pitch, 4 * count)
+
+
+def _gather(tile, args, b, count, processor):
+    """A panel of `count` columns of any strides."""
+    for row in range(args.depth):
+        for i in range(count):
+            copy_float(tile, b + row * args.b_row + i * args.b_column, processor + row * args.pitch + 4 * i)
+
+
+_PACKS = {IN_PLACE: _gather, COPIED: _copy, TURNED: _turn, ANY: _gather}
+
+
+@choose(lambda tile: _PACKS[tile.pack])
+def _pack(tile, args, b, count, processor):
+    """A panel of `count` columns of the right matrix, which begins at `b`."""
+
+
+@kernel(
+    "gemm gemm_last a b y offsets items groups grouped panel_columns columns depth chunks tiles whole_tiles rows "
+    "table segments a_tile a_overlap b_row b_column y_row vector_bytes panel panel_step panel_bytes pitch"
+)
+def matmul(tile, worker, before, part, parts, args):
+    """y = a b for each item: its three words of `offsets` are bytes to its matrices.
+
+    Units are (item, group of panels of columns, chunk of tiles of rows, panel). The last tile of rows overlaps the one
+    before.
+    """
+    panels = args.panel + worker * args.panel_step
+    group_units = args.chunks * args.grouped
+    units = args.items * args.groups * group_units
+    packed = last_unit(units, before, parts) // group_units
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        place = unit // group_units
+        chunk = unit % group_units // args.grouped
+        number = unit % args.grouped
+        item = place // args.groups
+        group_first = (place - item * args.groups) * args.grouped * args.panel_columns
+        first = group_first + number * args.panel_columns
+        last = first + args.panel_columns >= args.columns
+        offsets = args.offsets + 24 * item
+        a = args.a + word(tile, offsets, 0)
+        b = args.b + word(tile, offsets, 1)
+        y = args.y + word(tile, offsets, 2) + 4 * first
+        if tile.pack != 0:
+            if packed != place:
+                packed = place
+                for i in range(args.grouped):
+                    column = group_first + i * args.panel_columns
+                    count = min(args.panel_columns, args.columns - column)
+                    _pack(tile, args, b + column * args.b_column, count, panels + i * args.panel_bytes)
+            b = panels + number * args.panel_bytes
+        else:
+            b += first * args.b_column
+        begin, end = args.tiles * chunk // args.chunks, args.tiles * (chunk + 1) // args.chunks
+        for overlapping in range(2):
+            start = begin if overlapping == 0 else max(begin, args.whole_tiles)
+            stop = min(end, args.whole_tiles) if overlapping == 0 else end
+            if start < stop:
+                call_gemm_strip(
+                    args.gemm_last if last else args.gemm,
+                    a + overlapping * args.a_overlap,
+                    args.a_tile,
+                    args.table,
+                    args.segments,
+                    args.pitch,
+                    b,
+                    y,
+                    args.y_row,
+                    args.vector_bytes,
+                    y,
+                    0,
+                    y,
+                    y,
+                    0,
+                    start,
+                    stop,
+                    args.rows,
+                )
+
+
+# --- operands -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A stack of matrices: bytes from one to the next along each axis of the stack, and from row to row and column to
+    column.
+    """
+
+    ref: Ref
+    stack: tuple[int, ...]
+    row: int
+    column: int
+
+    @classmethod
+    def of(cls, place: Place, rank: int, row: bool = True, column: bool = True, turned: bool = False) -> Matrices:
+        """The matrices at a place in a stack of `rank` axes; `row`, `column`: whether it has that axis."""
+        strides, sizes = list(place.strides), list(place.shape)
+        steps = [strides.pop() if present else 0 for present in (column, row)]
+        sizes = sizes[: len(strides)]
+        stack = [0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
+        row_step, column_step = steps if turned else steps[::-1]
+        return cls(place.ref, (0,) * (rank - len(stack)) + tuple(stack), row_step, column_step)
+
+    @property
+    def turned(self) -> Matrices:
+        """Rows as columns."""
+        return replace(self, row=self.column, column=self.row)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Products of `stack` matrices of rows x depth and depth x columns."""
+
+    stack: tuple[int, ...]
+    rows: int
+    depth: int
+    columns: int
+    a: Matrices
+    b: Matrices
+    y: Matrices
+
+    @property
+    def normal(self) -> Product:
+        """The same with as few and as large products as the operands allow, rows of the output side by side.
+
+        The output of a single row or column may lie in any way, else its rows are side by side.
+        """
+        stack, rows = list(self.stack), self.rows
+        a, b, y = self.a, self.b, self.y
+        while stack and (
+            stack[-1] == 1 or b.stack[-1] == 0 and a.stack[-1] == rows * a.row and y.stack[-1] == rows * y.row
+        ):  # matrices that follow one another, and meet the same one
+            rows *= stack.pop()
+            a, b, y = (replace(each, stack=each.stack[:-1]) for each in (a, b, y))
+        made = replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
+        if made.columns == 1 and made.y.row == FLOAT or made.rows == 1 and made.y.column != FLOAT:
+            a, b, y = made.b.turned, made.a.turned, made.y.turned
+            return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
+        return made
+
+    @property
+    def flops(self) -> int:
+        """Operations, a multiplication and an addition counted as two."""
+        return 2 * math.prod(self.stack) * self.rows * self.depth * self.columns
+
+
+def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> float:
+    panels = divide(columns, v * isa.lanes)
+    last = divide(columns - (panels - 1) * v * isa.lanes, isa.lanes)
+    panel_cycles = (panels - 1) * tiling.cycles(isa, v, n, depth) + tiling.cycles(isa, last, n, depth)
+    return divide(rows, n) * panel_cycles
+
+
+def _best(isa: Isa, rows: int, depth: int, columns: int) -> tuple[float, int, int]:
+    """Cycles by the model of the best tile, its vectors of columns, and its rows."""
+    widest = min(len(isa.pixels), divide(columns, isa.lanes))
+    tiles = [(v, divide(rows, divide(rows, isa.pixels[v - 1]))) for v in range(1, widest + 1)]
+    return min((_cycles(isa, v, n, rows, depth, columns), v, n) for v, n in tiles)
+
+
+def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, columns: int, turned: bool) -> float:
+    """What products take, by the model; `turned`: panels are packed."""
+    items = math.prod(stack)
+    packing = _TURN_CYCLES * depth * divide(columns, processor.isa.lanes) if turned else 0.0
+    moved = items * (rows * depth + depth * columns + rows * columns) * FLOAT
+    cycles = items * (_best(processor.isa, rows, depth, columns)[0] + packing)
+    return machine().seconds(cycles, processor.threads) + processor.moving(moved)
+
+
+def _distances(stack: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
+    """Bytes to each matrix of a stack."""
+    distances = np.zeros((), np.int64)
+    for size, stride in zip(stack, strides, strict=True):
+        distances = distances[..., None] + np.arange(size) * stride
+    return distances.ravel()
+
+
+def product_step(processor: Processor, space: Space, product: Product) -> Step:
+    """One call that computes a stack of products."""
+    product = product.normal
+    isa, threads, depth = processor.isa, processor.threads, product.depth
+    a, b, y = product.a, product.b, product.y
+    offsets = np.stack([_distances(product.stack, each.stack) for each in (a, b, y)], -1)
+    if product.rows == 1:
+        steps = a.column, b.row, b.column, y.column
+        streamed = vectors_step(processor, Vectors(depth, product.columns, a.ref, b.ref, y.ref, *steps, offsets))
+        if streamed is not None:
+            return streamed
+    _, v, n = _best(isa, product.rows, depth, product.columns)
+    vector, tiles = isa.lanes * FLOAT, divide(product.rows, n)
+    panels = divide(product.columns, v * isa.lanes)
+    rest = product.columns - (panels - 1) * v * isa.lanes
+    pack = IN_PLACE if b.column == FLOAT or product.columns == 1 else ANY
+    if pack == IN_PLACE and b.row >= _FAR_ROWS and tiles >= _CHUNK and rest * FLOAT >= SHORTEST_RUN:
+        pack = COPIED
+    elif pack == ANY and b.row == FLOAT and depth >= isa.lanes:
+        pack = TURNED
+    unroll = min(_UNROLL, depth) if a.column else 1  # a step of 0 means another thing to the tile
+    segments = divide(depth, unroll)
+    gemm = GemmTile(
+        lanes=isa.lanes,
+        v=v,
+        rows=1,
+        cols=n,
+        unroll=unroll,
+        xs=a.row // FLOAT,
+        ys=0,
+        ks=a.column // FLOAT or 1,
+        planar=True,
+        epilogue=False,
+        tail=depth % unroll,
+        tails=int(depth % unroll > 0),
+    )
+    last = replace(gemm, v=divide(rest, isa.lanes), valid=rest % isa.lanes)
+    items, pitch = math.prod(product.stack), b.row if pack == IN_PLACE else v * vector
+    cached = depth * panels * v * vector <= machine().l2 // 2 and (pack == IN_PLACE or items >= threads)
+    grouped, chunks = panels, divide(tiles, _CHUNK)
+    if not cached or chunks == 1:
+        counts = [(1, 1 + i) for i in range(min(tiles, threads))]
+        grouped, (_, chunks) = 1, first_even(threads, items * panels, counts, _MANY_UNITS)
+    args: Args = {
+        "gemm": MicroRef(gemm_strip, gemm) if panels > 1 else 0,
+        "gemm_last": MicroRef(gemm_strip, last),
+        "a": a.ref,
+        "b": b.ref,
+        "y": y.ref,
+        "offsets": offsets.ravel(),
+        "items": items,
+        "groups": panels // grouped,
+        "grouped": grouped,
+        "panel_columns": v * isa.lanes,
+        "columns": product.columns,
+        "depth": depth,
+        "chunks": chunks,
+        "tiles": tiles,
+        "whole_tiles": product.rows // n,
+        "rows": product.rows,
+        "table": np.arange(segments, dtype=np.int64) * unroll * a.column,
+        "segments": segments,
+        "a_tile": n * a.row,
+        "a_overlap": (product.rows - n - (tiles - 1) * n) * a.row,
+        "b_row": b.row,
+        "b_column": b.column,
+        "y_row": y.row,
+        "vector_bytes": vector,
+        **worker_args("panel", space, 0 if pack == IN_PLACE else grouped * depth * pitch, threads),
+        "panel_bytes": depth * pitch,
+        "pitch": pitch,
+    }
+    parts = int(threads > 1 and product.flops > _SERIAL_FLOPS)
+    return Step(matmul, MatmulTile(isa.lanes, pack), args, parts)

@@ -1,0 +1,395 @@
+"""A vector times a matrix: a stream of the matrix at the speed of memory.
+
+Each element of the matrix is used once, so what counts is how it is read. Where columns lie side by side, lanes are
+columns: a constant matrix is packed so that each vector of columns is one stream from end to end ("columns"). Any other
+is read in place: narrow ones likewise, of others several rows side by side, their sums held in the output ("rows").
+Where rows lie side by side, lanes are elements of columns, several of which are streams side by side; their sums are
+combined at the end ("dots").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from cpuconv.isa import Isa
+from cpuconv.isa.vector import F32, I32, I64, Vector
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Ref, Step
+from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.intrinsics import word
+from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+_CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
+_UNROLL = 4  # rows of the matrix in one turn of the loop
+_STREAMS = 8  # rows or columns that are read side by side
+_WIDEST, _NARROWEST = 4096, 256  # columns of a group whose sums are held in the output: they stay in L1
+_SERIAL_FLOPS = 250_000  # below, one thread is done before others have started
+_PARTS = 4  # for each thread: one that starts late leaves some
+
+
+# --- micro-kernels --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProductTile:
+    """Which loop of `_LOOPS`, and the rows, columns or vectors of columns that it reads side by side.
+
+    `epilogue`: a bias, and perhaps what is added and an activation; the matrix is packed then, in whole vectors.
+    """
+
+    lanes: int
+    loop: str
+    streams: int
+    epilogue: bool = False
+    residual: bool = False
+    activation: tuple[Any, ...] | None = None
+
+
+class _Memory(NamedTuple):
+    """Operands, as `product` says."""
+
+    x: Any
+    x_step: Any
+    matrix: Any
+    row_step: Any
+    column_step: Any
+    depth: Any
+    y: Any
+    y_step: Any
+    bias: Any
+    residual: Any
+    valid: Any
+
+
+def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+    """A few vectors of columns, all rows."""
+    builder, streams = vec.builder, range(tile.streams)
+    valid = builder.sub(m.valid, I64((tile.streams - 1) * tile.lanes))
+    chains = min(_UNROLL, divide(_CHAINS, tile.streams))
+    start, address, bias = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.bias)
+    firsts = [vec.offset(address, builder.mul(m.column_step, I64(s))) for s in streams]
+    masks = [first_lanes(vec, valid) if s == tile.streams - 1 else vec.first(vec.lanes) for s in streams]
+
+    def several(count: int) -> Any:
+        def body(index: Any, sums: list[Any]) -> list[Any]:
+            row = builder.mul(index, I64(count))
+            for k in range(count):
+                at = builder.add(row, I64(k))
+                element = vec.broadcast(vec.offset(start, builder.mul(at, m.x_step)))
+                distance = builder.mul(at, m.row_step)
+                for s in streams:
+                    chain = k % chains * tile.streams + s
+                    place = vec.offset(firsts[s], distance)
+                    value = vec.load(place) if tile.epilogue else vec.load_first(place, masks[s])
+                    sums[chain] = vec.fma(element, value, sums[chain])
+            return sums
+
+        return body
+
+    turns = builder.udiv(m.depth, I64(_UNROLL))
+    sums = [vec.constant(0.0)] * (chains * tile.streams)
+    sums = repeat(vec, I64(0), turns, sums, several(_UNROLL))
+    sums = repeat(vec, builder.mul(turns, I64(_UNROLL)), m.depth, sums, several(1))
+    for s in streams:
+        value = _total(vec, sums[s :: tile.streams])
+        processor = vec.offset(vec.pointer(m.y), s * vec.size)
+        if tile.epilogue:
+            extra = vec.load_first(vec.offset(processor, m.residual), masks[s]) if tile.residual else None
+            value = finish(vec, value, vec.load(vec.offset(bias, s * vec.size)), extra, tile.activation)
+        vec.store_first(value, processor, masks[s])
+
+
+def _rows(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+    """A few rows at a time, all columns; the sums are in the output meanwhile."""
+    builder = vec.builder
+    start, address, processor = vec.pointer(m.x), vec.pointer(m.matrix), vec.pointer(m.y)
+    whole, left = builder.udiv(m.valid, I64(vec.lanes)), builder.urem(m.valid, I64(vec.lanes))
+    mask, vectors = first_lanes(vec, left), builder.udiv(builder.add(m.valid, I64(vec.lanes - 1)), I64(vec.lanes))
+
+    def add(first: Any, count: int) -> list[Any]:
+        """Add `count` rows; none: begin with zeros."""
+        numbers = [builder.add(first, I64(k)) for k in range(count)]
+        elements = [vec.broadcast(vec.offset(start, builder.mul(k, m.x_step))) for k in numbers]
+        lines = [vec.offset(address, builder.mul(k, m.row_step)) for k in numbers]
+
+        def vector(index: Any, mask: Any = None) -> list[Any]:
+            at = builder.mul(index, I64(vec.size))
+            place = vec.offset(processor, at)
+            load = vec.load if mask is None else lambda place: vec.load_first(place, mask)
+            total = load(place) if count else vec.constant(0.0)
+            for element, line in zip(elements, lines, strict=True):
+                total = vec.fma(element, load(vec.offset(line, at)), total)
+            if mask is None:
+                vec.store(total, place)
+            else:
+                vec.store_first(total, place, mask)
+            return []
+
+        repeat(vec, I64(0), whole, [], lambda index, _: vector(index))
+        repeat(vec, whole, vectors, [], lambda index, _: vector(index, mask))
+        return []
+
+    add(I64(0), 0)
+    turns = builder.udiv(m.depth, I64(tile.streams))
+    done = builder.mul(turns, I64(tile.streams))
+    repeat(vec, I64(0), turns, [], lambda turn, _: add(builder.mul(turn, I64(tile.streams)), tile.streams))
+    repeat(vec, done, m.depth, [], lambda row, _: add(row, 1))
+
+
+def _dots(tile: ProductTile, vec: Vector, m: _Memory) -> None:
+    """A few columns; rows of the matrix, and elements of x, lie side by side."""
+    builder, streams = vec.builder, range(tile.streams)
+    chains = divide(_CHAINS, tile.streams)
+    start, address = vec.pointer(m.x), vec.pointer(m.matrix)
+    firsts = [vec.offset(address, builder.mul(m.column_step, I64(s))) for s in streams]
+    zero = vec.constant(0.0)
+
+    def some(count: int, mask: Any = None) -> Any:
+        def body(index: Any, sums: list[Any]) -> list[Any]:
+            for k in range(count):
+                at = builder.mul(builder.add(builder.mul(index, I64(count)), I64(k)), I64(vec.size))
+                places = [vec.offset(first, at) for first in (start, *firsts)]
+                element, *values = (vec.load(p) if mask is None else vec.load_first(p, mask) for p in places)
+                for s in streams:
+                    chain = k * tile.streams + s
+                    sums[chain] = vec.fma(element, values[s], sums[chain])
+            return sums
+
+        return body
+
+    vectors = builder.udiv(m.depth, I64(vec.lanes))
+    turns = builder.udiv(vectors, I64(chains))
+    sums = repeat(vec, I64(0), turns, [zero] * (chains * tile.streams), some(chains))
+    sums = repeat(vec, builder.mul(turns, I64(chains)), vectors, sums, some(1))
+    left = builder.urem(m.depth, I64(vec.lanes))
+    sums = repeat(vec, vectors, builder.udiv(builder.add(m.depth, I64(vec.lanes - 1)), I64(vec.lanes)), sums,
+                  some(1, first_lanes(vec, left)))  # fmt: skip
+    for s in streams:
+        value = _total(vec, sums[s :: tile.streams])
+        distance = vec.lanes // 2
+        while distance:
+            turned = vec.shuffle(value, value, [lane ^ distance for lane in range(vec.lanes)])
+            value, distance = vec.add(value, turned), distance // 2
+        processor = vec.offset(vec.pointer(m.y), builder.mul(m.y_step, I64(s)))
+        builder.store(builder.extract_element(value, I32(0)), builder.bitcast(processor, F32.as_pointer()))
+
+
+def _total(vec: Vector, values: list[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = vec.add(total, value)
+    return total
+
+
+_LOOPS = {"columns": _columns, "rows": _rows, "dots": _dots}
+
+
+@MicroKernel
+def product(
+    tile: ProductTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    x_step: Any,
+    matrix: Any,
+    row_step: Any,
+    column_step: Any,
+    depth: Any,
+    y: Any,
+    y_step: Any,
+    bias: Any,
+    residual: Any,
+    valid: Any,
+) -> None:
+    """y[column] = epilogue(sum over rows of x[row] · matrix[row][column]) for some columns.
+
+    Parameters
+    ----------
+    x_step, row_step, y_step
+        Bytes to the next element, row and result; results of "columns" and "rows" lie side by side.
+    column_step
+        Bytes to the next vector of columns, of "dots" to the next column.
+    depth
+        Rows.
+    residual
+        Distance from y to what is added.
+    valid
+        Columns; those of "dots" are `tile.streams`.
+    """
+    memory = _Memory(x, x_step, matrix, row_step, column_step, depth, y, y_step, bias, residual, valid)
+    _LOOPS[tile.loop](tile, Vector(builder, tile.lanes), memory)
+
+
+_call = product.caller()
+
+
+# --- the driver -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MatvecTile:
+    """The driver is the same for all micro-kernels."""
+
+    lanes: int
+
+
+@kernel(
+    "full last x x_step matrix row_step column_step group_step depth y y_step y_group bias residual offsets items "
+    "groups width valid"
+)
+def matvec(tile, worker, before, part, parts, args):
+    """y = x · matrix for each item: its three words of `offsets` are bytes to its operands.
+
+    Units are (item, group of columns); of `width` columns; the micro-kernel `last` does the last group, of `valid`
+    columns.
+    """
+    units = args.items * args.groups
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        item = unit // args.groups
+        group = unit - item * args.groups
+        end = group == args.groups - 1
+        offsets = args.offsets + 24 * item
+        _call(
+            args.last if end else args.full,
+            args.x + word(tile, offsets, 0),
+            args.x_step,
+            args.matrix + word(tile, offsets, 1) + group * args.group_step,
+            args.row_step,
+            args.column_step,
+            args.depth,
+            args.y + word(tile, offsets, 2) + group * args.y_group,
+            args.y_step,
+            args.bias + group * args.y_group,
+            args.residual - args.y,
+            args.valid if end else args.width,
+        )
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors times matrices in memory: addresses, and bytes from one element to the next.
+
+    Attributes
+    ----------
+    depth, columns : int
+    x, matrix, y : Ref
+    x_step, row_step, column_step, y_step : int
+    offsets : numpy.ndarray, (items, 3)
+        Bytes to the vector, the matrix and the result of each item, int64.
+    """
+
+    depth: int
+    columns: int
+    x: Ref
+    matrix: Ref
+    y: Ref
+    x_step: int
+    row_step: int
+    column_step: int
+    y_step: int
+    offsets: np.ndarray
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether lanes can be columns."""
+        return self.column_step == FLOAT and self.y_step == FLOAT
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether lanes can be elements of columns."""
+        return self.row_step == FLOAT and self.x_step == FLOAT
+
+
+def vectors_step(processor: Processor, work: Vectors) -> Step | None:
+    """One call for matrices that are read in place; None where neither rows nor columns lie side by side."""
+    lanes, column_step = processor.isa.lanes, work.column_step
+    if work.reads_columns:
+        vectors, column_step = divide(work.columns, lanes), lanes * FLOAT
+        if vectors <= processor.isa.registers // 2:
+            width = vectors * lanes
+            micros = [MicroRef(product, ProductTile(lanes, "columns", vectors))] * 2
+        else:
+            width = min(_WIDEST, max(_NARROWEST, divide(vectors, processor.threads) * lanes))
+            micros = [MicroRef(product, ProductTile(lanes, "rows", _STREAMS))] * 2
+    elif work.reads_rows:
+        width = min(_STREAMS, work.columns)
+        rest = (work.columns - 1) % width + 1
+        micros = [MicroRef(product, ProductTile(lanes, "dots", count)) for count in (width, rest)]
+    else:
+        return None
+    groups = divide(work.columns, width)
+    args: Args = {
+        "full": micros[0],
+        "last": micros[1],
+        "x": work.x,
+        "x_step": work.x_step,
+        "matrix": work.matrix,
+        "row_step": work.row_step,
+        "column_step": column_step,
+        "group_step": width * work.column_step,
+        "depth": work.depth,
+        "y": work.y,
+        "y_step": work.y_step,
+        "y_group": width * work.y_step,
+        "bias": 0,
+        "residual": 0,
+        "offsets": np.ascontiguousarray(work.offsets),
+        "items": len(work.offsets),
+        "groups": groups,
+        "width": width,
+        "valid": work.columns - (groups - 1) * width,
+    }
+    return Step(matvec, MatvecTile(lanes), args, _parts(processor, len(work.offsets) * work.depth * work.columns))
+
+
+def packing(isa: Isa, depth: int, columns: int) -> Packing:
+    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes]."""
+    return Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
+
+
+def linear_step(
+    processor: Processor, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any
+) -> Step:
+    """y = activation(x · matrix + bias + residual), the matrix as `packing` says, the bias in whole vectors."""
+    lanes, (depth,), (count,) = processor.isa.lanes, x.shape[-1:], y.shape[-1:]
+    tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation)
+    args: Args = {
+        "full": MicroRef(product, tile),
+        "last": MicroRef(product, tile),
+        "x": x.ref,
+        "x_step": FLOAT,
+        "matrix": matrix,
+        "row_step": lanes * FLOAT,
+        "column_step": 0,
+        "group_step": depth * lanes * FLOAT,
+        "depth": depth,
+        "y": y.ref,
+        "y_step": FLOAT,
+        "y_group": lanes * FLOAT,
+        "bias": bias,
+        "residual": residual.ref if residual else 0,
+        "offsets": np.zeros(3, np.int64),
+        "items": 1,
+        "groups": divide(count, lanes),
+        "width": lanes,
+        "valid": count - (divide(count, lanes) - 1) * lanes,
+    }
+    return Step(matvec, MatvecTile(lanes), args, _parts(processor, depth * count))
+
+
+def _parts(processor: Processor, products: int) -> int:
+    return _PARTS if processor.threads > 1 and 2 * products > _SERIAL_FLOPS else 0

@@ -1,0 +1,197 @@
+"""Register tiles that are worth trying for an output plane, ranked by a model of the inner loop."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpuconv.isa.table import Isa
+from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.problem.integers import divide
+
+MOST_ROWS = 7
+_MOST_ROWS_A_COLUMN = 3  # taller tiles touch a page a row and use little of it: measured at half the speed
+_COUNTS = 2  # numbers of pixels with one number of weight vectors
+_LATENCY = 4  # cycles of an FMA
+_STREAMED = 0.75  # share of the bandwidth of L2 that prefetched weights reach
+_L1_WEIGHTS = 16 << 10  # bytes of a weight panel that stay in L1 beside the pixels
+_LOOP_OVERHEAD = 6.0  # cycles a tile, beside its sums and stores
+_LOADS_BESIDE = 0.05  # share of the loads that FMAs do not hide: larger tiles first
+_REMEMBERED = 4096  # answers: the layouts of one problem, and several solvers, ask for the same
+
+
+@dataclass(frozen=True)
+class Tile:
+    """v weight vectors × rows × cols pixels."""
+
+    v: int
+    rows: int
+    cols: int
+
+
+def fits(isa: Isa, v: int, n: int) -> bool:
+    """Whether sums, weights and one broadcast stay in registers."""
+    return v <= len(isa.pixels) and n <= isa.pixels[v - 1]
+
+
+def segment(isa: Isa, channels: int) -> tuple[int, int]:
+    """Scalars of a channel block, and of a last one that is not full (0: there is none)."""
+    return min(channels, isa.lanes), channels % isa.lanes if channels > isa.lanes else 0
+
+
+def streams(isa: Isa, v: Any, reduction: int) -> Any:
+    """Whether a panel of weights does not stay in L1 beside the pixels, so that every tile reads it from L2."""
+    return v * isa.lanes * FLOAT * reduction > _L1_WEIGHTS
+
+
+def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
+    """Modelled cycles of one scalar of the reduction: the largest of FMA slots, load slots, latency and weights."""
+    loads = v / isa.load_rate + n / isa.broadcast_rate
+    stream = v * isa.lanes * FLOAT / (_STREAMED * isa.l2_rate) if streamed else 0.0
+    return max(v * n / isa.fma_rate, loads, _LATENCY, stream) + _LOADS_BESIDE * (loads + stream)
+
+
+def _efficiency(isa: Isa, v: int) -> float:
+    return isa.efficiency[min(v, len(isa.efficiency)) - 1]
+
+
+def cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
+    """Modelled cycles of one tile of v weight vectors and n pixels over `reduction` scalars.
+
+    A panel of weights that does not stay in L1 streams from L2 for every tile.
+    """
+    step = _step(isa, v, n, streams(isa, v, reduction))
+    return step * reduction / _efficiency(isa, v) + v * n * isa.store_cost + _LOOP_OVERHEAD
+
+
+def complex_cycles(isa: Isa, v: int, n: int, reduction: int) -> float:
+    """Modelled cycles of a complex tile: the FMAs and loads of a real one twice as high and wide, half its sums."""
+    return cycles(isa, 2 * v, 2 * n, reduction) - 2 * v * n * isa.store_cost
+
+
+def pixel_cycles(isa: Isa, reduction: int) -> float:
+    """Cycles that no tile can go below, for one of its output vectors."""
+    return reduction / (isa.fma_rate * max(isa.efficiency)) + isa.store_cost
+
+
+def plane_cycles(isa: Isa, tile: Tile, vectors: int, height: int, width: int, reduction: int) -> float:
+    """Modelled cycles of a whole output plane of `vectors` output vectors."""
+    count = divide(vectors, tile.v) * divide(height, tile.rows) * divide(width, tile.cols)
+    return count * cycles(isa, tile.v, tile.rows * tile.cols, reduction)
+
+
+class _Table(NamedTuple):
+    """Tiles, and arrays with the terms of `cycles`, so that a plane costs one sum for all tiles."""
+
+    tiles: np.ndarray
+    v: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    wide: np.ndarray  # vectors of the real tile whose FMAs and loads count
+    step: np.ndarray  # cycles of a scalar of the reduction, and if weights stream
+    streamed: np.ndarray
+    efficiency: np.ndarray
+    stores: np.ndarray  # cycles of the real tile's stores, and what of them the tile itself has not
+    unstored: np.ndarray
+
+    @classmethod
+    def of(cls, isa: Isa, tiles: Sequence[Tile], scale: int = 1) -> _Table:
+        """The table of some tiles.
+
+        Parameters
+        ----------
+        isa : Isa
+        tiles : Sequence[Tile]
+        scale : int
+            Each tile stands for one that is `scale` times as high and wide; FMAs and loads are counted for that one.
+        """
+        wide = [(scale * tile.v, scale * tile.rows * tile.cols) for tile in tiles]
+        stores = np.array([v * n * isa.store_cost for v, n in wide])
+        return cls(
+            tiles=np.array(tiles, object),
+            v=np.array([tile.v for tile in tiles]),
+            rows=np.array([tile.rows for tile in tiles]),
+            cols=np.array([tile.cols for tile in tiles]),
+            wide=np.array([v for v, _ in wide]),
+            step=np.array([_step(isa, v, n, False) for v, n in wide]),
+            streamed=np.array([_step(isa, v, n, True) for v, n in wide]),
+            efficiency=np.array([_efficiency(isa, v) for v, _ in wide]),
+            stores=stores,
+            unstored=stores * (1 - 1 / scale),
+        )
+
+    def some(self, able: np.ndarray) -> _Table:
+        """The table of the tiles that `able` selects."""
+        return _Table(*(each[able] for each in self))
+
+    def cycles(self, isa: Isa, reduction: int) -> np.ndarray:
+        """`cycles` of every tile, or `complex_cycles`."""
+        step = np.where(streams(isa, self.wide, reduction), self.streamed, self.step)
+        return step * reduction / self.efficiency + self.stores + _LOOP_OVERHEAD - self.unstored
+
+    def best(
+        self, isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int, alike: int
+    ) -> tuple[Tile, ...]:
+        """The `most` best tiles for a plane, best first, with at most `alike` numbers of pixels for each number of
+        vectors.
+        """
+        count = (-vectors // self.v) * (-height // self.rows) * (-width // self.cols)  # all negative: rounded up
+        ranked = np.lexsort((-self.v, self.rows, -count * self.cycles(isa, reduction)))  # of equals, the lowest
+        found: list[Tile] = []
+        seen: dict[int, set[int]] = {}
+        for index in ranked.tolist():
+            tile = self.tiles[index]
+            counts = seen.setdefault(tile.v, set())
+            if len(counts) < alike and tile.rows * tile.cols not in counts:
+                counts.add(tile.rows * tile.cols)
+                found.append(tile)
+                if len(found) == most:
+                    break
+        return tuple(found)
+
+
+@functools.cache
+def _every(isa: Isa) -> _Table:
+    """All tiles that stay in registers."""
+    counts = range(1, len(isa.pixels) + 1), range(1, MOST_ROWS + 1), range(1, max(isa.pixels) + 1)
+    return _Table.of(isa, [Tile(v, n, m) for v, n, m in itertools.product(*counts) if fits(isa, v, n * m)])
+
+
+@functools.cache
+def _every_pair(isa: Isa) -> _Table:
+    """All complex tiles that stay in registers."""
+    return _Table.of(isa, [Tile(v, 1, n) for v, most in enumerate(isa.pairs, 1) for n in range(1, most + 1)], 2)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _real(isa: Isa, vectors: int, height: int, width: int) -> _Table:
+    """The tiles that a plane can have: all that differ from those of larger planes."""
+    every = _every(isa)
+    inside = (every.v <= vectors) & (every.rows <= height) & (every.cols <= width)
+    return every.some(inside & ((every.rows <= _MOST_ROWS_A_COLUMN * every.cols) | (every.cols == width)))
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _complex(isa: Isa, vectors: int, width: int) -> _Table:
+    every = _every_pair(isa)
+    return every.some((every.v <= vectors) & (every.cols <= width))
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def tiles(isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int) -> tuple[Tile, ...]:
+    """The `most` best tiles for a plane, best first: a few numbers of weight vectors, and of pixels with each."""
+    widest = isa.pixels[0] + 1
+    table = _real(isa, min(vectors, len(isa.pixels)), min(height, MOST_ROWS), min(width, widest))
+    return table.best(isa, vectors, height, width, reduction, most, _COUNTS)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def complex_tiles(isa: Isa, vectors: int, width: int, reduction: int, most: int) -> tuple[Tile, ...]:
+    """The `most` best complex tiles for a row of pixels, best first: one for a number of weight vectors."""
+    table = _complex(isa, min(vectors, len(isa.pairs)), min(width, max(isa.pairs)))
+    return table.best(isa, vectors, 1, width, reduction, most, 1)

@@ -1,0 +1,300 @@
+"""Recurrent layers: the steps of all sequences, each a product with the state and the cell's expressions of its sums.
+
+What the inputs give to the gates is known beforehand. Sequences do not depend on one another, nor do directions:
+workers share them, and no step waits for another worker. Where there are fewer of them than workers, or where a
+direction's weights are too many for a worker's cache, workers share the hidden units of each step and wait for one
+another behind it: each then keeps its part of the weights from step to step.
+
+The state before a step is read where the step before has written it, in the output. Every other step goes through the
+weights from their end: of those that are too many for a cache, it finds the ones that were read last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.kernels.binding.arguments import worker_args
+from cpuconv.kernels.binding.machine import machine
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
+from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
+from cpuconv.memory.aligned import aligned
+from cpuconv.problem.integers import divide
+from cpuconv.runtime.kernel import inline, kernel
+
+_SHARED_BYTES = 1 << 18  # of the weights that a worker reads in a step; with fewer, waiting for the others costs more
+
+
+@dataclass(frozen=True)
+class LayerTile:
+    """`stages` of the cell; `lengths`: each sequence has one of its own."""
+
+    lanes: int
+    stages: int
+    lengths: bool
+
+
+@emitter
+def _int32(tile: Any, vec: Vector, address: Any) -> Any:
+    """The int32 at an address."""
+    return vec.builder.sext(vec.builder.load(vec.builder.inttoptr(address, I32.as_pointer())), I64)
+
+
+@inline
+def _copy_rows(tile, source, source_step, processor, target_step, rows, floats):
+    for row in range(rows):
+        for i in range(floats):
+            copy_float(tile, source + row * source_step + 4 * i, processor + row * target_step + 4 * i)
+
+
+@kernel(
+    "cell cell_last second_cell second_cell_last units direction directions tiles shares cols cols_last steps backward "
+    "turned hidden panels "
+    "lengths lengths_b fed fed_t fed_d fed_b weights weights_d bias bias_d "
+    "second_weights second_weights_d second_bias second_bias_d peepholes peepholes_d "
+    "h0 h0_d h0_b c0 c0_d c0_b y y_t y_d y_b y_h y_h_d y_h_b y_c y_c_d y_c_b scratch scratch_step row"
+)
+def layer(tile, worker, before, part, parts, args):
+    """All steps of units (share of the panels, direction, tile of sequences): y, and the last states.
+
+    Where panels are shared there is one step, and the last first state is left out. With `turned`, the first step goes
+    through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory, which lies
+    between two stages.
+    """
+    scratch = args.scratch + worker * args.scratch_step
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
+        number = unit % args.tiles
+        d = args.direction + unit // args.tiles % args.directions
+        share = unit // args.tiles // args.directions
+        begin = args.panels * share // args.shares
+        panels = args.panels * (share + 1) // args.shares - begin
+        last = number == args.tiles - 1
+        b = number * args.cols
+        cols = args.cols_last if last else args.cols
+        micro = args.cell_last if last else args.cell
+        second = args.second_cell_last if last else args.second_cell
+        fed = args.fed + d * args.fed_d + b * args.fed_b
+        y = args.y + d * args.y_d + b * args.y_b
+        h, h_b = args.h0 + d * args.h0_d + b * args.h0_b, args.h0_b
+        c, c_b = args.c0 + d * args.c0_d + b * args.c0_b, args.c0_b
+        y_c = args.y_c + d * args.y_c_d + b * args.y_c_b
+        weights, bias = args.weights + d * args.weights_d, args.bias + d * args.bias_d
+        peepholes = args.peepholes + d * args.peepholes_d
+        steps = args.steps
+        if tile.lengths:
+            steps = max(0, min(steps, _int32(tile, args.lengths + b * args.lengths_b)))
+        for s in range(steps):
+            turned = (s + args.turned) % 2
+            t = steps - 1 - s if args.backward + d > 0 else s
+            fed_t, y_t = fed + t * args.fed_t, y + t * args.y_t
+            if tile.stages == 1:
+                call_cell(
+                    micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
+                    y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
+                )  # fmt: skip
+                c, c_b = y_c, args.y_c_b
+            else:
+                kept = scratch + args.row * cols
+                call_cell(
+                    micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, h, h_b, peepholes,
+                    scratch, args.row, kept, args.row, begin, panels, turned,
+                )  # fmt: skip
+                call_cell(
+                    second, fed_t, args.fed_b, scratch, args.row, args.hidden,
+                    args.second_weights + d * args.second_weights_d, args.second_bias + d * args.second_bias_d,
+                    h, h_b, kept, args.row, peepholes, y_t, args.y_b, y_t, args.y_b, begin, panels, turned,
+                )  # fmt: skip
+            h, h_b = y_t, args.y_b
+        for t in range(steps, args.steps):
+            for i in range(args.hidden):
+                zero_float(tile, y + t * args.y_t + 4 * i)
+        if args.y_h != 0:
+            _copy_rows(tile, h, h_b, args.y_h + d * args.y_h_d + b * args.y_h_b, args.y_h_b, cols, args.hidden)
+        if steps == 0 and args.y_c != 0:
+            _copy_rows(tile, c, c_b, y_c, args.y_c_b, cols, args.hidden)
+
+
+# --- operands -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in memory, of hidden units mostly, with bytes between them along time, directions and sequences."""
+
+    ref: Ref | int
+    t: int
+    d: int
+    b: int
+
+    def at(self, times: tuple[int, int]) -> Rows:
+        """Those of one step: a time for each direction."""
+        first, second = times
+        return replace(self, ref=self.ref + first * self.t, d=self.d + (second - first) * self.t)
+
+
+_NONE = Rows(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A recurrent layer.
+
+    Attributes
+    ----------
+    stages : tuple[Stage, ...]
+    steps, directions, batch, hidden : int
+    backward : bool
+        Whether the first direction, or the only one, goes backwards; a second one does.
+    weights, bias : list[Ref]
+        For each stage, as `packed` makes them of what belongs to the state.
+    peepholes : Ref or None
+        Packed likewise.
+    lengths : Rows or None
+        The steps of each sequence, int32.
+    fed : Rows
+        What the inputs and their bias give to the gates, in whole vectors for each gate of each panel.
+    first, y, last : tuple[Rows, ...], Rows, tuple[Rows, ...]
+        The states before all steps, the output, and the states behind them; a last first state may be left out
+        (address 0).
+    """
+
+    stages: tuple[Stage, ...]
+    steps: int
+    directions: int
+    batch: int
+    hidden: int
+    backward: bool
+    weights: list[Ref]
+    bias: list[Ref]
+    peepholes: Ref | None
+    lengths: Rows | None
+    fed: Rows
+    first: tuple[Rows, ...]
+    y: Rows
+    last: tuple[Rows, ...]
+
+    def step(self, number: int) -> Layer:
+        """A layer of that step alone, without the last first state; or behind all steps, of nothing but that state."""
+        before, now = self._times(number - 1), self._times(number)
+        h, *others = self.first if number == 0 else (self.y.at(before), *self.last[1:])
+        if number == self.steps:
+            return replace(self, steps=0, first=(h,), last=self.last[:1])
+        return replace(
+            self,
+            steps=1,
+            fed=self.fed.at(now),
+            first=(h, *others),
+            y=self.y.at(now),
+            last=(_NONE, *self.last[1:]),
+        )
+
+    def _times(self, step: int) -> tuple[int, int]:
+        """What each direction comes to in a step."""
+        end = self.steps - 1 - step
+        return end if self.backward else step, end
+
+
+def packed(array: np.ndarray, gates: int, lanes: int, first: int = 0, count: int | None = None) -> np.ndarray:
+    """Gates `first` … `first + count` - 1 of (directions, gates x hidden, depth), or without depth, in panels.
+
+    Gives (directions, panels, depth, count, lanes), zeros where there is no unit.
+    """
+    directions, rows, *depth = array.shape
+    hidden = rows // gates
+    panels = divide(hidden, lanes)
+    chosen = array.reshape(directions, gates, hidden, -1)[:, first : first + (count or gates)]
+    made = aligned((directions, panels, chosen.shape[-1], chosen.shape[1], lanes))
+    made[:, -1] = 0
+    for panel in range(panels):
+        part = chosen[:, :, panel * lanes : (panel + 1) * lanes]
+        made[:, panel, :, :, : part.shape[2]] = part.transpose(0, 3, 1, 2)
+    return made
+
+
+def tiles(isa: Isa, stages: Sequence[Stage], batch: int, lengths: bool) -> tuple[int, int]:
+    """Tiles of sequences, and the sequences of one: as many as registers hold, or one each where lengths differ."""
+    widest = 1 if lengths else min(isa.pixels[min(stage.gates, len(isa.pixels)) - 1] for stage in stages)
+    count = divide(batch, widest)
+    return count, divide(batch, count)
+
+
+def layer_steps(processor: Processor, space: Space, work: Layer) -> list[Step]:
+    """The calls that run all steps of all sequences: a single one, or one for each step that workers share."""
+    lanes, threads = processor.isa.lanes, processor.threads
+    panels, (count, _) = divide(work.hidden, lanes), tiles(processor.isa, work.stages, work.batch, bool(work.lengths))
+    weights = work.stages[0].gates * work.hidden * panels * lanes * FLOAT
+    many = machine().is_far(weights)
+    shares = min(panels, threads if many else threads // (work.directions * count))
+    if len(work.stages) > 1 or work.lengths or shares < 2 or weights // shares < _SHARED_BYTES:
+        return [_layer_step(processor, space, work)]
+    groups = [range(d, d + 1) for d in range(work.directions)] if many else [range(work.directions)]
+    made = [
+        _layer_step(processor, space, work.step(number), directions, shares, number % 2)
+        for directions in groups
+        for number in range(work.steps)
+    ]
+    if work.last[0].ref:
+        made.append(_layer_step(processor, space, work.step(work.steps)))
+    return made
+
+
+def _layer_step(
+    processor: Processor, space: Space, work: Layer, directions: range | None = None, shares: int = 1, turned: int = 0
+) -> Step:
+    """One call that runs all steps of `directions` (all); workers share the hidden units in so many `shares`."""
+    directions = directions or range(work.directions)
+    lanes, stages, hidden = processor.isa.lanes, work.stages, work.hidden
+    count, cols = tiles(processor.isa, stages, work.batch, work.lengths is not None)
+    count = divide(work.batch, cols)
+    rest = work.batch - (count - 1) * cols
+    panels, total, vector = divide(hidden, lanes), sum(stage.gates for stage in stages), lanes * FLOAT
+
+    def micro(number: int, cols: int) -> int | MicroRef:
+        return MicroRef(cell, CellTile(lanes, cols, total, stages[number])) if number < len(stages) else 0
+
+    args: Args = {
+        "cell": micro(0, cols),
+        "cell_last": micro(0, rest),
+        "second_cell": micro(1, cols),
+        "second_cell_last": micro(1, rest),
+        "units": shares * len(directions) * count,
+        "direction": directions.start,
+        "directions": len(directions),
+        "tiles": count,
+        "shares": shares,
+        "cols": cols,
+        "cols_last": rest,
+        "steps": work.steps,
+        "backward": int(work.backward),
+        "turned": turned,
+        "hidden": hidden,
+        "panels": panels,
+        "lengths": work.lengths.ref if work.lengths else 0,
+        "lengths_b": work.lengths.b if work.lengths else 0,
+        "peepholes": work.peepholes or 0,
+        "peepholes_d": panels * PEEPHOLES * vector,
+        "row": panels * vector,
+        **worker_args("scratch", space, 2 * cols * panels * vector if len(stages) > 1 else 0, processor.threads),
+    }
+    for number, prefix in enumerate(("", "second_")):
+        gates = stages[number].gates if number < len(stages) else 0
+        args |= {
+            f"{prefix}weights": work.weights[number] if gates else 0,
+            f"{prefix}weights_d": panels * hidden * gates * vector,
+            f"{prefix}bias": work.bias[number] if gates else 0,
+            f"{prefix}bias_d": panels * gates * vector,
+        }
+    firsts, lasts = (*work.first, _NONE)[:2], (*work.last, _NONE)[:2]
+    for name, rows in zip(("h0", "c0", "y_h", "y_c"), (*firsts, *lasts), strict=True):
+        args |= {name: rows.ref, f"{name}_d": rows.d, f"{name}_b": rows.b}
+    for name, rows in (("fed", work.fed), ("y", work.y)):
+        args |= {name: rows.ref, f"{name}_t": rows.t, f"{name}_d": rows.d, f"{name}_b": rows.b}
+    parts = divide(shares * len(directions) * count, processor.threads) if processor.threads > 1 else 0
+    return Step(layer, LayerTile(lanes, len(stages), work.lengths is not None), args, parts)

@@ -1,0 +1,198 @@
+"""Cells of recurrent layers: one step of a few sequences, a product with the state and expressions of its sums.
+
+A cell has one stage or two; a stage multiplies a vector with the weights of its gates, and computes its outputs from
+the sums while they are in registers. Weights are packed in the order in which they are read: a panel for each vector of
+hidden units, in it a vector for each gate and element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import I64
+from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.kernels.elementwise.expression import Expression, Operand
+from cpuconv.kernels.elementwise.functions import Math
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.problem.integers import divide
+from cpuconv.runtime.microkernel import MicroKernel
+
+PEEPHOLES = 3
+_CHAINS = 8  # sums under way at once: the latency of an FMA times those of a cycle
+_UNROLL = 4  # elements of the state in one turn of the loop
+
+
+class Stage(NamedTuple):
+    """A part of a cell: `gates` of its gates from number `first` on, and what it makes of their sums.
+
+    Operands of the outputs, by position: what the inputs give to each of the gates; then their products with the state,
+    or behind another stage with its first output; the state before the step; the second state of the cell, or the
+    second output of the stage before; then the peepholes.
+    """
+
+    first: int
+    gates: int
+    outputs: tuple[Expression, ...]
+
+    @property
+    def read(self) -> frozenset[int]:
+        """Positions of the operands that the outputs read."""
+        return frozenset(position for output in self.outputs for position in output.operands)
+
+
+# --- the micro-kernel -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CellTile:
+    """A stage for `cols` sequences at once; `total`: gates of the whole cell."""
+
+    lanes: int
+    cols: int
+    total: int
+    stage: Stage
+
+
+@MicroKernel
+def cell(
+    tile: CellTile,
+    builder: ir.IRBuilder,
+    fed: Any,
+    fed_step: Any,
+    x: Any,
+    x_step: Any,
+    depth: Any,
+    weights: Any,
+    bias: Any,
+    h: Any,
+    h_step: Any,
+    second: Any,
+    second_step: Any,
+    peepholes: Any,
+    y: Any,
+    y_step: Any,
+    kept: Any,
+    kept_step: Any,
+    begin: Any,
+    panels: Any,
+    turned: Any,
+) -> None:
+    """One step of a stage: its outputs at y and `kept` from the vectors x, of `depth` hidden units.
+
+    Names with `_step` are bytes from a sequence to the next. `panels` of them from number `begin` on
+    are gone through, from the last one on if `turned`.
+    """
+    vec = Math(builder, tile.lanes)
+    starts = [vec.pointer(address) for address in (fed, x, weights, bias, h, second, peepholes, y, kept)]
+    steps = _Steps(fed_step, x_step, h_step, second_step, (y_step, kept_step))
+    backward, last = builder.icmp_signed("!=", turned, I64(0)), builder.sub(panels, I64(1))
+
+    def body(index: Any) -> None:
+        panel = builder.add(begin, builder.select(backward, builder.sub(last, index), index))
+        _Panel(tile, vec, panel, depth, steps, starts).emit()
+
+    loop(builder, 0, panels, body)
+
+
+class _Steps(NamedTuple):
+    fed: Any
+    x: Any
+    h: Any
+    second: Any
+    outputs: tuple[Any, Any]
+
+
+class _Panel:
+    """Emits what a stage does for one vector of hidden units."""
+
+    def __init__(self, tile: CellTile, vec: Math, panel: Any, depth: Any, steps: _Steps, starts: Sequence[Any]) -> None:
+        builder, gates = vec.builder, tile.stage.gates
+        fed, self.x, weights, bias, h, second, peepholes, y, kept = starts
+        self.tile, self.vec, self.depth, self.steps = tile, vec, depth, steps
+
+        def of_panel(address: Any, vectors: Any) -> Any:
+            return vec.offset(address, builder.mul(panel, builder.mul(vectors, I64(vec.size))))
+
+        self.fed = vec.offset(of_panel(fed, I64(tile.total)), tile.stage.first * vec.size)
+        self.weights = of_panel(weights, builder.mul(depth, I64(gates)))
+        self.bias, self.peepholes = of_panel(bias, I64(gates)), of_panel(peepholes, I64(PEEPHOLES))
+        self.h, self.second, *self.outputs = (of_panel(address, I64(1)) for address in (h, second, y, kept))
+        left = builder.sub(depth, builder.mul(panel, I64(vec.lanes)))
+        self.whole = builder.icmp_signed(">=", left, I64(vec.lanes))
+        self.mask = first_lanes(vec, builder.select(self.whole, I64(vec.lanes), left))
+
+    def emit(self) -> None:
+        sums = self._sums()
+        results = [self._results(col, gates) for col, gates in enumerate(sums)]
+        with self.vec.builder.if_else(self.whole) as (whole, part):
+            with whole:
+                self._store(results, lambda value, address: self.vec.store(value, address))
+            with part:
+                self._store(results, lambda value, address: self.vec.store_first(value, address, self.mask))
+
+    def _sums(self) -> list[list[Any]]:
+        """bias + weights · x, by sequence and gate."""
+        tile, vec, builder = self.tile, self.vec, self.vec.builder
+        gates, cols = tile.stage.gates, range(tile.cols)
+        each = gates * tile.cols
+        chains = min(_UNROLL, divide(_CHAINS, each))
+        starts = [self._sequence(self.x, self.steps.x, col) for col in cols]
+        biases = [vec.load(vec.offset(self.bias, g * vec.size)) for g in range(gates)]
+        values = [*biases * tile.cols, *[vec.constant(0.0)] * (each * (chains - 1))]
+
+        def several(count: int) -> Any:
+            def body(index: Any, values: list[Any]) -> list[Any]:
+                at = vec.offset(self.weights, builder.mul(index, I64(count * gates * vec.size)))
+                elements = [vec.offset(start, builder.mul(index, I64(count * FLOAT))) for start in starts]
+                for k in range(count):
+                    row = [vec.load(vec.offset(at, (k * gates + g) * vec.size)) for g in range(gates)]
+                    for col in cols:
+                        element = vec.broadcast(vec.offset(elements[col], k * FLOAT))
+                        for g in range(gates):
+                            place = (k % chains) * each + col * gates + g
+                            values[place] = vec.fma(element, row[g], values[place])
+                return values
+
+            return body
+
+        turns = builder.udiv(self.depth, I64(_UNROLL))
+        values = repeat(vec, I64(0), turns, values, several(_UNROLL))
+        values = repeat(vec, builder.mul(turns, I64(_UNROLL)), self.depth, values, several(1))
+        for chain in range(1, chains):
+            values[:each] = [vec.add(a, b) for a, b in zip(values[:each], values[chain * each :], strict=False)]
+        return [values[col * gates : (col + 1) * gates] for col in cols]
+
+    def _results(self, col: int, sums: Sequence[Any]) -> list[Any]:
+        stage = self.tile.stage
+        known: dict[Expression, Any] = {Operand(at): self._operand(at, col, sums) for at in sorted(stage.read)}
+        return [output.emit(self.vec, known) for output in stage.outputs]
+
+    def _operand(self, position: int, col: int, sums: Sequence[Any]) -> Any:
+        """An operand of a stage's outputs, as `Stage` counts them."""
+        vec, gates = self.vec, self.tile.stage.gates
+        if position < gates:
+            return vec.load(vec.offset(self._sequence(self.fed, self.steps.fed, col), position * vec.size))
+        if position < 2 * gates:
+            return sums[position - gates]
+        states = (self.h, self.steps.h), (self.second, self.steps.second)
+        at = position - 2 * gates
+        if at < len(states):
+            return vec.load_first(self._sequence(*states[at], col), self.mask)
+        return vec.load(vec.offset(self.peepholes, (at - len(states)) * vec.size))
+
+    def _store(self, results: Sequence[Sequence[Any]], store: Any) -> None:
+        for col, values in enumerate(results):
+            for value, address, step in zip(values, self.outputs, self.steps.outputs, strict=False):
+                store(value, self._sequence(address, step, col))
+
+    def _sequence(self, address: Any, step: Any, col: int) -> Any:
+        return self.vec.offset(address, self.vec.builder.mul(step, I64(col))) if col else address
+
+
+call_cell = cell.caller()

@@ -1,0 +1,236 @@
+"""Convolution in a transformed domain, by tiles: transform → one GEMM for each frequency → inverse and epilogue.
+
+The driver of Winograd and FFT. A table lists the tiles of an output plane, and tiles are cut into blocks whose
+transforms stay in L2. For each block, all channels of its tiles are transformed; then, for each chunk of output
+channels, the products of all planes are formed and transformed back. A plane is one real component of the transform. A
+product sums one plane over channels, or a pair of planes that are the real and imaginary parts of complex numbers: the
+single planes come first, then the pairs. The pixels of a tile are row_step and column_step apart, which makes a dilated
+convolution a dense one. The transforms and the GEMM are micro-kernels, given by address; the arguments of the
+transforms are those of `forward` and `backward` below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpuconv.kernels.emit.intrinsics import copy_vector, word, zero_vector
+from cpuconv.kernels.emit.parts import last_unit
+from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.runtime.kernel import inline, kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+
+@dataclass(frozen=True)
+class TiledTile:
+    """Lanes of the instruction set."""
+
+    lanes: int
+
+
+def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
+    """v + f·plane = component f of the transform of the input tile at x.
+
+    Parameters
+    ----------
+    x, v, scratch
+        Addresses of the tile, of component 0, and of the worker's scratch memory.
+    line, pixel, plane
+        Byte strides: from a row of the tile to the next, from a pixel to the next, from a component to the next.
+    """
+
+
+def backward(
+    tile: Any, builder: Any, m: Any, plane: Any, y: Any, line: Any, pixel: Any, bias: Any, residual: Any, scratch: Any
+) -> None:
+    """y[i][j] = epilogue(inverse transform of the components m + f·plane).
+
+    Parameters
+    ----------
+    m, y, bias, scratch
+        Addresses of component 0, of the output tile, of the bias, and of the worker's scratch memory.
+    plane, line, pixel
+        Byte strides: from a component to the next, from a row of the output to the next, from a pixel to the next.
+    residual
+        Distance in bytes from y to the residual.
+    """
+
+
+_call_forward = MicroKernel(forward).caller()
+_call_backward = MicroKernel(backward).caller()
+
+
+@inline
+def _patch(tile, args, source, row, column, worker):
+    """The input tile at (row, column), which crosses the border, as a dense tile with zeros around it."""
+    pixel = 4 * tile.lanes
+    start = args.patch + worker * args.patch_step
+    target = start
+    for i in range(args.in_tile_height):
+        line = row + i * args.row_step
+        inside = 0 <= line < args.in_height
+        for j in range(args.in_tile_width):
+            place = column + j * args.column_step
+            if inside and 0 <= place < args.in_width:
+                copy_vector(tile, source + line * args.x_h + place * pixel, target)
+            else:
+                zero_vector(tile, target)
+            target += pixel
+    return start
+
+
+@inline
+def _forward(tile, args, x, first, count, v, worker):
+    """Transforms of tiles first … first+count-1, all input channels of the group at x."""
+    pixel = 4 * tile.lanes
+    scratch = args.scratch + worker * args.scratch_step
+    image = first // args.tiles
+    place = first - image * args.tiles
+    for index in range(count):
+        row = word(tile, args.places, 4 * place) - args.pad_top
+        column = word(tile, args.places, 4 * place + 1) - args.pad_left
+        inner = (
+            row >= 0
+            and column >= 0
+            and row + args.reach_rows <= args.in_height
+            and column + args.reach_columns <= args.in_width
+        )
+        for block in range(args.channel_blocks):
+            source = x + image * args.x_image + block * args.x_cb
+            line = args.row_step * args.x_h
+            step = args.column_step * pixel
+            if inner:
+                source += row * args.x_h + column * pixel
+            else:
+                source = _patch(tile, args, source, row, column, worker)
+                line = args.in_tile_width * pixel
+                step = pixel
+            target = v + (block * args.most + index) * pixel
+            _call_forward(args.forward, source, line, step, target, args.v_plane, scratch)
+        place += 1
+        if place == args.tiles:
+            place = 0
+            image += 1
+
+
+@inline
+def _multiply(tile, args, w, v, m, panel, next_panel, count):
+    """All products of the block for a range of weight panels."""
+    pixel = 4 * tile.lanes
+    first = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
+    columns = (count + args.tile_columns - 1) // args.tile_columns
+    plane = 0
+    while plane < args.planes:
+        wide = 1 if plane < args.singles else 2
+        panel_bytes = wide * args.panel_bytes
+        for p in range(panel, next_panel):
+            vector = min(p * args.tile_vectors, args.vectors - args.tile_vectors) - first
+            panel_weights = w + plane * args.panels * args.panel_bytes + p * panel_bytes
+            following = 1 if p + 1 < next_panel else args.panels - (next_panel - panel) + 1  # panel of weights
+            call_gemm_strip(
+                args.gemm if wide == 1 else args.pair_gemm,
+                v + plane * args.v_plane,
+                args.v_plane,
+                args.table,
+                args.segments,
+                0,
+                panel_weights,
+                m + plane * args.m_plane + vector * args.most * pixel,
+                args.m_plane,
+                args.most * pixel,
+                0,
+                0,
+                0,
+                panel_weights + following * panel_bytes,
+                0,
+                0,
+                columns,
+                count,
+            )
+        plane += wide
+
+
+@inline
+def _copy_pixels(tile, source, source_line, source_step, target, target_line, target_step, rows, columns):
+    """Copy rows × columns pixels of one channel block; byte steps between rows and between pixels."""
+    for i in range(rows):
+        for j in range(columns):
+            copy_vector(tile, source + i * source_line + j * source_step, target + i * target_line + j * target_step)
+
+
+@inline
+def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
+    """Inverse transforms and epilogue of the block for a range of weight panels.
+
+    A tile that reaches past the far edges is computed in a patch, from which only the pixels inside the plane are
+    stored.
+    """
+    pixel = 4 * tile.lanes
+    scratch = args.scratch + worker * args.scratch_step
+    patch = args.patch + worker * args.patch_step
+    patch_line = args.tile_width * pixel
+    patch_residual = patch + args.tile_height * patch_line
+    line = args.row_step * args.y_line
+    step = args.column_step * pixel
+    distance = args.residual - args.y
+    first_image = first // args.tiles
+    first_vector = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
+    for vector in range(first_vector, min(next_panel * args.tile_vectors, args.vectors)):
+        bias = args.bias + (group * args.vectors + vector) * pixel
+        plane = args.y + first_image * args.y_image + (group * args.vectors + vector) * args.y_vector
+        place = first - first_image * args.tiles
+        for index in range(count):
+            source = m + ((vector - first_vector) * args.most + index) * pixel
+            rows = word(tile, args.places, 4 * place + 2)
+            columns = word(tile, args.places, 4 * place + 3)
+            y = plane + word(tile, args.places, 4 * place) * args.y_line
+            y += word(tile, args.places, 4 * place + 1) * pixel
+            if rows == args.tile_height and columns == args.tile_width:
+                _call_backward(args.backward, source, args.m_plane, y, line, step, bias, distance, scratch)
+            else:
+                if distance != 0:
+                    _copy_pixels(tile, y + distance, line, step, patch_residual, patch_line, pixel, rows, columns)
+                apart = patch_residual - patch
+                _call_backward(args.backward, source, args.m_plane, patch, patch_line, pixel, bias, apart, scratch)
+                _copy_pixels(tile, patch, patch_line, pixel, y, line, step, rows, columns)
+            place += 1
+            if place == args.tiles:
+                place = 0
+                plane += args.y_image
+
+
+@kernel(
+    "gemm pair_gemm tile_vectors tile_columns forward backward x y w bias residual table segments panel_bytes panels "
+    "vectors planes singles chunk chunks places tiles groups total blocks most tile_height tile_width in_tile_height "
+    "in_tile_width row_step column_step reach_rows reach_columns in_height in_width pad_top pad_left channel_blocks "
+    "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step"
+)
+def tiled(tile, worker, before, part, parts, args):
+    """y = epilogue(convolution of x and w) for blocked x and y; see the module.
+
+    `places` has a row, a column, rows and columns for each of the `tiles` of an output plane; `total` counts the tiles
+    of all images, and `blocks` cuts these into blocks, separately for each group.
+    """
+    units = args.groups * args.blocks * args.chunks
+    v = args.v + worker * args.v_step
+    m = args.m + worker * args.m_step
+    done = last_unit(units, before, parts) // args.chunks
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        chunk = unit % args.chunks
+        place = unit // args.chunks
+        group = place // args.blocks
+        block = place % args.blocks
+        first = args.total * block // args.blocks
+        count = args.total * (block + 1) // args.blocks - first
+        if done != place:
+            done = place
+            x = args.x + group * args.channel_blocks * args.x_cb
+            _forward(tile, args, x, first, count, v, worker)
+        w = args.w + group * args.planes * args.panels * args.panel_bytes
+        last = args.panels * (chunk + 1) // args.chunks
+        panel = args.panels * chunk // args.chunks
+        while panel < last:
+            next_panel = min(panel + args.chunk, last)
+            _multiply(tile, args, w, v, m, panel, next_panel, count)
+            _backward(tile, args, group, first, count, m, panel, next_panel, worker)
+            panel = next_panel

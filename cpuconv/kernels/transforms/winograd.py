@@ -1,0 +1,141 @@
+"""Winograd's transforms as straight-line code on vectors of channels: M·tile·Nᵀ, columns first, then rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import I64, L2, Vector
+from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.emit.double import Double
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.transforms.linear import Matrix, apply
+from cpuconv.runtime.microkernel import MicroKernel
+
+
+@dataclass(frozen=True)
+class WinogradTransform:
+    """The matrices of one transform, down the columns and across the rows, and the epilogue of the inverse one."""
+
+    lanes: int
+    down: Matrix
+    across: Matrix
+    residual: bool = False
+    activation: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class WinogradWeights:
+    """The matrices G of the transform of weights, down the columns and across the rows."""
+
+    lanes: int
+    down: Matrix
+    across: Matrix
+
+    scratch = 0  # bytes
+
+
+def _two_sided(tile: WinogradTransform | WinogradWeights, vec: Vector, load: Any, store: Any) -> None:
+    """store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j)."""
+    high, wide = len(tile.down[0]), len(tile.across[0])
+    columns = [apply(vec, tile.down, [load(i, j) for i in range(high)]) for j in range(wide)]
+    for i in range(len(tile.down)):
+        for j, value in enumerate(apply(vec, tile.across, [column[i] for column in columns])):
+            store(i, j, value)
+
+
+@MicroKernel
+def winograd_in(
+    tile: WinogradTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
+) -> None:
+    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, for the input tile at x.
+
+    The parameters are those of `micro.tiled.forward`.
+    """
+    vec, size = Vector(builder, tile.lanes), len(tile.across)
+    x, v = vec.pointer(x), vec.pointer(v)
+
+    def place(i: int, j: int) -> Any:
+        return vec.offset(x, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
+
+    def load(i: int, j: int) -> Any:
+        vec.prefetch(place(i, j + size - 2))  # the tile to the right: tiles overlap by two columns or more
+        return vec.load(place(i, j))
+
+    def store(i: int, j: int, value: Any) -> None:
+        vec.store(value, vec.offset(v, builder.mul(plane, I64(i * size + j))), align=4 * vec.lanes)
+
+    _two_sided(tile, vec, load, store)
+
+
+@MicroKernel
+def winograd_out(
+    tile: WinogradTransform,
+    builder: ir.IRBuilder,
+    m: Any,
+    plane: Any,
+    y: Any,
+    line: Any,
+    pixel: Any,
+    bias: Any,
+    residual: Any,
+    scratch: Any,
+) -> None:
+    """y[i][j] = epilogue((Aᵀ·products·A)[i, j]) for the products at m + (i·a + j)·plane.
+
+    The parameters are those of `micro.tiled.backward`.
+    """
+    vec, size = Vector(builder, tile.lanes), len(tile.across[0])
+    m, y = vec.pointer(m), vec.pointer(y)
+    bias = vec.load(vec.pointer(bias))
+
+    def load(i: int, j: int) -> Any:
+        product = vec.offset(m, builder.mul(plane, I64(i * size + j)))
+        vec.prefetch(vec.offset(product, 4 * vec.lanes))  # the next tile's
+        return vec.load(product, align=4 * vec.lanes)
+
+    def store(i: int, j: int, value: Any) -> None:
+        target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
+        vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
+        extra = vec.load(vec.offset(target, residual)) if tile.residual else None
+        vec.store(finish(vec, value, bias, extra, tile.activation), target)
+
+    _two_sided(tile, vec, load, store)
+
+
+@MicroKernel
+def winograd_weights(
+    tile: WinogradWeights,
+    builder: ir.IRBuilder,
+    taps: Any,
+    channels: Any,
+    target: Any,
+    plane: Any,
+    pairs: Any,
+    row: Any,
+    scratch: Any,
+) -> None:
+    """target + (i·a + j)·plane = (G·taps·Gᵀ)[i, j], a columns, in float64, for each of `channels` (>= 1).
+
+    The parameters are those of `micro.pack.transform`.
+    """
+    vec, a, r, s = Double(builder, tile.lanes), len(tile.across), len(tile.down[0]), len(tile.across[0])
+    taps, target = vec.pointer(taps), vec.pointer(target)
+
+    def transform(channel: Any) -> None:
+        first = vec.offset(taps, builder.mul(channel, I64(vec.floats.size * r * s)))
+        there = vec.offset(target, builder.mul(channel, row))
+
+        def load(i: int, j: int) -> Any:
+            return vec.widen(vec.offset(first, vec.floats.size * (i * s + j)))
+
+        def store(i: int, j: int, value: Any) -> None:
+            place = vec.offset(there, builder.mul(plane, I64(i * a + j)))
+            vec.prefetch(vec.offset(place, row), L2, write=True)  # the next channel's
+            vec.narrow(value, place)
+
+        _two_sided(tile, vec, load, store)
+
+    loop(builder, 0, channels, transform)

@@ -1,0 +1,1 @@
+"""Planes in channel blocks, each lane by itself: depthwise convolution, pooling, resizing."""

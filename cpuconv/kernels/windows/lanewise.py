@@ -1,0 +1,115 @@
+"""Convolution by lane tiles: the driver of depthwise and grouped convolution.
+
+The work is cut into units (image, channel block, block of tile rows), or (image, block of tile rows, channel block); a
+part is a contiguous range of units.
+Input in channel blocks is read in place: tiles of the first and last column leave out the taps over padding, and rows
+outside the input are read from a row of zeros. Input in any other layout is packed first, with its padding, into a band
+of the worker's workspace, one channel block and one row block at a time, which stays in L1 or L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.kernels.copies.rows import RowTile, pack_row, zero_pixels
+from cpuconv.kernels.windows.depthwise_tile import call_lane_strip
+from cpuconv.runtime.kernel import inline, kernel
+
+
+@dataclass(frozen=True)
+class LanewiseTile:
+    """How bands are packed; the lane strips of the first, the middle and the last column of tiles are arguments."""
+
+    lanes: int
+    band: bool  # rows are packed to a band
+    pack: RowTile
+
+
+@inline
+def _pack_band(tile, args, image, block, first_row, rows, worker):
+    """Input rows first_row … first_row+rows-1 of a channel block, padding included, to the worker's band."""
+    pixel = 4 * tile.lanes
+    target = args.band + worker * args.band_step
+    channel = block * tile.lanes
+    valid = min(tile.lanes, args.channels - channel)
+    for row in range(rows):
+        to = target + row * args.x_line
+        source_row = first_row + row
+        if source_row < 0 or source_row >= args.in_height:
+            zero_pixels(tile, to, args.band_width)
+            continue
+        source = args.x + image * args.x_image + source_row * args.x_h
+        start = to + args.pad_left * pixel
+        zero_pixels(tile, to, args.pad_left)
+        pack_row(tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, args.inside)
+        zero_pixels(tile, start + args.inside * pixel, args.band_width - args.pad_left - args.inside)
+    return target
+
+
+@inline
+def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
+    """Tiles first … last-1 of the row of tiles at `row`.
+
+    `x` and `y` are the addresses of input pixel (0, -left padding) and of output pixel (0, 0).
+    """
+    source_row = row * args.stride_h - args.pad_top
+    if first < last:
+        call_lane_strip(
+            strip,
+            x + source_row * args.x_line,
+            args.x_line,
+            source_row,
+            args.in_height,
+            args.zeros,
+            args.kernel_rows,
+            w,
+            y + row * args.y_line,
+            args.y_line,
+            bias,
+            args.residual - args.y,
+            first,
+            last,
+            low,
+            high,
+        )
+
+
+@kernel(
+    "inner left right has_left has_right tile_height tile_width x y w bias residual zeros weight_bytes kernel_rows "
+    "channels batch blocks block_step row_blocks row_step row_tiles column_tiles "
+    "height width low high in_height stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
+    "band band_step band_width inside x_block x_cb x_c x_h x_w"
+)
+def lanewise(tile, worker, before, part, parts, args):
+    """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module.
+
+    Tiles of the middle start at output columns low … high, `tile_width` apart.
+    """
+    rows = args.tile_height
+    units = args.batch * args.blocks * args.row_blocks
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        block = unit // args.block_step % args.blocks
+        row_block = unit // args.row_step % args.row_blocks
+        image = unit // (args.blocks * args.row_blocks)
+        row_tiles = args.row_tiles * row_block // args.row_blocks
+        next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
+        y = args.y + image * args.y_image + block * args.y_vector
+        w = args.w + block * args.weight_bytes
+        bias = args.bias + block * 4 * tile.lanes
+        if tile.band:
+            first = min(row_tiles * rows, args.height - rows)
+            last = min(next_row_tiles * rows, args.height)
+            source_row = first * args.stride_h - args.pad_top
+            packed = _pack_band(
+                tile, args, image, block, source_row, (last - first - 1) * args.stride_h + args.reach, worker
+            )
+            x = packed - source_row * args.x_line
+        else:
+            x = args.x + image * args.x_image + block * args.x_cb - args.pad_left * 4 * tile.lanes
+        for row_tile in range(row_tiles, next_row_tiles):
+            row = min(row_tile * rows, args.height - rows)
+            last = args.column_tiles - args.has_right
+            end = args.width - args.tile_width
+            _strip(tile, args, args.left, x, y, w, bias, row, 0, args.has_left, 0, 0)
+            _strip(tile, args, args.inner, x, y, w, bias, row, args.has_left, last, args.low, args.high)
+            _strip(tile, args, args.right, x, y, w, bias, row, last, args.column_tiles, end, end)

@@ -1,0 +1,118 @@
+"""Planes in channel blocks resized: every output row and column is made of one or two inputs, listed in tables.
+
+The work is cut into units (image, channel block, output row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from cpuconv.isa import Isa
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+Sources = tuple[np.ndarray, np.ndarray]
+"""(outputs, taps): the inputs that every output along an axis is made of, and their weights. One tap: a copy."""
+
+
+@dataclass(frozen=True)
+class ResizeTile:
+    """Lanes of the instruction set; inputs of an output along an axis, 1 or 2."""
+
+    lanes: int
+    taps: int
+
+
+@MicroKernel
+def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, columns: Any, y: Any, width: Any) -> None:
+    """A row of outputs: copies of pixels, or means of two by two.
+
+    Parameters
+    ----------
+    x, row
+        Address of a plane, and of the output row's entry of a table.
+    columns
+        Address of the entries of the output columns: of each tap the bytes from x, then of each the weight, a float.
+    y, width
+        Address and number of outputs, at least 1.
+    """
+    vec = Vector(builder, tile.lanes)
+    size = entry_bytes(tile.taps)
+
+    def offsets(entry: Any) -> list[Any]:
+        words = builder.inttoptr(entry, I64.as_pointer())
+        return [builder.load(builder.gep(words, [I64(tap)])) for tap in range(tile.taps)]
+
+    def weights(entry: Any) -> list[Any]:
+        start = vec.offset(vec.pointer(entry), 8 * tile.taps)
+        return [vec.broadcast(vec.offset(start, 4 * tap)) for tap in range(tile.taps if tile.taps > 1 else 0)]
+
+    def mean(values: Sequence[Any], factors: Sequence[Any]) -> Any:
+        return vec.fma(values[1], factors[1], vec.mul(values[0], factors[0])) if factors else values[0]
+
+    rows, row_weights = [builder.add(x, offset) for offset in offsets(row)], weights(row)
+
+    def pixel(index: Any, values: list[Any]) -> list[Any]:
+        entry = builder.add(columns, builder.mul(index, I64(size)))
+        read = [[vec.load(vec.pointer(builder.add(start, offset))) for start in rows] for offset in offsets(entry)]
+        result = mean([mean(column, row_weights) for column in read], weights(entry))
+        vec.store(result, vec.offset(vec.pointer(y), builder.mul(index, I64(vec.size))))
+        return []
+
+    repeat(vec, I64(0), width, [], pixel)
+
+
+_call_row = resize_row.caller()
+
+
+def entry_bytes(taps: int) -> int:
+    """Bytes of an entry of a table: offsets, and weights where there are several."""
+    return 8 if taps == 1 else 12 * taps
+
+
+@kernel(f"strip rows columns entry {FIELDS}")
+def resize(tile, worker, before, part, parts, args):
+    """y = x resized, by the tables `rows` and `columns`, whose entries have `entry` bytes."""
+    line = 4 * tile.lanes * args.width
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
+        row = unit % args.height
+        plane = unit // args.height
+        image = plane // args.blocks
+        block = plane - image * args.blocks
+        x = args.x + image * args.x_image + block * args.x_block
+        y = args.y + image * args.y_image + block * args.y_block + row * line
+        _call_row(args.strip, x, args.rows + row * args.entry, args.columns, y, args.width)
+
+
+def _table(sources: Sources, stride: int) -> np.ndarray:
+    """The entries of an axis, `stride` bytes an input."""
+    inputs, weights = sources
+    outputs, taps = inputs.shape
+    table = np.zeros(outputs, [("offsets", np.int64, (taps,)), ("weights", np.float32, (taps if taps > 1 else 0,))])
+    table["offsets"] = inputs * stride
+    if taps > 1:
+        table["weights"] = weights
+    return table
+
+
+def resize_step(isa: Isa, x: Place, y: Place, rows: Sources, columns: Sources, parts: int) -> Step:
+    """The call that resizes `x`, in channel blocks, to `y`; rows and columns have as many taps, 1 or 2."""
+    tile = ResizeTile(isa.lanes, rows[0].shape[1])
+    args: Args = {
+        **plane_args(x, y),
+        "strip": MicroRef(resize_row, tile),
+        "rows": _table(rows, x.strides[2]),
+        "columns": _table(columns, x.strides[3]),
+        "entry": entry_bytes(tile.taps),
+    }
+    return Step(resize, PlaneTile(isa.lanes), args, parts)

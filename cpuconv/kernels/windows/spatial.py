@@ -1,0 +1,171 @@
+"""Planes in channel blocks folded to a pixel, or to a few: global poolings, reductions, and windows of any size.
+
+A rectangle of pixels is folded row by row, each row by several accumulators, so that a sum has short chains. The work
+is cut into units (image, channel block, output row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from cpuconv.isa import Isa
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.steps import Args, MicroRef, Step
+from cpuconv.kernels.emit.fold import FOLDS, repeat
+from cpuconv.kernels.emit.intrinsics import word, zero_vector
+from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args
+from cpuconv.kernels.windows.pooling import Pooling
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+_TOGETHER = 8  # accumulators of a row
+_LONGEST = 512  # pixels of a plane that are folded as one row
+
+
+@dataclass(frozen=True)
+class RectangleTile:
+    """How a rectangle is folded, and whether the result is multiplied."""
+
+    lanes: int
+    fold: str
+    scaled: bool
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """Pixels in memory: LLVM values. Distances in bytes; `rows` and `taps` (pixels of a row) at least 1."""
+
+    x: Any
+    line: Any
+    rows: Any
+    step: Any
+    taps: Any
+
+    def fold(self, vec: Vector, name: str, term: Callable[[Any], Any] = lambda value: value) -> Any:
+        """Emit the fold of `term` of all pixels."""
+        builder, fold = vec.builder, FOLDS[name]
+        wide = builder.udiv(self.taps, I64(_TOGETHER))
+
+        def pixel(row: Any, tap: Any) -> Any:
+            return term(vec.load(vec.pointer(builder.add(row, builder.mul(tap, self.step)))))
+
+        def whole_row(index: Any, values: list[Any]) -> list[Any]:
+            row = builder.add(self.x, builder.mul(index, self.line))
+
+            def eight(index: Any, sums: list[Any]) -> list[Any]:
+                start = builder.mul(index, I64(_TOGETHER))
+                return [fold(vec, s, pixel(row, builder.add(start, I64(i)))) for i, s in enumerate(sums)]
+
+            def one(index: Any, sums: list[Any]) -> list[Any]:
+                return [fold(vec, sums[0], pixel(row, index))]
+
+            sums = repeat(vec, I64(0), wide, [neutral] * _TOGETHER, eight)
+            while len(sums) > 1:
+                sums = [fold(vec, a, b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
+            sums = repeat(vec, builder.mul(wide, I64(_TOGETHER)), self.taps, sums, one)
+            return [fold(vec, values[0], sums[0])]
+
+        neutral = vec.constant(0.0) if name == "sum" else pixel(self.x, I64(0))
+        return repeat(vec, I64(0), self.rows, [neutral], whole_row)[0]
+
+
+@MicroKernel
+def fold_rectangle(
+    tile: RectangleTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    line: Any,
+    rows: Any,
+    step: Any,
+    taps: Any,
+    y: Any,
+    factor: Any,
+) -> None:
+    """The vector at y: `rows` x `taps` pixels from x on, folded, times the factor at an address."""
+    vec = Vector(builder, tile.lanes)
+    value = Rectangle(x, line, rows, step, taps).fold(vec, tile.fold)
+    if tile.scaled:
+        value = vec.mul(value, vec.broadcast(vec.pointer(factor)))
+    vec.store(value, vec.pointer(y))
+
+
+_call_rectangle = fold_rectangle.caller()
+
+
+@kernel(f"rectangle rows columns line step factors {FIELDS}")
+def fold_windows(tile, worker, before, part, parts, args):
+    """y = the windows of x folded, one by one.
+
+    `rows` and `columns` have two words for each output row and column: bytes to the first row (column) under the
+    window, and how many it sees. Of `factors` there is one an output.
+    """
+    pixel = 4 * tile.lanes
+    for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
+        row = unit % args.height
+        plane = unit // args.height
+        image = plane // args.blocks
+        block = plane - image * args.blocks
+        first, rows = word(tile, args.rows, 2 * row), word(tile, args.rows, 2 * row + 1)
+        x = args.x + image * args.x_image + block * args.x_block + first
+        y = args.y + image * args.y_image + block * args.y_block + row * args.width * pixel
+        factors = args.factors + 4 * row * args.width
+        for column in range(args.width):
+            start, taps = word(tile, args.columns, 2 * column), word(tile, args.columns, 2 * column + 1)
+            target = y + column * pixel
+            if rows == 0 or taps == 0:
+                zero_vector(tile, target)
+            else:
+                factor = factors + 4 * column
+                _call_rectangle(args.rectangle, x + start, args.line, rows, args.step, taps, target, factor)
+
+
+def _windows_step(
+    isa: Isa,
+    x: Place,
+    y: Place,
+    fold: str,
+    tables: tuple[np.ndarray, np.ndarray],
+    steps: tuple[int, int],
+    factors: np.ndarray | None,
+    parts: int,
+) -> Step:
+    args: Args = {
+        **plane_args(x, y),
+        "rectangle": MicroRef(fold_rectangle, RectangleTile(isa.lanes, fold, factors is not None)),
+        "rows": tables[0],
+        "columns": tables[1],
+        "line": steps[0],
+        "step": steps[1],
+        "factors": 0 if factors is None else np.ascontiguousarray(factors, np.float32),
+    }
+    return Step(fold_windows, PlaneTile(isa.lanes), args, parts)
+
+
+def windows_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Step:
+    """The call that pools `x`, in channel blocks, to `y`, with windows of any size."""
+    tables = []
+    for axis in (0, 1):
+        seen = [pooling.taps(axis, output, x.physical[2 + axis]) for output in range(y.physical[2 + axis])]
+        tables.append(np.array([(one.start * x.strides[2 + axis], len(one)) for one in seen], np.int64))
+    steps = [gap * stride for gap, stride in zip(pooling.dilations, x.strides[2:4], strict=True)]
+    return _windows_step(isa, x, y, pooling.fold, (tables[0], tables[1]), (steps[0], steps[1]), pooling.factors, parts)
+
+
+def plane_shape(h: int, w: int) -> tuple[int, int]:
+    """Rows and pixels of a row by which a plane without gaps is folded: short ones are one row."""
+    return (1, h * w) if h * w <= _LONGEST else (h, w)
+
+
+def planes_step(isa: Isa, x: Place, y: Place, fold: str, factor: float | None, parts: int) -> Step:
+    """The call that folds each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor."""
+    rows, taps = plane_shape(*x.physical[2:4])
+    tables = np.array([[0, rows]], np.int64), np.array([[0, taps]], np.int64)
+    pixel = x.strides[3]
+    factors = None if factor is None else np.array([factor], np.float32)
+    return _windows_step(isa, x, y, fold, tables, (taps * pixel, pixel), factors, parts)

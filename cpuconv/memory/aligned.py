@@ -1,0 +1,20 @@
+"""Arrays that start on a cache line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cpuconv.problem.arrays import address
+
+ALIGNMENT = 64
+"""Bytes of a cache line."""
+
+
+def aligned(shape: tuple[int, ...] | int, dtype: Any = np.float32) -> np.ndarray:
+    """Uninitialised array that starts on a cache line."""
+    size = (shape if isinstance(shape, int) else math.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)

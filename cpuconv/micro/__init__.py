@@ -1,1 +1,0 @@
-"""Micro-kernels: emitters of the innermost loops, parametric in tile and vector width."""

@@ -1,0 +1,133 @@
+"""The definition of a network, before sizes are known: what was compiled or loaded, and what programs are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, SourceError, must
+from cpuconv.graph import passes
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.mapped_constants import check_unchanged
+from cpuconv.graph.passes import Note
+from cpuconv.graph.ports import sizes
+from cpuconv.network.saved.program import Settings, Shapes
+from cpuconv.network.saved.reading import Saved
+from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.sizes.prepared import Prepared, prepared
+from cpuconv.network.sizes.shape_inputs import shape_inputs, with_constants
+from cpuconv.network.sizes.specialise import bound_inputs
+
+
+class Definition:
+    """A network before sizes are known.
+
+    Attributes
+    ----------
+    name : str
+    inputs : mapping of str to Value
+        Its inputs, with the sizes that are stated.
+    shape_inputs : tuple of str
+        Those inputs whose elements decide sizes.
+    settings : Settings
+    saved : Saved or None
+        The saved model that it is of.
+    graph : Graph or None
+        Rewritten as far as that holds for all sizes; None once it has been let go of.
+    notes : list of Note
+        Of those rewrites.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        shapes: Mapping[str, Sequence[int]],
+        settings: Settings,
+        source: Callable[[], Graph] | None,
+        saved: Saved | None,
+    ) -> None:
+        self.name, self.settings, self.saved, self._source = graph.name, settings, saved, source
+        self.inputs, self.shape_inputs = bound_inputs(graph, shapes), shape_inputs(graph)
+        self.graph: Graph | None = graph
+        self.notes: list[Note] = []
+        if not self.is_fixed:
+            self.graph, self.notes = passes.apply_without_sizes(graph, settings.rewriting.skip_passes)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether one program is all there will be."""
+        return not self.shape_inputs and all(value.concrete for value in self.inputs.values())
+
+    @property
+    def follows(self) -> bool:
+        """Whether choices of the saved model are followed: for this CPU, with the same options."""
+        return self.saved is not None and self.saved.fits and self.saved.settings == self.settings
+
+    def fixed_shapes(self) -> Shapes:
+        """The sizes of the inputs, where model and arguments state them all.
+
+        Raises
+        ------
+        SourceError
+            Some are open, or elements decide sizes.
+        """
+        if self.shape_inputs:
+            raise SourceError(
+                must(self.shape_inputs[0], "fed: its elements decide sizes; run the model first", "unknown")
+            )
+        for name, value in self.inputs.items():
+            if not value.concrete:
+                expected = "of fixed sizes: run the model first, or state them in 'input_shapes'"
+                raise SourceError(must(name, expected, value))
+        return tuple(sizes(value) for value in self.inputs.values())
+
+    def graph_for(self, shapes: Shapes) -> Graph:
+        """The graph, if a program for inputs of these shapes can be made.
+
+        Raises
+        ------
+        ArgumentError
+            They do not fit what is stated of the inputs, or each other.
+        """
+        named = dict(zip(self.inputs, shapes, strict=True))
+        if self.graph is None:  # all sizes are fixed, and the program is made
+            wrong = next(name for name, shape in named.items() if shape != sizes(self.inputs[name]))
+            raise ArgumentError(must(f"feed[{wrong!r}]", f"of shape {sizes(self.inputs[wrong])}", named[wrong]))
+        for name, value in self.inputs.items():
+            if not value.fits(named[name]):
+                raise ArgumentError(must(f"feed[{name!r}]", f"of a shape that fits {value}", named[name]))
+        bound_inputs(self.graph, named, "feed")  # equal symbols, equal sizes
+        return self.graph
+
+    def prepared(
+        self, shapes: Shapes, shape_arrays: Mapping[str, np.ndarray], *, noted: bool
+    ) -> tuple[Prepared, Decisions | None]:
+        """The graph for a program; and what a saved model chose for it, if that is to be followed.
+
+        Parameters
+        ----------
+        shapes : tuple of tuple of int
+            Of all inputs.
+        shape_arrays : mapping of str to numpy.ndarray
+            Arrays of the inputs whose elements decide sizes.
+        noted : bool
+            Whether to tell what the rewrites did.
+        """
+        if self.saved is not None:
+            program = None if shape_arrays else self.saved.program(shapes)
+            if program is not None:
+                return program.prepared, program.decisions if self.follows else None
+            self.saved.check_graph()
+        graph = self.graph
+        if graph is None:
+            if self._source is None:
+                raise SourceError(f"{self.name} cannot be saved: it was not made by cpuconv.compile.")
+            graph = self._source()
+        check_unchanged(graph.constants.values())
+        named = {name: shape for name, shape in zip(self.inputs, shapes, strict=True) if name not in shape_arrays}
+        return prepared(with_constants(graph, shape_arrays), named, self.settings.rewriting, noted=noted), None
+
+    def let_go(self) -> None:
+        """Let go of the graph, as all programs are made: raw weights are not kept beside packed ones."""
+        self.graph = None

@@ -1,0 +1,101 @@
+"""What runs after a program: what `sizes.cutting` cut off, by references or as a network of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from cpuconv.graph.interpret import Timed, interpret
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.stopping import Stop
+from cpuconv.network.reports.explain import Explanation, late_rows
+from cpuconv.network.reports.profile import Profile, of_references
+from cpuconv.network.sizes.cutting import Stages
+
+
+class Network(Protocol):
+    """What a tail asks of a model."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its programs."""
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it can be explained."""
+
+    def run(self, feed: Mapping[str, np.ndarray], *, stop: Stop | None) -> dict[str, np.ndarray]:
+        """Its outputs."""
+
+    def profile(self, feed: Mapping[str, np.ndarray], runs: int) -> Profile:
+        """Its operators, timed."""
+
+    def explain(self) -> Explanation:
+        """What became of it."""
+
+
+class Tail:
+    """What runs behind a program.
+
+    Parameters
+    ----------
+    parts : Stages
+    outputs : sequence of str
+        Of the whole network, in order.
+    ready : callable
+        Makes a model of what is a network of its own.
+    """
+
+    def __init__(self, parts: Stages, outputs: Sequence[str], ready: Callable[[Graph], Network]) -> None:
+        self._first, self._rest, self._outputs, self._ready = parts.first, parts.rest, outputs, ready
+        self._model: Network | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of programs for sizes that were found."""
+        return 0 if self._model is None else self._model.nbytes
+
+    def finished(self, arrays: Mapping[str, np.ndarray], stop: Stop | None = None) -> dict[str, np.ndarray]:
+        """All outputs of the network, from its inputs and what the program computed; `stop` may end it."""
+        found = self._found(arrays, stop=stop)
+        if self._rest is not None:
+            found |= self._native(found).run({name: found[name] for name in self._rest.inputs}, stop=stop)
+        mine = {*self._first.outputs, *(self._rest.outputs if self._rest else ())}
+        return {name: np.array(found[name], order="C") if name in mine else found[name] for name in self._outputs}
+
+    def profiles(self, arrays: Mapping[str, np.ndarray], runs: int) -> list[Profile]:
+        """The nodes that references run, and those that kernels run then."""
+        rows: dict[int, tuple[Node, list[tuple[float, int]]]] = {id(node): (node, []) for node in self._first.nodes}
+        for _ in range(runs):
+            found = self._found(arrays, lambda node, *figures: rows[id(node)][1].append(figures))
+        made = [of_references(list(rows.values()))]
+        if self._rest is not None:
+            made.append(self._native(found).profile({name: found[name] for name in self._rest.inputs}, runs))
+        return made
+
+    def explained(self, head: Explanation) -> Explanation:
+        """What is known of the program, with what runs behind it."""
+        rows = late_rows(self._first.nodes)
+        if self._rest is not None:
+            known = self._model is not None and self._model.has_run
+            rows += self._model.explain().operators if self._model and known else late_rows(self._rest.nodes, "")
+        return replace(head, operators=[*head.operators, *rows])
+
+    def _found(
+        self, arrays: Mapping[str, np.ndarray], timed: Timed | None = None, stop: Stop | None = None
+    ) -> dict[str, np.ndarray]:
+        given = {name: arrays[name] for name in self._first.inputs}
+        results = interpret(self._first, given, timed=timed, stop=stop)
+        return {**arrays, **results}
+
+    def _native(self, arrays: Mapping[str, np.ndarray]) -> Network:
+        """The model of what runs natively; ranks and types of its inputs are known when it runs for the first time."""
+        if self._model is None:
+            assert self._rest is not None
+            open_ = {name: arrays[name] for name in self._rest.inputs if not self._rest.value(name).concrete}
+            values = {name: Value((None,) * array.ndim, array.dtype) for name, array in open_.items()}
+            self._model = self._ready(replace(self._rest, values={**self._rest.values, **values}))
+        return self._model

@@ -1,0 +1,266 @@
+"""A network, ready to run: its inputs and outputs, and what callers do with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.mapped_constants import check_unchanged
+from cpuconv.graph.ports import Port, arrays_for, fed
+from cpuconv.graph.stopping import Stop
+from cpuconv.network.definition import Definition
+from cpuconv.network.programs import Programs
+from cpuconv.network.reports.explain import Explanation
+from cpuconv.network.reports.profile import Profile, profile, together
+from cpuconv.network.saved.program import Settings
+from cpuconv.network.saved.reading import Saved
+from cpuconv.network.saved.writing import write
+from cpuconv.network.sizes.prepared import Rewriting
+
+
+class Model:
+    """A network; made by `cpuconv.compile` or `cpuconv.load`. Several threads may run it at once.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of Port
+        Names, shapes (symbols kept) and dtypes.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        shapes: Mapping[str, Sequence[int]],
+        options: Rewriting | None = None,
+        *,
+        source: Callable[[], Graph] | None = None,
+        saved: Saved | None = None,
+        parent: Programs | None = None,
+        auto: bool = False,
+    ) -> None:
+        """Make what can be made before sizes are known.
+
+        Parameters
+        ----------
+        graph : Graph
+            What was read, or of a saved model its `graph`.
+        target : Target
+        shapes : mapping of str to sequence of int
+            Of inputs by name, where the graph leaves them open.
+        options : Rewriting or None
+        source : callable or None
+            Gives the graph again, for `save`, when it has been let go of.
+        saved : Saved or None
+            The saved model that it is of.
+        parent : Programs or None
+            Those of the model that it is a part of; they share packed weights.
+        auto : bool
+            Whether each program takes as many threads as are fastest, at most the target's.
+        """
+        options = options or Rewriting()
+        self._definition = Definition(graph, shapes, Settings.of(target, options), source, saved)
+        self._programs = Programs(self._definition, target, partial(_part, target, options), parent=parent, auto=auto)
+        self.inputs = tuple(_port(name, value) for name, value in self._definition.inputs.items())
+        known: Mapping[str, Value] = {}
+        if self._definition.is_fixed:
+            known = self._programs.find(self._definition.fixed_shapes()).executable.outputs
+        self.outputs = tuple(_port(name, known.get(name, graph.value(name))) for name in graph.outputs)
+
+    def __repr__(self) -> str:
+        ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
+        return f"<cpuconv.Model {self._definition.name}: {ends[0]} -> {ends[1]}>"
+
+    def __call__(self, x: Any) -> Any:
+        """The result for a network of one input: an array if it has one output, else a dict of them.
+
+        Parameters
+        ----------
+        x : array
+            Of the input's shape and dtype. One that is not C-contiguous is copied.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            The network has another number of inputs, or the array has a wrong rank, size or dtype.
+        """
+        if len(self.inputs) != 1:
+            names = ", ".join(port.name for port in self.inputs)
+            raise ArgumentError(must("x", f"a dict of {names}, given to run()", "one array"))
+        results = self.run({self.inputs[0].name: x})
+        return next(iter(results.values())) if len(results) == 1 else results
+
+    def run(
+        self, feed: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None, *, stop: Stop | None = None
+    ) -> dict[str, np.ndarray]:
+        """Run the network.
+
+        Parameters
+        ----------
+        feed : mapping of str to array
+            An array for each input, of its shape and dtype. One that is not C-contiguous is copied.
+        out : mapping of str to numpy.ndarray, or None
+            C-contiguous arrays for some outputs, which overlap neither inputs nor each other; the others are made.
+            None for outputs whose sizes depend on elements.
+        stop : callable or None
+            Asked between kernels, from the thread that runs, such as `is_set` of a `threading.Event`: something true
+            ends the run.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            The outputs by name.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A feed or an output array has a wrong name, rank, size or dtype; the message names it.
+        SourceError
+            For these sizes the nodes do not fit together, or a run does not fit into free memory.
+        RunStopped
+            `stop` ended it.
+
+        Notes
+        -----
+        Ctrl-C ends a run of the main thread in the same places as `stop`: between kernels and between nodes that
+        references compute, those in the bodies of `Loop` and `Scan` too. The arrays of `out` may have been written to;
+        the model can run again.
+
+        NaN and infinities reach whatever is computed from them. Winograd and FFT convolutions spread them within a tile
+        or a plane of their image; `accuracy="exact"` takes none of these. Denormals are numbers like others.
+        """
+        if stop is not None and not callable(stop):
+            raise ArgumentTypeError(must("stop", "a callable without arguments, or None", f"a {type(stop).__name__}"))
+        arrays = fed(self.inputs, feed)
+        made, given = self._programs.fitting(arrays)
+        outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
+        before = made.nbytes
+        try:
+            made.executable.run(given, list(outputs.values()), stop=stop)
+            if made.tail is not None:
+                known = dict(zip(self._definition.inputs, arrays, strict=True))
+                outputs = made.tail.finished({**known, **outputs}, stop)
+        finally:
+            if made.nbytes != before:  # for another number of callers, or for other sizes that were found
+                self._programs.remember(made)
+        return outputs
+
+    def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:
+        """Time each operator alone, and whole runs.
+
+        Parameters
+        ----------
+        feed : mapping of str to array
+            As for `run`.
+        runs : int
+            How often each is timed; medians are reported.
+        watch : bool
+            Whether to note too who did what when in a run, by kernels that look at the clock before and after.
+
+        Returns
+        -------
+        Profile
+            Seconds of each operator and of whole runs; prints itself, and has `.to_dict()`.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            `runs` is no integer from 1 on, or the feed is wrong, as for `run`.
+        """
+        if isinstance(runs, bool) or not hasattr(runs, "__index__") or int(runs) < 1:
+            raise ArgumentError(must("runs", "an integer, 1 or more", repr(runs)))
+        arrays = fed(self.inputs, feed)
+        made, given = self._programs.fitting(arrays)
+        outputs = arrays_for(made.executable.outputs, {}, arrays)
+        head = profile(made.executable, given, list(outputs.values()), int(runs), watch=watch)
+        if made.tail is None:
+            return head
+        values = {**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs}
+        return together([head, *made.tail.profiles(values, int(runs))])
+
+    def explain(self) -> Explanation:
+        """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.
+
+        It is of the sizes that the model states or that ran last.
+
+        Returns
+        -------
+        Explanation
+            Prints itself, and has `.to_dict()`.
+
+        Raises
+        ------
+        SourceError
+            Sizes are open, and nothing has run yet.
+        """
+        made = self._programs.last or self._programs.find(self._definition.fixed_shapes())
+        explanation = self._programs.explained(made)
+        return explanation if made.tail is None else made.tail.explained(explanation)
+
+    @property
+    def threads(self) -> int:
+        """Most threads of a run; where the model decides, of the sizes that ran last."""
+        return self._programs.threads
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of programs that are kept, and of the memory of their runs; packed weights are not counted."""
+        return self._programs.nbytes
+
+    @property
+    def has_run(self) -> bool:
+        """Whether sizes are known that `explain` can tell of."""
+        return self._programs.last is not None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file that `cpuconv.load` reads, without the package onnx.
+
+        It holds the network, what was chosen for the sizes that ran, and the weights, raw and packed. It replaces a
+        file of that name at once, when it is whole.
+
+        Parameters
+        ----------
+        path : path
+            Of the file, in a folder that is there.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        SourceError
+            The file that the model was compiled from has changed or is gone, or the network has something that cannot
+            be saved; the message names it.
+        """
+        definition, programs = self._definition, self._programs
+        with programs.making:
+            graph = definition.graph
+            if graph is not None:
+                check_unchanged(graph.constants.values())
+                graph = replace(graph, values={**graph.values, **definition.inputs})
+            if definition.saved is not None:
+                definition.saved.check_graph()
+            ends = (
+                definition.name,
+                definition.inputs,
+                {port.name: Value(port.shape, port.dtype) for port in self.outputs},
+            )
+            settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was looked for
+            write(Path(path), ends, graph, settings, programs.to_save(), programs.forms)
+
+
+def _part(target: Target, options: Rewriting, graph: Graph, parent: Programs) -> Model:
+    """A part of a network that runs for sizes which are found when it runs."""
+    return Model(graph, target, {}, options, parent=parent)
+
+
+def _port(name: str, value: Value) -> Port:
+    return Port(name, value.shape, value.dtype)

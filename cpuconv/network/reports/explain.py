@@ -1,0 +1,221 @@
+"""What became of a network: rewrites, layouts and algorithms, memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from cpuconv.conv.choice.model import Choice
+from cpuconv.graph.ir import Node
+from cpuconv.graph.passes import Note, summary
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.selection.layout import LEAST, Laid, Layout
+from cpuconv.network.selection.planning import CHEAPEST
+
+COPY = "Copy"
+REFERENCE, EVALUATOR = "reference", "evaluator"
+_WIDTH = 36  # of a name in a table; the end of a path says more than its beginning
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator.
+
+    Attributes
+    ----------
+    name, op : str
+        What the model calls the node, and its operator.
+    layouts : str
+        How its inputs and outputs lie.
+    algorithm : str
+        Of a convolution or product; "view" where nothing runs, "reference" where NumPy computes it, "evaluator" where
+        ONNX's reference evaluator does.
+    decided_by : str
+        What chose the algorithm; "" where there is no choice.
+    shape : tuple of int
+        Of the first output; () where it depends on elements.
+    """
+
+    name: str
+    op: str
+    layouts: str
+    algorithm: str
+    decided_by: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Prints itself; `to_dict` gives the same as plain values.
+
+    Attributes
+    ----------
+    name : str
+    operators : list of OperatorRow
+    summary : list of (str, str)
+        Rewrite, and what became of how many nodes.
+    rewrites : list of (str, str)
+        The same node by node, with their names.
+    made : list of (str, str)
+        Of these the ones that made operators of another kind, without the names of the nodes that are gone.
+    reorders : int
+        Copies that only change how a tensor lies.
+    arena_bytes : int
+        Of values while the network runs, for each caller.
+    unshared_bytes : int
+        What they would take if no two shared memory.
+    raw_bytes : int
+        Of weights and other constants as the rewritten model has them; they are not kept.
+    constant_bytes : int
+        The same packed.
+    workspace_bytes : int
+        For each caller.
+    plan, plan_decided_by : str
+        How layouts were selected, and what chose that: "model", "raced" (whole runs were timed), or "record" with ""
+        for the plan: layouts that were chosen before.
+    weighed : mapping of str to float
+        Seconds of plans by the models; as "least" what no layouts are below. Empty for a record.
+    """
+
+    name: str
+    operators: list[OperatorRow]
+    summary: list[tuple[str, str]]
+    rewrites: list[tuple[str, str]]
+    made: list[tuple[str, str]]
+    reorders: int
+    arena_bytes: int
+    unshared_bytes: int
+    raw_bytes: int
+    constant_bytes: int
+    workspace_bytes: int
+    plan: str
+    plan_decided_by: str
+    weighed: Mapping[str, float]
+
+    @classmethod
+    def of(cls, name: str, laid: Layout, executable: Executable, notes: Sequence[Note]) -> Explanation:
+        """Of a network that was laid out and built."""
+        rows = []
+        for node in laid.nodes:
+            shape = laid.graph.value(next(filter(None, node.node.outputs))).shape or ()
+            sizes = tuple(int(size or 0) for size in shape)
+            label = node.node.origin or next(filter(None, node.node.outputs))
+            rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
+        memory = executable.memory
+        return cls(
+            name=name,
+            operators=rows,
+            summary=summary(notes),
+            rewrites=[(note.rewrite, note.text) for note in notes],
+            made=[(note.rewrite, _brief(note)) for note in notes if note.gained],
+            reorders=sum(row.op == COPY for row in rows),
+            arena_bytes=memory.arena,
+            unshared_bytes=memory.unshared,
+            raw_bytes=executable.raw_bytes,
+            constant_bytes=executable.constant_bytes,
+            workspace_bytes=executable.workspace_bytes,
+            plan=laid.plan,
+            plan_decided_by=laid.decided_by,
+            weighed=laid.weighed,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        heads = ("operator", "kind", "shape", "layouts", "algorithm", "decided by")
+        table = [
+            (shortened(row.name), row.op, "x".join(map(str, row.shape)), row.layouts, row.algorithm, row.decided_by)
+            for row in self.operators
+        ]
+        lines = [
+            f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
+            f"{self.reorders} of them reorders",
+            self._plans(),
+            f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), weights and other "
+            f"constants {_megabytes(self.constant_bytes)} packed ({_megabytes(self.raw_bytes)} raw), workspace "
+            f"{_megabytes(self.workspace_bytes)}",
+        ]
+        for computed, by in ((REFERENCE, "NumPy reference"), (EVALUATOR, "ONNX's reference evaluator, which is slow")):
+            slow = Counter(row.op for row in self.operators if row.algorithm == computed)
+            if slow:
+                lines.append(f"runs by {by}: {', '.join(f'{count} {op}' for op, count in slow.items())}")
+        lines += ["", tabulate(table, heads, disable_numparse=True)]
+        if self.summary:
+            lines += ["", tabulate(self.summary, ("rewrite", "what it did"), disable_numparse=True)]
+        if self.made:
+            lines += ["", tabulate(self.made, ("rewrite", "what became another operator"), disable_numparse=True)]
+        return "\n".join(lines)
+
+    def _plans(self) -> str:
+        """How layouts were chosen, and what the others cost."""
+        if not self.plan:
+            return "layouts: as recorded before"
+        costs = (f"{name} {1e3 * seconds:.2f} ms" for name, seconds in self.weighed.items() if name != LEAST)
+        above = 100 * (self.weighed[CHEAPEST] / self.weighed[LEAST] - 1) if self.weighed[LEAST] else 0.0
+        bound = (
+            "no others are cheaper" if above < 0.01 else f"the cheapest is at most {above:.1f}% above what is possible"
+        )
+        return f"layouts: {self.plan} (decided by: {self.plan_decided_by}); by the models {', '.join(costs)}; {bound}"
+
+
+def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
+    """Rows of nodes whose sizes are not known before the network runs."""
+    return [
+        OperatorRow(
+            node.origin or next(filter(None, node.outputs)),
+            node.op,
+            "dense -> dense",
+            by if node.meaning is None else EVALUATOR,
+            "",
+            (),
+        )
+        for node in nodes
+    ]
+
+
+def shortened(name: str) -> str:
+    """A name for a table: the end of one that is long."""
+    return name if len(name) <= _WIDTH else f"…{name[1 - _WIDTH :]}"
+
+
+def _brief(note: Note) -> str:
+    *_, last = note.new
+    old, new = (", ".join(dict.fromkeys(node.op for node in nodes)) for nodes in (note.old, note.new))
+    return f"{old} became {new} {shortened(last.name)!r}"
+
+
+def forms(laid: Laid) -> str:
+    """How the operands of a node lie: ``blocked, dense -> blocked``."""
+    if laid.offer is None:
+        return "dense -> dense"
+    inputs = ", ".join(dict.fromkeys(filter(None, laid.offer.inputs)))
+    return f"{inputs} -> {', '.join(dict.fromkeys(laid.offer.outputs))}"
+
+
+def algorithm(laid: Laid) -> str:
+    """What computes a node, as far as there is a choice."""
+    if laid.offer is None:
+        return REFERENCE if laid.node.meaning is None else EVALUATOR
+    choice = choice_of(laid)
+    return "view" if laid.offer.view else "" if choice is None else str(choice.candidate)
+
+
+def decided_by(laid: Laid) -> str:
+    """What chose the algorithm of a node."""
+    choice = choice_of(laid)
+    return "" if choice is None else choice.decided_by
+
+
+def choice_of(laid: Laid) -> Choice | None:
+    """The choice of a convolution's algorithm, which its offer holds."""
+    return getattr(laid.offer.detail, "choice", None) if laid.offer is not None else None
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f} MB"

@@ -1,0 +1,179 @@
+"""Where the time of a network goes: each operator timed alone, beside whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from autotune.machine.roofline import Roofs, classify
+from autotune.machine.roofline import Work as Least
+from cpuconv.conv.choice.tuned import roofs
+from cpuconv.graph.ir import Node
+from cpuconv.network.reports.explain import COPY, EVALUATOR, REFERENCE, algorithm, forms, shortened
+from cpuconv.network.reports.timing import Watched, time_works, watch_run
+from cpuconv.network.running.executable import Executable, Work
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """One operator.
+
+    Attributes
+    ----------
+    name, op, algorithm, layouts : str
+    seconds : float
+        Median of its runs, alone.
+    share : float
+        Of all operators' seconds.
+    gflops : float or None
+        1e9 operations a second, of the direct sum; None where operations are not counted.
+    gbs : float
+        1e9 bytes a second, of inputs, outputs and weights, once each.
+    bound : str
+        By the roofline: compute, bandwidth or overhead; "" where this device's roofs were not measured.
+    roof : str
+        The roof that it is nearest to; "" where none was measured.
+    roof_share : float or None
+        What it reaches of that.
+    shape : tuple of int
+        Of the first output.
+    host : bool
+        Whether a reference computes it, between kernels.
+    """
+
+    name: str
+    op: str
+    algorithm: str
+    layouts: str
+    seconds: float
+    share: float
+    gflops: float | None
+    gbs: float
+    bound: str
+    roof: str
+    roof_share: float | None
+    shape: tuple[int, ...]
+    host: bool
+
+    @property
+    def kind(self) -> str:
+        """What it counts as: "reorder", "reference", or what binds it; "kernel" where that is not known."""
+        return "reorder" if self.op == COPY else "reference" if self.host else self.bound.split(" ")[0] or "kernel"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Operators in the order in which they run.
+
+    Attributes
+    ----------
+    rows : list of ProfileRow
+    seconds : float
+        Median of whole runs; the sum of the rows is larger by the cost of starting each alone.
+    threads : int
+    watched : Watched or None
+        Who did what when in a run whose kernels were timed, where that was asked for; `Span.work` is a place in `rows`.
+    """
+
+    rows: list[ProfileRow]
+    seconds: float
+    threads: int
+    watched: Watched | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        table = [
+            (
+                shortened(row.name), row.op, row.algorithm, row.layouts, f"{row.seconds * 1e6:.1f}", f"{row.share:.1%}",
+                "" if row.gflops is None else f"{row.gflops:.1f}", f"{row.gbs:.1f}", row.bound,
+            )
+            for row in self.rows
+        ]  # fmt: skip
+        heads = ("operator", "kind", "algorithm", "layouts", "µs", "share", "GFLOP/s", "GB/s", "bound by")
+        total = sum(row.seconds for row in self.rows)
+        end = f"whole run {self.seconds * 1e3:.3f} ms, operators alone {total * 1e3:.3f} ms"
+        return f"{tabulate(table, heads, disable_numparse=True)}\n{end}"
+
+
+def together(profiles: Sequence[Profile]) -> Profile:
+    """Parts of a network that run one after another, as one; the first part's workers may have been watched."""
+    rows = [row for each in profiles for row in each.rows]
+    total = sum(row.seconds for row in rows)
+    rows = [replace(row, share=row.seconds / total if total else 0.0) for row in rows]
+    first = profiles[0]
+    return Profile(rows, sum(each.seconds for each in profiles), first.threads, first.watched)
+
+
+def of_references(figures: Sequence[tuple[Node, Sequence[tuple[float, int]]]]) -> Profile:
+    """Nodes that references compute, each with its seconds and bytes in some runs; their shares are yet to be found."""
+    rows = []
+    for node, runs in figures:
+        seconds, size = (float(np.median(column)) for column in zip(*runs, strict=True))
+        by = REFERENCE if node.meaning is None else EVALUATOR
+        name = node.origin or next(filter(None, node.outputs))
+        rows.append(
+            ProfileRow(
+                name=name,
+                op=node.op,
+                algorithm=by,
+                layouts="dense -> dense",
+                seconds=seconds,
+                share=0.0,
+                gflops=None,
+                gbs=size / seconds * 1e-9,
+                bound="",
+                roof="",
+                roof_share=None,
+                shape=(),
+                host=True,
+            )
+        )
+    return Profile(rows, sum(row.seconds for row in rows), 1)
+
+
+def profile(
+    executable: Executable,
+    arrays: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    runs: int,
+    *,
+    watch: bool = False,
+) -> Profile:
+    """Time the operators of a network `runs` times, each alone, in turns with whole runs; as many more to `watch`."""
+    seconds, whole = time_works(executable, arrays, outputs, runs)
+    each = np.median(seconds, axis=0)
+    known = roofs(executable.target.threads)
+    rows = [
+        _row(work, float(time), float(each.sum()), known) for work, time in zip(executable.works, each, strict=True)
+    ]
+    watched = watch_run(executable, arrays, outputs, runs) if watch else None
+    return Profile(rows, float(np.median(whole)), executable.target.threads, watched)
+
+
+def _row(work: Work, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
+    node = work.laid.node
+    flops = getattr(work.laid.offer.detail, "flops", None) if work.laid.offer is not None else None
+    least = Least(flops or 0, work.inputs, work.weights, work.outputs)
+    verdict = None if known is None else classify(least, known, seconds)
+    return ProfileRow(
+        name=node.origin or next(filter(None, node.outputs)),
+        op=node.op,
+        algorithm=algorithm(work.laid),
+        layouts=forms(work.laid),
+        seconds=seconds,
+        share=seconds / total if total else 0.0,
+        gflops=None if flops is None else flops / seconds * 1e-9,
+        gbs=(work.inputs + work.weights + work.outputs) / seconds * 1e-9,
+        bound="" if verdict is None else str(verdict),
+        roof="" if verdict is None else verdict.roof,
+        roof_share=None if verdict is None else verdict.share,
+        shape=work.shape,
+        host=work.host,
+    )

@@ -1,0 +1,290 @@
+"""Memory of a network: a place for every tensor in one arena, planned from lifetimes.
+
+A *buffer* is memory that one tensor, or several that share it, occupy: a view lies in what it is a view of, an
+elementwise result in the place of an operand that nobody reads afterwards, and the parts of a concatenation in its
+output, which therefore lives from its earliest producer on. Buffers are placed greedily by size, each in the lowest gap
+that is free during its life (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference,
+arXiv:2001.03288).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.locks import lazy
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Value
+from cpuconv.graph.ops.base import Op
+from cpuconv.kernels.binding.place import BLOCKED, FLOAT32, STRIDED, Place
+from cpuconv.kernels.binding.steps import Ref
+from cpuconv.memory.aligned import ALIGNMENT
+from cpuconv.network.selection.layout import Laid, Layout
+from cpuconv.problem.integers import divide
+
+ARENA, WORKSPACE = "arena", "workspace"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where everything lies.
+
+    Attributes
+    ----------
+    places : dict[str, Place]
+        Of every value but constants; bases "arena", "input K" and "output K".
+    arena : int
+        Bytes.
+    unshared : int
+        Bytes that the same buffers would take side by side.
+    """
+
+    places: dict[str, Place]
+    arena: int
+    unshared: int
+
+
+def plan_memory(laid: Layout, block: int, moments: Sequence[int] | None = None) -> Memory:
+    """Places for a graph whose offers are chosen.
+
+    Parameters
+    ----------
+    laid : Layout
+    block : int
+        Channels of a block.
+    moments : Sequence[int] or None
+        Of each node: those of one moment may run side by side. None: each has its own.
+    """
+    planner = _Planner(laid, block, range(len(laid.nodes)) if moments is None else moments)
+    return planner.memory()
+
+
+class _Planner:
+    """Buffers are bases of their own name until they get an offset in the arena."""
+
+    def __init__(self, laid: Layout, block: int, moments: Sequence[int]) -> None:
+        self.laid, self.graph, self.block, self.moments = laid, laid.graph, block, moments
+        self._last = self._last_reads()
+        self._last_of: dict[str, int] = {}  # by base: the last node known to read something in it
+        self.pinned = self._pinned()
+        self.parts: dict[str, tuple[str, int]] = {}  # value -> the concatenation that it is a part of, and which part
+        self.places: dict[str, Place] = {}
+        for at, name in enumerate(self.graph.inputs):
+            self._settle(name, self._place(name, f"input {at}", "dense"))
+
+    def memory(self) -> Memory:
+        """All places."""
+        for at in reversed(range(len(self.laid.nodes))):
+            self._claim_parts(self.laid.nodes[at])
+        for at, laid in enumerate(self.laid.nodes):
+            self._put(at, laid)
+        sizes, lives = self._buffers()
+        offsets, arena = arrange(sizes, lives)
+        places = {name: _moved(place, offsets) for name, place in self.places.items()}
+        return Memory(places, arena, sum(sizes.values()))
+
+    # --- which values share a buffer ------------------------------------------------------------------------------
+
+    def _pinned(self) -> dict[str, str]:
+        """Values whose buffer is an output of the network."""
+        producers = self.producers
+        pinned = {}
+        for at, name in enumerate(self.laid.outputs.values()):
+            while name in producers and (offer := producers[name].offer) is not None and offer.view:
+                name = producers[name].node.inputs[0]
+            if name in producers:
+                pinned[name] = f"output {at}"
+        return pinned
+
+    def _claim_parts(self, laid: Laid) -> None:
+        """Let producers write into the output of a concatenation, where that is legal."""
+        op = _op(laid)
+        if op is None or op.parts is None or laid.offer is None or laid.offer.view:
+            return
+        node, output = laid.node, laid.node.outputs[0]
+        if output in self.pinned:  # callers get contiguous memory; a part of it would do, but not for views of it
+            return
+        values = [self.graph.value(name) for name in node.inputs]
+        whole = self._place(output, "whole", laid.offer.outputs[0])
+        parts = op.parts(node, values, whole)
+        for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
+            viewed = part is not None and part.lies == STRIDED and name in self._viewed  # views may need one piece
+            if self._may_be_part(name, laid) and part is not None and not viewed:
+                self.parts[name] = (output, at)
+
+    def _may_be_part(self, name: str, reader: Laid) -> bool:
+        producer = self.producers.get(name)
+        if producer is None or producer.offer is None or producer.offer.view:
+            return False
+        alone = reader.node.inputs.count(name) == 1 and name not in self.parts and name not in self.pinned
+        written = producer.writes(producer.node.outputs.index(name))
+        return alone and written == reader.writes(0)
+
+    @lazy
+    def producers(self) -> Mapping[str, Laid]:
+        """The node that writes each value."""
+        return {name: laid for laid in self.laid.nodes for name in laid.node.outputs if name}
+
+    # --- places ---------------------------------------------------------------------------------------------------
+
+    def _place(self, name: str, base: str, lies: str) -> Place:
+        value = self.graph.value(name)
+        shape, dtype = _sizes(value), value.dtype or FLOAT32
+        ref = Ref(base)
+        return Place.blocked(ref, shape, self.block) if lies == BLOCKED else Place.plain(ref, shape, dtype)
+
+    def _put(self, at: int, laid: Laid) -> None:
+        """Places of a node's outputs."""
+        node, op = laid.node, _op(laid)
+        if laid.offer is not None and laid.offer.view and op is not None and op.view is not None:
+            inputs = [self._operand(name) for name in node.inputs]
+            values = [self.graph.value(name) for name in node.outputs if name]
+            views = op.view(node, inputs, values)
+            for name, place in zip(node.outputs, views, strict=False):
+                if name:
+                    self._settle(name, place)
+            return
+        for position, name in enumerate(node.outputs):
+            if not name or name in self.places:
+                continue
+            self._settle(name, self._in_place(at, laid, name) or self._own(name, laid.writes(position)))
+
+    def _settle(self, name: str, place: Place) -> None:
+        base = place.ref.name
+        self.places[name] = place
+        self._last_of[base] = max(self._last_of.get(base, -1), self._last.get(name, -1))
+
+    def _operand(self, name: str) -> Place | None:
+        """An input of a view; constants are read when the network is compiled, so that they lie nowhere."""
+        array = self.graph.constants.get(name)
+        if array is None:
+            return self.places.get(name)
+        return Place.plain(Ref("constant"), array.shape, array.dtype, array)
+
+    def _own(self, name: str, lies: str) -> Place:
+        """Memory of its own: a part of a concatenation, an output of the network, or a new buffer."""
+        if name in self.parts:
+            output, at = self.parts[name]
+            if output not in self.places:
+                self._settle(output, self._own(output, lies))
+            reader = self.producers[output]
+            op, values = _op(reader), [self.graph.value(part) for part in reader.node.inputs]
+            assert op is not None and op.parts is not None
+            return op.parts(reader.node, values, self.places[output])[at]
+        return self._place(name, self.pinned.get(name, f"buffer {name}"), lies)
+
+    def _in_place(self, at: int, laid: Laid, name: str) -> Place | None:
+        """The place of an operand that nobody reads afterwards, for an operator that allows that."""
+        op = _op(laid)
+        if op is None or not op.in_place or laid.offer is None or name in self.pinned or name in self.parts:
+            return None
+        shape = _sizes(self.graph.value(name))
+        for position, operand in enumerate(laid.node.inputs):
+            place = self.places.get(operand)
+            if place is None or place.shape != shape or place.dtype != FLOAT32 or place.ref.offset:
+                continue
+            owner = self.places.get(place.ref.name.removeprefix("buffer "))
+            alike = place.lies == laid.writes(0) == laid.reads(position)
+            if alike and owner is not None and owner.size == place.size and self._is_free(at, laid, place):
+                return place
+        return None
+
+    def _is_free(self, at: int, laid: Laid, place: Place) -> bool:
+        """Whether node `at` may overwrite a whole buffer: it reads it last, and in the same order throughout."""
+        base = place.ref.name
+        operands = [self.places[name] for name in laid.node.inputs if name in self.places]
+        same = all(other == place for other in operands if other.ref.name == base)
+        return base.startswith("buffer ") and same and self._last_of[base] == at
+
+    def _last_reads(self) -> dict[str, int]:
+        """The last node that reads each value, or a view of it."""
+        last: dict[str, int] = {}
+        for at, laid in reversed(list(enumerate(self.laid.nodes))):
+            for name in filter(None, laid.node.inputs):
+                last.setdefault(name, at)
+            if laid.offer is not None and laid.offer.view:
+                viewed = laid.node.inputs[0]
+                last[viewed] = max(last[viewed], *(last.get(name, -1) for name in laid.node.outputs))
+        return last
+
+    @lazy
+    def _viewed(self) -> frozenset[str]:
+        """The values that have views."""
+        views = (laid for laid in self.laid.nodes if laid.offer is not None and laid.offer.view)
+        return frozenset(laid.node.inputs[0] for laid in views)
+
+    # --- buffers --------------------------------------------------------------------------------------------------
+
+    def _buffers(self) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+        """Bytes of each buffer, and the first and last moment of nodes that touch it."""
+        sizes: dict[str, int] = {}
+        lives: dict[str, tuple[int, int]] = {}
+        for at, laid in zip(self.moments, self.laid.nodes, strict=True):
+            for name in (*laid.node.inputs, *laid.node.outputs):
+                place = self.places.get(name) if name else None
+                if place is None or not place.ref.name.startswith("buffer "):
+                    continue
+                base = place.ref.name
+                first, _ = lives.get(base, (at, at))
+                lives[base] = first, at
+                owner = self.places[base.removeprefix("buffer ")]
+                sizes[base] = owner.size
+        return sizes, lives
+
+
+def _op(laid: Laid) -> Op | None:
+    return None if laid.node.meaning is not None else ops.TABLE[laid.node.op]
+
+
+def _sizes(value: Value) -> tuple[int, ...]:
+    assert value.shape is not None
+    return tuple(int(size or 0) for size in value.shape)
+
+
+def _moved(place: Place, offsets: Mapping[str, int]) -> Place:
+    base = offsets.get(place.ref.name)
+    return place if base is None else replace(place, ref=Ref(ARENA, base + place.ref.offset))
+
+
+def arrange(sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
+    """Offsets of buffers, and the bytes of all together.
+
+    Parameters
+    ----------
+    sizes : Mapping[str, int]
+        Bytes by buffer.
+    lives : Mapping[str, tuple[int, int]]
+        First and last moment of each; buffers with a moment in common do not overlap.
+    """
+    names = sorted(sizes, key=lambda name: (-sizes[name], lives[name], name))
+    starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    births = np.array([lives[name][0] for name in names], np.int64)
+    deaths = np.array([lives[name][1] for name in names], np.int64)
+    for at, name in enumerate(names):
+        rivals = np.flatnonzero((births[:at] <= deaths[at]) & (births[at] <= deaths[:at]))
+        starts[at] = _lowest_gap(_step(sizes[name]), starts[rivals], ends[rivals])
+        ends[at] = starts[at] + _step(sizes[name])
+    offsets = {name: int(start) for name, start in zip(names, starts, strict=True)}
+    return offsets, int(ends.max(initial=0))
+
+
+def _lowest_gap(size: int, starts: np.ndarray, ends: np.ndarray) -> int:
+    """The lowest offset at which `size` bytes overlap none of the ranges."""
+    order = np.argsort(starts, kind="stable")
+    free = np.concatenate([[0], np.maximum.accumulate(ends[order])])  # from there on, behind each of the ranges
+    gaps = np.append(starts[order], np.iinfo(np.int64).max) - free
+    return int(free[np.argmax(gaps >= size)])
+
+
+def _step(size: int) -> int:
+    """Bytes of a buffer: whole cache lines, and one more, so that equal sizes do not lie at multiples of 4 KB."""
+    return divide(size, ALIGNMENT) * ALIGNMENT + ALIGNMENT
+
+
+def constant_place(ref: Ref, array: np.ndarray, lies: str, block: int) -> Place:
+    """The place of a constant that is kept at `ref`."""
+    if lies == BLOCKED:
+        return Place.blocked(ref, array.shape, block, array)
+    return Place.plain(ref, array.shape, array.dtype, array)

@@ -1,0 +1,110 @@
+"""One caller of a network: its own arena and workspace, and all that runs, bound to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.graph.interpret import run
+from cpuconv.graph.ir import Node
+from cpuconv.graph.stopping import Stop, check
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.calls.timed import Stopwatch, now
+from cpuconv.memory.large_pages import large
+from cpuconv.network.running.arena import ARENA, WORKSPACE
+from cpuconv.network.running.recording import Bound, Recording
+from cpuconv.problem.arrays import address
+
+
+@dataclass(frozen=True)
+class Host:
+    """A node that its reference computes between kernels."""
+
+    node: Node
+    inputs: list[Any]  # a constant's array, a place, or None
+    outputs: list[Place | None]
+
+
+Segment = Recording | Host
+
+
+class Caller:
+    """One caller's memory, and the segments bound to it; not to be run twice at once.
+
+    Attributes
+    ----------
+    calls : list of callable
+        What runs, one after the other: a segment each; takes what may end it, or None.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        arena_bytes: int,
+        workspace_bytes: int,
+        constants: Mapping[str, np.ndarray],
+        watch: Stopwatch | None = None,
+    ) -> None:
+        """Take memory, and bind segments to it and to constants, which are given by base; kernels timed by `watch`."""
+        self._arena, self._workspace = large(arena_bytes + 64), large(workspace_bytes + 64)
+        self._constants = constants  # which the segments have addresses of
+        fixed = {name: address(array) for name, array in constants.items()}
+        fixed |= {ARENA: address(self._arena), WORKSPACE: address(self._workspace)}
+        self._bound = [
+            segment.bind(fixed, watch) if isinstance(segment, Recording) else segment for segment in segments
+        ]
+        self._late: dict[str, np.ndarray] = {}
+        self.calls = [
+            part.run if isinstance(part, Bound) else _call(part, self._arena, self._late) for part in self._bound
+        ]
+
+    def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Give the next run its arrays."""
+        late = {f"input {at}": array for at, array in enumerate(arrays)}
+        late |= {f"output {at}": array for at, array in enumerate(outputs)}
+        for part in self._bound:
+            if isinstance(part, Bound):
+                for base, array in late.items():
+                    part.point(base, address(array))
+        self._late.update(late)
+
+    def run(self, stop: Stop | None = None) -> None:
+        """Run all segments; `stop` may end it between two kernels."""
+        for call in self.calls:
+            if stop is not None:
+                check(stop)
+            call(stop)
+
+    def watched(self) -> list[tuple[int, float, float]]:
+        """Run all segments; when those began and ended that references compute, all by worker 0."""
+        told = []
+        for part, call in zip(self._bound, self.calls, strict=True):
+            start = now()
+            call(None)
+            if isinstance(part, Host):
+                told.append((0, start, now()))
+        return told
+
+    def release(self) -> None:
+        """Let go of the caller's arrays."""
+        self._late.clear()
+
+
+def _call(host: Host, arena: np.ndarray, late: Mapping[str, np.ndarray]) -> Callable[[Stop | None], None]:
+    """What runs a node's reference on an arena and the caller's arrays; it does not hold its `Caller`."""
+
+    def view(place: Place) -> np.ndarray:
+        memory = arena if place.ref.name == ARENA else late[place.ref.name].reshape(-1).view(np.uint8)
+        return np.ndarray(place.shape, place.dtype, memory, place.ref.offset, place.strides)
+
+    def call(stop: Stop | None) -> None:
+        arrays = [view(item) if isinstance(item, Place) else item for item in host.inputs]
+        dtypes = [None if place is None else place.dtype for place in host.outputs]
+        for place, result in zip(host.outputs, run(host.node, arrays, dtypes, stop=stop), strict=False):
+            if place is not None:
+                view(place)[...] = result
+
+    return call

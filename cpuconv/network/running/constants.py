@@ -1,0 +1,60 @@
+"""Constants of a program, as its kernels read them: weights in packed forms, tables, and what else must not move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cpuconv.graph.mapped_constants import own
+from cpuconv.kernels.binding.steps import Ref
+from cpuconv.network.running.packed import Packed
+
+
+class FixedConstants:
+    """Arrays that a program needs at fixed addresses.
+
+    Attributes
+    ----------
+    arrays : dict of str to numpy.ndarray
+        By base.
+    shared : set of str
+        Bases of those that other programs may read too.
+    """
+
+    def __init__(self, raw: Mapping[str, np.ndarray], packed: Packed) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self.shared: set[str] = set()
+        self._raw, self._packed = raw, packed
+        self._names: dict[int, str] = {}
+
+    @property
+    def own_bytes(self) -> int:
+        """Of those that no other program reads."""
+        return sum(array.nbytes for name, array in self.arrays.items() if name not in self.shared)
+
+    def keep(self, array: np.ndarray) -> Ref:
+        """The address of a C-contiguous array."""
+        return self._placed(own(array))
+
+    def packed(self, name: str, form: Any, make: Callable[[], np.ndarray]) -> Ref:
+        """The address of a constant in a packed form."""
+        kept = self._placed(self._packed.get(self._raw[name], form, make))
+        self.shared.add(kept.name)
+        return kept
+
+    def _placed(self, array: np.ndarray) -> Ref:
+        name = self._names.get(id(array))
+        if name is None:
+            name = self._names[id(array)] = f"constant {len(self.arrays)}"
+            self.arrays[name] = array
+        return Ref(name)
+
+    def room(self, size: int) -> np.ndarray:
+        """Memory for a constant in a packed form."""
+        return self._packed.pool.take(size)
+
+    def seal(self) -> None:
+        """Let go of what constants were packed from."""
+        self._raw = {}

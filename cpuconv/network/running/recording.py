@@ -1,0 +1,154 @@
+"""Recordings: the kernel calls of a network as one table for the launcher.
+
+Every address is a base and an offset. Bases are the arena (values while the network runs), the workspace (of one node
+at a time), constants, and the arrays of the caller. Addresses that are known when a recording is bound are written
+then, those of the caller's arrays before each run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from cpuconv import runtime
+from cpuconv.graph.stopping import Stop, check
+from cpuconv.kernels.binding.steps import Ref, Step, word_of
+from cpuconv.kernels.calls.parallel_group import joined
+from cpuconv.kernels.calls.timed import Stopwatch
+from cpuconv.runtime.code.cache import Code
+
+_SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel call, compiled: words of its argument block, and which of them are addresses in which base."""
+
+    code: Code
+    words: np.ndarray
+    bases: Mapping[str, np.ndarray]  # by base: indices into `words`, which hold the offsets
+    parts: int
+
+
+def compiled(step: Step, kept: list[Any]) -> Row:
+    """A step as a row; what its addresses need to stay valid goes to `kept`."""
+    words: dict[str, int] = {}
+    bases: dict[str, list[int]] = {}
+    for name, value in step.args.items():
+        if isinstance(value, Ref):
+            words[name] = value.offset
+            bases.setdefault(value.name, []).append(step.kernel.fields.index(name))
+        else:
+            words[name] = word_of(value, kept)
+    indices = {base: np.array(places, np.int64) for base, places in bases.items()}
+    return Row(step.compile(), step.kernel.pack(words), indices, step.parts)
+
+
+class Recording:
+    """The rows of a network, to be bound to memory any number of times.
+
+    Attributes
+    ----------
+    rows : Sequence[Row]
+    threads : int
+        Most threads to run on.
+    sets : Sequence[int] or None
+        Numbers of rows that run side by side, from the first on; None: one after another.
+    seconds : Sequence[float] or None
+        How long each set takes, by the model; None: not long together.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        threads: int,
+        sets: Sequence[int] | None = None,
+        seconds: Sequence[float] | None = None,
+    ) -> None:
+        self._kept: list[Any] = []
+        self.rows = [compiled(step, self._kept) for step in steps]
+        self.threads = threads
+        self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
+        self.slices = [] if seconds is None else _slices(seconds)
+        starts = np.cumsum([0, *(row.words.size for row in self.rows)])
+        self._words = np.concatenate([row.words for row in self.rows] or [np.zeros(0, np.int64)])
+        self._starts = starts
+        patches: dict[str, list[np.ndarray]] = {}
+        for start, row in zip(starts, self.rows, strict=False):
+            for base, indices in row.bases.items():
+                patches.setdefault(base, []).append(start + indices)
+        self._patches = {base: np.concatenate(indices) for base, indices in patches.items()}
+
+    @property
+    def bases(self) -> frozenset[str]:
+        """The bases that its addresses refer to."""
+        return frozenset(self._patches)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its argument blocks."""
+        return self._words.nbytes
+
+    def bind(self, addresses: Mapping[str, int], watch: Stopwatch | None = None) -> Bound:
+        """The rows with argument blocks of their own, in which these bases have these addresses; timed by `watch`."""
+        return Bound(self, addresses, watch)
+
+
+class Bound:
+    """A recording bound to memory; not to be run twice at once."""
+
+    def __init__(self, recording: Recording, addresses: Mapping[str, int], watch: Stopwatch | None = None) -> None:
+        self._words = recording._words.copy()
+        kept: list[Any] = [recording._kept, self._words]  # what the rows have addresses of
+        for base, start in addresses.items():
+            if base in recording._patches:
+                self._words[recording._patches[base]] += start
+        self._late = {
+            base: (places, recording._words[places])
+            for base, places in recording._patches.items()
+            if base not in addresses
+        }
+        starts = recording._starts
+        blocks = [self._words[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
+        rows = [(row.code, block, row.parts) for row, block in zip(recording.rows, blocks, strict=True)]
+        if watch is not None:
+            kept.append(watch)
+            rows = watch.timed(rows)
+        rows = joined(rows, recording.sets, kept)
+        self._program = runtime.Program(rows, recording.threads, kept) if rows else None
+        self._slices = [runtime.Program(rows[part], recording.threads, kept) for part in recording.slices]
+
+    def point(self, base: str, start: int) -> None:
+        """Give a base, left open when the recording was bound, its address for the next runs."""
+        late = self._late.get(base)
+        if late is not None:
+            self._words[late[0]] = late[1] + start
+
+    def run(self, stop: Stop | None = None) -> None:
+        """Run all rows; every base has an address.
+
+        Many that take long run in slices where somebody may end them between two: `stop`, and in the main thread what
+        handles signals, such as Ctrl-C. Elsewhere the interpreter's lock is asked for at the end alone.
+        """
+        if self._slices and (stop is not None or threading.current_thread() is threading.main_thread()):
+            for part in self._slices:
+                check(stop)
+                part.run()
+        elif self._program is not None:
+            self._program.run()
+
+
+def _slices(seconds: Sequence[float]) -> list[slice]:
+    """Rows, of which each takes so long, in slices of about `_SLICE_SECONDS`; none where one would do."""
+    ends, left = [], 0.0
+    for row, each in enumerate(seconds):
+        if left > 0 and left + each > _SLICE_SECONDS:
+            ends.append(row)
+            left = 0.0
+        left += each
+    return [slice(*pair) for pair in pairwise([0, *ends, len(seconds)])] if ends else []

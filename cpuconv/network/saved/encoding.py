@@ -1,0 +1,347 @@
+"""Graphs as values that JSON keeps, and back.
+
+What is read is not trusted: every name, size and type is looked at, operators and their attributes are those of the
+table, and nothing is built whose text would be longer than what was read.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, SourceError
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.limits import check_nodes as check_protos
+from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.base import REQUIRED
+from cpuconv.graph.reading.foreign import Foreign
+from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
+from cpuconv.kernels.elementwise.functions import FUNCTIONS
+from cpuconv.network.saved.bounds import check_nodes
+
+Keep = Callable[[np.ndarray], int]  # the number of the block that holds an array
+Find = Callable[[int, np.dtype, tuple[int, ...]], np.ndarray]  # and the array in a block
+
+_PLAIN_DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+_MORE_DTYPES = (  # of the package ml_dtypes
+    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+)  # fmt: skip
+_LONGEST = 1 << 16  # characters of an expression
+_MOST_AXES = 32
+_ALSO = {float: (float, int), list: (list, tuple)}  # of what types an attribute may be whose default is of that type
+
+_SHORT = reprlib.Repr()  # of values in messages, of which the file says how large they are
+_SHORT.maxstring = _SHORT.maxother = 40
+
+T = TypeVar("T")
+
+
+# --- plain values ---------------------------------------------------------------------------------------------------
+
+
+def must_be(kind: type[T], value: Any) -> T:
+    """A value of exactly that type.
+
+    Raises
+    ------
+    SourceError
+        It is of another.
+    """
+    if type(value) is not kind:
+        raise SourceError(f"what should be {kind.__name__} is {_shown(value)}")
+    return value
+
+
+def list_of(kind: type[T], value: Any) -> list[T]:
+    """A list of values of exactly that type."""
+    return [must_be(kind, item) for item in must_be(list, value)]
+
+
+def _shown(value: object) -> str:
+    return _SHORT.repr(value)
+
+
+def dtype_of(name: Any) -> np.dtype:
+    """The type of elements with that name."""
+    if must_be(str, name) in _PLAIN_DTYPES:
+        return np.dtype(name)
+    if name in _MORE_DTYPES:
+        try:
+            import ml_dtypes
+
+            return np.dtype(getattr(ml_dtypes, name))
+        except (ImportError, AttributeError) as error:
+            raise SourceError(f"elements of type {name} need the package ml_dtypes") from error
+    raise SourceError(f"there are no elements of type {_shown(name)}")
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    if dtype.name not in (*_PLAIN_DTYPES, *_MORE_DTYPES):
+        raise SourceError(f"arrays of {dtype} cannot be saved.")
+    return dtype.name
+
+
+def sizes_of(value: Any) -> tuple[int, ...]:
+    """Sizes of axes."""
+    sizes = tuple(list_of(int, value))
+    if len(sizes) > _MOST_AXES or min(sizes, default=0) < 0:
+        raise SourceError(f"there are no sizes {_shown(value)}")
+    return sizes
+
+
+# --- values of a graph ----------------------------------------------------------------------------------------------
+
+
+def value_to_plain(value: Value) -> list[Any]:
+    """What is known of a tensor."""
+    return [value.dtype and _dtype_name(value.dtype), None if value.shape is None else list(value.shape)]
+
+
+def value_from_plain(data: Any) -> Value:
+    """What `value_to_plain` gave."""
+    dtype, shape = _items(data, 2)
+    if shape is not None:
+        symbols = [size for size in must_be(list, shape) if size is not None and type(size) is not str]
+        sizes_of(symbols)
+    return Value(None if shape is None else tuple(shape), None if dtype is None else dtype_of(dtype))
+
+
+def _items(data: Any, count: int) -> list[Any]:
+    if len(must_be(list, data)) != count:
+        raise SourceError(f"what should be {count} values is {_shown(data)}")
+    return data
+
+
+def _array_to_plain(array: np.ndarray, keep: Keep) -> list[Any]:
+    return [_dtype_name(array.dtype), list(array.shape), keep(array)]
+
+
+def _array_from_plain(data: Any, find: Find) -> np.ndarray:
+    dtype, shape, block = _items(data, 3)
+    return find(must_be(int, block), dtype_of(dtype), sizes_of(shape))
+
+
+# --- attributes -----------------------------------------------------------------------------------------------------
+
+
+def _attribute_to_plain(value: Any, keep: Keep) -> Any:
+    """An attribute: what JSON has no form of is an object with its kind as the only key."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [_attribute_to_plain(item, keep) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_attribute_to_plain(item, keep) for item in value]}
+    if isinstance(value, np.ndarray):
+        return {"array": _array_to_plain(value, keep)}
+    if isinstance(value, np.dtype):
+        return {"dtype": _dtype_name(value)}
+    if isinstance(value, Expression):
+        return {"expression": _expression_to_plain(value)}
+    if isinstance(value, Graph):
+        return {"graph": graph_to_plain(value, keep)}
+    raise SourceError(f"attributes of {type(value).__name__} cannot be saved.")
+
+
+def _attribute_from_plain(data: Any, find: Find) -> Any:
+    if isinstance(data, list):
+        return [_attribute_from_plain(item, find) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if len(data) != 1:
+        raise SourceError(f"there is no attribute {_shown(data)}")
+    ((kind, content),) = data.items()
+    if kind == "tuple":
+        return tuple(_attribute_from_plain(item, find) for item in must_be(list, content))
+    if kind == "array":
+        return _array_from_plain(content, find)
+    if kind == "dtype":
+        return dtype_of(content)
+    if kind == "expression":
+        return _expression_from_plain(content)
+    if kind == "graph":
+        return graph_from_plain(content, find)
+    raise SourceError(f"there are no attributes of the kind {_shown(kind)}")
+
+
+def arrays_of(graph: Graph) -> Iterator[np.ndarray]:
+    """Every array of a graph: constants, and those in attributes."""
+    yield from graph.constants.values()
+    yield from (array for node in graph.nodes for array in _arrays_in(list(node.attributes.values())))
+
+
+def _arrays_in(value: Any) -> Iterator[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, Graph):
+        yield from arrays_of(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _arrays_in(item)
+
+
+def _expression_to_plain(tree: Expression) -> list[list[Any]]:
+    """Its different subtrees in order, arguments by their place in the list."""
+    place = {node: at for at, node in enumerate(tree.nodes)}
+    rows: list[list[Any]] = []
+    for node in tree.nodes:
+        if isinstance(node, Apply):
+            rows.append([node.function, *(place[argument] for argument in node.arguments)])
+        else:
+            assert isinstance(node, (Operand, Constant))
+            rows.append(["operand", node.position] if isinstance(node, Operand) else ["number", float(node.value)])
+    return rows
+
+
+def _expression_from_plain(data: Any) -> Expression:
+    made: list[Expression] = []
+    for row in must_be(list, data):
+        kind, *rest = must_be(list, row) or [None]
+        if kind == "operand":
+            made.append(Operand(sizes_of(_items(rest, 1))[0]))
+        elif kind == "number":
+            made.append(Constant(must_be(float, _items(rest, 1)[0])))
+        else:
+            made.append(_applied(kind, sizes_of(rest), made))
+        if len(made[-1].text) > _LONGEST or made[-1].text == "nan":
+            raise SourceError("an expression is too long, or no number")
+    if not made:
+        raise SourceError("an expression is empty")
+    return made[-1]
+
+
+def _applied(kind: Any, places: Sequence[int], made: Sequence[Expression]) -> Expression:
+    """A function of expressions before."""
+    function = FUNCTIONS.get(must_be(str, kind))
+    taken = 0 if function is None else len(inspect.signature(function.emit).parameters) - 1  # one emits
+    if function is None or taken != len(places) or max(places) >= len(made):
+        raise SourceError(f"there is no function {_shown(kind)} of {list(places)}")
+    return Apply(str(kind), tuple(made[place] for place in places))
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+
+
+def graph_to_plain(graph: Graph, keep: Keep) -> dict[str, Any]:
+    """A graph, with the elements of arrays in blocks."""
+    return {
+        "name": graph.name,
+        "inputs": list(graph.inputs),
+        "outputs": list(graph.outputs),
+        "nodes": [_node_to_plain(node, keep) for node in graph.nodes],
+        "constants": {name: _array_to_plain(array, keep) for name, array in graph.constants.items()},
+        "values": {name: value_to_plain(value) for name, value in sorted(graph.values.items())},
+    }
+
+
+def graph_from_plain(data: Any, find: Find) -> Graph:
+    """What `graph_to_plain` gave.
+
+    Raises
+    ------
+    SourceError
+        It is something else, or a graph that is wrong in itself.
+    """
+    check_nodes(data)
+    fields = must_be(dict, data)
+    if fields.keys() != {"name", "inputs", "outputs", "nodes", "constants", "values"}:
+        raise SourceError(f"a graph has the fields {_shown(sorted(fields))}")
+    constants = must_be(dict, fields["constants"])
+    return Graph(
+        tuple(list_of(str, fields["inputs"])),
+        tuple(list_of(str, fields["outputs"])),
+        tuple(_node_from_plain(node, find) for node in must_be(list, fields["nodes"])),
+        {name: _array_from_plain(array, find) for name, array in constants.items()},
+        {name: value_from_plain(value) for name, value in must_be(dict, fields["values"]).items()},
+        must_be(str, fields["name"]),
+    )
+
+
+def _node_to_plain(node: Node, keep: Keep) -> list[Any]:
+    meaning: Any = None
+    if isinstance(node.meaning, Foreign):
+        proto = base64.b64encode(node.meaning.proto).decode()
+        meaning = [proto, node.meaning.opsets, list(node.meaning.inputs)]
+    elif node.meaning is not None:
+        raise SourceError(f"{node.label} has a meaning of its own, which cannot be saved.")
+    attributes = {name: _attribute_to_plain(value, keep) for name, value in node.attributes.items()}
+    return [node.op, list(node.inputs), list(node.outputs), attributes, node.origin, meaning]
+
+
+def _node_from_plain(data: Any, find: Find) -> Node:
+    op, inputs, outputs, attributes, origin, meaning = _items(data, 6)
+    given = {name: _attribute_from_plain(value, find) for name, value in must_be(dict, attributes).items()}
+    names = tuple(list_of(str, inputs)), tuple(list_of(str, outputs))
+    must_be(str, op), must_be(str, origin)
+    if not any(names[1]):
+        raise SourceError(f"a node {op} has no output")
+    if meaning is not None:
+        return Node(op, *names, given, origin, _foreign(meaning, names[0]))
+    if op not in TABLE:
+        raise SourceError(f"there is no operator {_shown(op)}")
+    try:
+        node = TABLE[op].node(*names, origin, **given)
+    except (ArgumentError, TypeError) as error:
+        raise SourceError(f"{op} node {origin!r}: {error}") from error
+    _check_attributes(node)
+    return node
+
+
+def _foreign(data: Any, inputs: tuple[str, ...]) -> Foreign:
+    proto, opsets, names = _items(data, 3)
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ImportError as error:
+        raise SourceError("operators that run through ONNX's evaluator need the package onnx") from error
+    try:
+        content = base64.b64decode(must_be(str, proto), validate=True)
+        check_protos(onnx.GraphProto(node=[onnx.NodeProto.FromString(content)]))
+    except (ValueError, DecodeError) as error:
+        raise SourceError(f"the text of a node is damaged, {error}") from error
+    versions = {domain: must_be(int, version) for domain, version in must_be(dict, opsets).items()}
+    if len(list_of(str, names)) != len(inputs):
+        raise SourceError(f"a node of {len(inputs)} inputs names {len(names)}")
+    return Foreign(content, versions, names)
+
+
+def _check_attributes(node: Node) -> None:
+    """See that attributes are of the types of their defaults, where these say any."""
+    for name, default in TABLE[node.op].attributes.items():
+        value = node[name]
+        kinds: tuple[type, ...] = _ALSO.get(type(default), (type(default),))
+        stated = default is not None and default is not REQUIRED
+        if (stated and type(value) not in kinds) or isinstance(value, Graph):
+            raise SourceError(f"{node.label}: the attribute {name!r} is {_shown(value)}")
+        if isinstance(value, float) and math.isnan(value):
+            raise SourceError(f"{node.label}: the attribute {name!r} is no number")
+    tree = node.attributes.get("expression")
+    if node.op == "Elementwise":
+        if not isinstance(tree, Expression) or max(tree.operands, default=0) >= len(node.inputs):
+            raise SourceError(f"{node.label} has no expression of its inputs")
+    elif any(isinstance(value, Expression) for value in node.attributes.values()):
+        raise SourceError(f"{node.label} has an expression, which it cannot compute")
+
+
+def named(data: Mapping[str, Any], *names: str) -> list[Any]:
+    """The values of these names, which must be there.
+
+    Raises
+    ------
+    SourceError
+        One is not.
+    """
+    for name in names:
+        if name not in data:
+            raise SourceError(f"{name!r} is missing")
+    return [data[name] for name in names]

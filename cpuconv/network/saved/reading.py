@@ -1,0 +1,284 @@
+"""Saved models read: what a header says is checked before anything is made of it, weights when they are first read."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from cpuconv.conv.choice.model import Limits, check_options
+from cpuconv.errors import CpuconvError, SourceError
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.passes import NAMES, Note
+from cpuconv.graph.passes.notes import Mention
+from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.network.saved.container import Container, checksum
+from cpuconv.network.saved.encoding import (
+    arrays_of,
+    graph_from_plain,
+    list_of,
+    must_be,
+    named,
+    sizes_of,
+    value_from_plain,
+)
+from cpuconv.network.saved.program import SavedProgram, Settings, Shapes, form_digest, here, packing_of
+from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.sizes.prepared import Prepared, Rewriting
+from cpuconv.network.sizes.specialise import specialise
+
+_WRONG = (
+    TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError, RecursionError,
+)  # fmt: skip
+"""What code raises that is given a graph which nobody would have written."""
+
+
+class Saved:
+    """A saved model, read and checked; weights stay in the file, mapped.
+
+    Weights that a program reads in a packed form are not read raw, and not checked either; all others are, before
+    anything is computed of them.
+
+    Attributes
+    ----------
+    name : str
+    graph : Graph
+        As it was read; of a network of fixed sizes its ends alone, with a node between them that stands for it.
+    settings : Settings
+    fits : bool
+        Whether it was saved on this CPU with weights packed as they are now; else nothing packed is read.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read or is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = Container(path)
+        self._arrays: dict[tuple[int, str, tuple[int, ...]], np.ndarray] = {}
+        self._numbers: dict[int, int] = {}  # blocks of arrays by their identity
+        self._unchecked: set[int] = set()
+        try:
+            self._begin(self._file.header)
+        except (CpuconvError, *_WRONG) as error:
+            raise self._wrong(error) from error
+
+    def _wrong(self, error: object) -> SourceError:
+        return SourceError(f"{self._file.name} cannot be read: {error or type(error).__name__}")
+
+    def _begin(self, header: Mapping[str, Any]) -> None:
+        name, ins, outs, settings, made, graph, programs, packed = named(
+            header, "name", "inputs", "outputs", "settings", "made", "graph", "programs", "packed"
+        )
+        self.name, self.settings = must_be(str, name), _settings(must_be(dict, settings))
+        inputs, outputs = _ports(ins), _ports(outs)
+        self.fits = must_be(dict, made) == here()
+        self._packed = self._forms(packed) if self.fits else {}
+        self._raw = {self._file.checksum(raw): raw for raw, _ in self._packed}
+        self._programs = {tuple(map(sizes_of, must_be(list, each["shapes"]))): each for each in list_of(dict, programs)}
+        if graph is not None:
+            self.graph = graph_from_plain(graph, self._array)
+            if {each: self.graph.value(each) for each in self.graph.inputs} != inputs:
+                raise SourceError("its inputs are not those of its graph")
+            return
+        if tuple(value.shape for value in inputs.values()) not in self._programs:
+            raise SourceError("it has no program for its sizes")
+        whole = Node("Network", tuple(inputs), tuple(each for each in outputs if each not in inputs))
+        self.graph = Graph(tuple(inputs), tuple(outputs), (whole,), {}, {**outputs, **inputs}, self.name)
+
+    def _forms(self, data: Any) -> dict[tuple[int, str], int]:
+        """Packed blocks by raw block and form."""
+        table = {}
+        for raw, digest, block in must_be(list, data):
+            if not all(0 <= must_be(int, number) < len(self._file) for number in (raw, block)):
+                raise SourceError("it has no such block")
+            table[raw, must_be(str, digest)] = block
+        return table
+
+    def _array(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """An array in a block, not checked yet; the same object for the same one."""
+        if 0 in shape:
+            return np.zeros(shape, dtype)
+        made = self._arrays.get((number, dtype.name, shape))
+        if made is None:
+            if not 0 <= number < len(self._file) or math.prod(shape) * dtype.itemsize != self._file.size(number):
+                raise SourceError(f"there is no array {dtype}{list(shape)} in block {number}")
+            made = self._arrays[number, dtype.name, shape] = self._file.view(number).view(dtype).reshape(shape)
+            self._numbers[id(made)] = number
+        return made
+
+    def _check(self, arrays: Iterable[np.ndarray]) -> None:
+        for array in arrays:
+            if id(array) in self._numbers:
+                self._file.check(self._numbers[id(array)])
+
+    # --- the network --------------------------------------------------------------------------------------------------
+
+    def check_graph(self) -> None:
+        """See that the weights of `graph` are whole: sizes are to be planned for that there is no program of.
+
+        Raises
+        ------
+        SourceError
+            They are damaged.
+        """
+        self._check(arrays_of(self.graph))
+
+    @property
+    def shapes(self) -> list[Shapes]:
+        """The sizes that there are programs for."""
+        return list(self._programs)
+
+    def program(self, shapes: Shapes) -> SavedProgram | None:
+        """The program for inputs of these shapes; None if there is none.
+
+        Raises
+        ------
+        SourceError
+            It is damaged.
+        """
+        data = self._programs.get(shapes)
+        if data is None:
+            return None
+        try:
+            return self._program(shapes, data)
+        except (CpuconvError, *_WRONG) as error:
+            raise self._wrong(error) from error
+
+    def decisions(self, shapes: Shapes) -> Decisions:
+        """What was chosen for inputs of these shapes, which are among `shapes`.
+
+        Raises
+        ------
+        SourceError
+            It is damaged.
+        """
+        try:
+            return Decisions.from_dict(named(self._programs[shapes], "chosen")[0])
+        except (CpuconvError, *_WRONG) as error:
+            raise self._wrong(error) from error
+
+    def _program(self, shapes: Shapes, data: Mapping[str, Any]) -> SavedProgram:
+        graph, tail, notes, decisions = named(data, "graph", "tail", "notes", "chosen")
+        inputs = {
+            name: Value(sizes, self.graph.value(name).dtype)
+            for name, sizes in zip(self.graph.inputs, shapes, strict=True)
+        }
+        head = graph_from_plain(graph, self._array)
+        self._check(self._read_raw(head))
+        if {name: head.value(name) for name in head.inputs} != inputs:
+            raise SourceError("the inputs of a program are not those of the network")
+        head = specialise(head, strict=self.settings.rewriting.strict)
+        if any(value.shape is None for value in head.values.values()):
+            raise SourceError("sizes in a program depend on data")
+        end = None if tail is None else self._tail(tail, inputs | {name: head.value(name) for name in head.outputs})
+        if {*self.graph.outputs} - {*head.outputs, *(() if end is None else end.outputs)}:
+            raise SourceError("a program does not have the outputs of the network")
+        return SavedProgram(
+            shapes, Prepared(head, list(map(_note, must_be(list, notes))), end), Decisions.from_dict(decisions)
+        )
+
+    def _tail(self, data: Any, known: Mapping[str, Value]) -> Graph:
+        """What runs end a program that gives these values."""
+        tail = graph_from_plain(data, self._array)
+        self._check(arrays_of(tail))
+        if any(tail.value(name) != known.get(name) for name in tail.inputs):
+            raise SourceError("the end of a program does not fit its beginning")
+        return tail
+
+    # --- packed weights -----------------------------------------------------------------------------------------------
+
+    def _read_raw(self, graph: Graph) -> list[np.ndarray]:
+        """The arrays of a graph but those that one node alone reads, and that there are packed forms of.
+
+        Of these the blocks are kept in mind, until it is known whether they are read packed.
+        """
+        replaced, users = {raw for raw, _ in self._packed}, Counter[int | None]()
+        for name in (*graph.outputs, *(name for node in graph.nodes for name in node.inputs)):
+            users[self._numbers.get(id(graph.constants.get(name)))] += 1
+        raw = []
+        for array in arrays_of(graph):
+            number = self._numbers.get(id(array))
+            if number in replaced and users[number] == 1:
+                self._unchecked.add(number)
+            else:
+                raw.append(array)
+        return raw
+
+    def packed(self, array: np.ndarray, form: Any) -> np.ndarray | None:
+        """A constant in a packed form, mapped and checked; None where the file has none, and the constant is checked.
+
+        Raises
+        ------
+        SourceError
+            What the file has is damaged.
+        """
+        block = self._block(array, form)
+        if block is None:
+            self._check([array])
+            return None
+        self._file.check(block)
+        self._unchecked.discard(self._numbers.get(id(array), -1))
+        return self._file.view(block).view(FLOAT32)
+
+    def _block(self, array: np.ndarray, form: Any) -> int | None:
+        """The block of a constant, of the file or equal to one of it, in a packed form."""
+        packing = packing_of(form)
+        if packing is None or not self._packed:
+            return None
+        number = self._numbers.get(id(array))
+        if number is None:
+            number = self._raw.get(checksum(array), -1)
+        block = self._packed.get((number, form_digest(array.shape, form)))
+        return block if block is not None and self._file.size(block) == packing.size else None
+
+    def forms(self, array: np.ndarray) -> dict[str, np.ndarray]:
+        """What a constant of the file is packed to in it, by `form_digest`."""
+        number = self._numbers.get(id(array))
+        blocks = {digest: block for (raw, digest), block in self._packed.items() if raw == number}
+        for block in blocks.values():
+            self._file.check(block)
+        return {digest: self._file.view(block) for digest, block in blocks.items()}
+
+    @contextmanager
+    def built(self) -> Iterator[None]:
+        """Where a program is built: afterwards weights are checked that turned out to be read raw.
+
+        Raises
+        ------
+        SourceError
+            They are damaged, or it cannot be built.
+        """
+        try:
+            yield
+            while self._unchecked:
+                self._file.check(self._unchecked.pop())
+        except (CpuconvError, *_WRONG) as error:
+            raise self._wrong(error) from error
+
+
+def _ports(data: Any) -> dict[str, Value]:
+    return {name: value_from_plain(value) for name, value in must_be(dict, data).items()}
+
+
+def _settings(data: Mapping[str, Any]) -> Settings:
+    threads, strategy, limits, strict, skipped = named(data, "threads", "strategy", "limits", "strict", "skip_passes")
+    kept = Limits(**must_be(dict, limits))
+    check_options(strategy, kept.accuracy, kept.workspace, kept.reproducible)
+    if must_be(int, threads) < 1 or not {*list_of(str, skipped)} <= {*NAMES}:
+        raise SourceError("it was made with options that there are not")
+    return Settings(threads, strategy, kept, Rewriting(must_be(bool, strict), tuple(skipped)))
+
+
+def _note(data: Any) -> Note:
+    rewrite, old, new = must_be(list, data)
+    mentions = [tuple(Mention(*list_of(str, each)) for each in must_be(list, nodes)) for nodes in (old, new)]
+    if not mentions[0]:
+        raise SourceError("a rewrite that nothing was rewritten by")
+    return Note(must_be(str, rewrite), *mentions)

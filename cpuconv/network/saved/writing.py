@@ -1,0 +1,90 @@
+"""Models written to files.
+
+A network of fixed sizes is kept as its one program: rewritten, cut where sizes depend on data. One of open sizes is
+kept as it was read, and beside it the programs of the sizes that ran. Raw weights are all there, so that another CPU,
+or another size, can be planned for; packed ones are those that the programs read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.network.saved.container import Blocks
+from cpuconv.network.saved.encoding import graph_to_plain, value_to_plain
+from cpuconv.network.saved.program import SavedProgram, Settings, here
+
+
+def write(
+    path: Path,
+    ends: tuple[str, Mapping[str, Value], Mapping[str, Value]],
+    graph: Graph | None,
+    settings: Settings,
+    programs: Iterable[SavedProgram],
+    packed: Callable[[np.ndarray], Mapping[str, np.ndarray]],
+) -> None:
+    """Write a model.
+
+    Parameters
+    ----------
+    path : Path
+    ends : (str, mapping of str to Value, mapping of str to Value)
+        The network's name, its inputs and outputs.
+    graph : Graph or None
+        The network as it was read; None where all sizes are fixed.
+    settings : Settings
+    programs : iterable of SavedProgram
+    packed : callable
+        What a constant is packed to, by `form_digest`.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    SourceError
+        The network has something that no file can hold.
+    """
+    blocks = Blocks()
+    kept: dict[tuple[int, str], int] = {}  # packed blocks by raw block and form
+
+    def keep(array: np.ndarray) -> int:
+        number = blocks.add(array)
+        for digest, made in packed(array).items() if number >= 0 else ():
+            kept[number, digest] = blocks.add(made)
+        return number
+
+    name, inputs, outputs = ends
+    written = [_program_to_plain(program, keep) for program in programs]
+    header = {
+        "name": name,
+        "inputs": {each: value_to_plain(value) for each, value in inputs.items()},
+        "outputs": {each: value_to_plain(value) for each, value in outputs.items()},
+        "settings": {
+            "threads": settings.threads,
+            "strategy": settings.strategy,
+            "limits": asdict(settings.limits),
+            "strict": settings.rewriting.strict,
+            "skip_passes": list(settings.rewriting.skip_passes),
+        },
+        "made": here(),
+        "graph": graph and graph_to_plain(graph, blocks.add),
+        "programs": written,
+        "packed": [[*key, block] for key, block in kept.items()],
+    }
+    blocks.write(path, header)
+
+
+def _program_to_plain(program: SavedProgram, keep: Callable[[np.ndarray], int]) -> dict[str, Any]:
+    graph, notes, tail = program.prepared
+    return {
+        "shapes": [list(sizes) for sizes in program.shapes],
+        "graph": graph_to_plain(graph.live(), keep),
+        "tail": tail and graph_to_plain(tail, keep),
+        "notes": [[note.rewrite, note.old, note.new] for note in notes],
+        "chosen": program.decisions.to_dict(),
+    }

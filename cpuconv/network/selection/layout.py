@@ -1,0 +1,291 @@
+"""How every tensor of a network lies: an offer for each node, and copies where a reader needs another form.
+
+`planning` selects the offers. Its costs are those of the operators' models, so that what was tuned changes no layout,
+and the tuner is asked for the problems that will run. Only a race of whole runs may decide otherwise (`winners`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.lowering import Offer, Target
+from cpuconv.graph.ops.base import MISFITS, Op, misfit
+from cpuconv.kernels.binding.place import DENSE
+from cpuconv.network.selection.decisions import Decision, Decisions, name_of
+from cpuconv.network.selection.planning import (
+    CHEAPEST,
+    PLANS,
+    RULES,
+    Planner,
+    copied_form,
+    fits,
+    reads,
+    seconds,
+    writes,
+)
+
+LEAST = "least"
+_COMPARED = ("blocked", "greedy")  # plans that `Layout.weighed` has in any case
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A node and how it is computed; without an offer the reference computes it while the network runs."""
+
+    node: Node
+    offer: Offer | None
+
+    def reads(self, position: int) -> str:
+        """How the input at a position must lie."""
+        return reads(self.offer, position)
+
+    def writes(self, position: int) -> str:
+        """How the output at a position lies."""
+        return writes(self.offer, position)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A graph with an offer for every node.
+
+    Attributes
+    ----------
+    graph : Graph
+        With the copies that were inserted.
+    nodes : list[Laid]
+        In order.
+    outputs : dict[str, str]
+        For every output of the network the value that lies as callers get it: dense, in memory of its own.
+    target : Target
+        That it was made for.
+    plan, decided_by : str
+        Which of `PLANS` selected the offers, and what chose that: "model" or "raced"; "" and "record" where a record
+        was followed.
+    weighed : mapping of str to float
+        Seconds by the models, of that plan and of others; as "least" what no selection is below. Empty for a record.
+    anew : tuple[str, ...]
+        Where a record was to be followed: the nodes (`name_of`) whose forms or algorithm it did not decide.
+    """
+
+    graph: Graph
+    nodes: list[Laid]
+    outputs: dict[str, str]
+    target: Target
+    plan: str
+    decided_by: str
+    weighed: Mapping[str, float]
+    anew: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """By the models; NaN of a record."""
+        return self.weighed.get(self.plan, math.nan)
+
+    def decisions(self) -> Decisions:
+        """What was chosen, for other layouts of the network to follow."""
+        return Decisions.of(self.target, ((laid.node, laid.offer) for laid in self.nodes))
+
+
+def lay_out(
+    graph: Graph,
+    target: Target,
+    decisions: Decisions | None = None,
+    *,
+    algorithms: bool = True,
+    plan: str | None = None,
+) -> Layout:
+    """Choose an offer for each node of a specialised graph, and insert copies.
+
+    Parameters
+    ----------
+    graph : Graph
+    target : Target
+    decisions : Decisions or None
+        What another layout of the network chose, perhaps for other sizes: followed where it fits, and no other ways are
+        compared there.
+    algorithms : bool
+        Whether algorithms of convolutions are followed too: as they are where the problem is the same, by solver where
+        sizes are others. Else they are chosen anew.
+    plan : str or None
+        The one of `RULES` to follow, as it won a race of whole runs; None: the one that is cheapest by the models.
+    """
+    followed, anew = _followed(graph, target, decisions, algorithms)
+    offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
+    planner = Planner(graph, offers, target)
+    if decisions is not None:
+        return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
+    name = plan or CHEAPEST
+    picked = RULES[name](planner)
+    return _with_copies(planner, picked, name, "raced" if plan else "model", _weighed(planner, name, picked))
+
+
+def plans(graph: Graph, target: Target) -> list[Layout]:
+    """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
+    planner = Planner(graph, [_offers(graph, node, target) for node in graph.nodes], target)
+    made: dict[tuple[int, ...], Layout] = {}
+    for name, select in PLANS.items():
+        picked = select(planner)
+        if tuple(picked) not in made:
+            made[tuple(picked)] = _with_copies(planner, picked, name, "model", {name: planner.cost(picked)})
+    return list(made.values())
+
+
+def _weighed(planner: Planner, plan: str, picked: Sequence[int]) -> dict[str, float]:
+    """What `Layout.weighed` has of a selection."""
+    cheapest, exact = planner.cheapest()
+    selections = {plan: picked, CHEAPEST: cheapest} | {name: PLANS[name](planner) for name in _COMPARED}
+    costs = {name: planner.cost(selection) for name, selection in selections.items()}
+    return {**costs, LEAST: costs[CHEAPEST] if exact else planner.least()}
+
+
+def _followed(
+    graph: Graph, target: Target, decisions: Decisions | None, algorithms: bool
+) -> tuple[dict[int, list[Offer | None]], tuple[str, ...]]:
+    """The one offer of each node, by its place, that a record decides; and the nodes that are decided anew."""
+    if decisions is None:
+        return {}, ()
+    forms, same = decisions.forms_fit(target), algorithms and decisions.algorithms_fit(target)
+    followed = {
+        at: _recorded(graph, node, target, decisions.nodes[name_of(node)], same)
+        for at, node in enumerate(graph.nodes)
+        if forms and name_of(node) in decisions.nodes
+    }
+    decided = {at for at, offers in followed.items() if offers and not (algorithms and _is_open(offers[0]))}
+    return followed, tuple(name_of(node) for at, node in enumerate(graph.nodes) if at not in decided)
+
+
+def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: bool) -> list[Offer | None]:
+    """The offer of a record; none if it does not fit the node."""
+    op = _computing(graph, node)
+    if op is not None and op.restored is not None and record.detail is not None:
+        offers: list[Offer | None] = [op.restored(node, graph.operands(node), target, record.detail, same)]
+    else:
+        offers = _offers(graph, node, target)
+    return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
+
+
+def _is_open(offer: Offer | None) -> bool:
+    """Whether the algorithm of an offer is yet to be chosen."""
+    return offer is not None and getattr(offer.detail, "settled", True) is None
+
+
+def _computing(graph: Graph, node: Node) -> Op | None:
+    """The operator whose offers a node may take; None: the reference computes it."""
+    op = None if node.meaning is not None else ops.TABLE[node.op]
+    return op if op is not None and op.offers is not None and _filled(graph.operands(node)) else None
+
+
+def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
+    op = _computing(graph, node)
+    if op is None or op.offers is None:
+        return [None]
+    values = graph.operands(node)
+    fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
+    try:
+        return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
+    except MISFITS as error:
+        raise misfit(node, values, error) from error
+
+
+def _filled(values: Sequence[Value | None]) -> bool:
+    """Whether no tensor among the operands is empty; constants may be, such as the region of a Resize."""
+    return all(value is None or value.array is not None or 0 not in (value.shape or ()) for value in values)
+
+
+class _Copies:
+    """The nodes in order, with copies behind what they copy; a copy serves all readers that need the same."""
+
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.graph, self.target = graph, target
+        self.nodes: list[Laid] = []
+        self.values: dict[str, Value] = {}
+        self.lies = dict.fromkeys(graph.inputs, DENSE)
+        self._made: dict[tuple[str, str], str] = {}
+        self._producers: dict[str, Laid] = {}
+
+    def add(self, laid: Laid) -> None:
+        """A node, behind the copies that it needs."""
+        node = laid.node
+        names = {}
+        for position, name in enumerate(node.inputs):
+            if name and name not in self.graph.constants and not fits(self.lies[name], laid.reads(position)):
+                names[position] = self.copied(name, laid.reads(position))
+        inputs = tuple(names.get(position, name) for position, name in enumerate(node.inputs))
+        self._append(Laid(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
+        self.lies |= {name: laid.writes(position) for position, name in enumerate(node.outputs) if name}
+
+    def copied(self, name: str, form: str) -> str:
+        """The name of a copy for a reader that needs that form."""
+        form = copied_form(form)
+        made = self._made.get((name, form))
+        if made is None:
+            made = self._made[name, form] = f"{name}@{form}"
+            self._copy(name, made, form)
+        return made
+
+    def _copy(self, name: str, copy: str, form: str) -> None:
+        value = self.graph.value(name)
+        op = ops.TABLE["Copy"]
+        node = op.node([name], [copy], name)
+        assert op.offers is not None
+        offers = op.offers(node, [value], self.target)
+        fitting = [o for o in offers if fits(self.lies[name], o.inputs[0]) and o.outputs[0] == form]
+        self._append(Laid(node, min(fitting, key=lambda offer: offer.seconds, default=None)))
+        self.values[copy] = value
+        self.lies[copy] = form
+
+    def _append(self, laid: Laid) -> None:
+        self.nodes.append(laid)
+        self._producers |= dict.fromkeys(laid.node.outputs, laid)
+
+    def output(self, name: str, taken: set[str]) -> str:
+        """The value that callers get for an output of the network: dense, in memory of its own."""
+        if name in self.graph.constants:
+            return name
+        if self.lies[name] == DENSE and self._own(name) not in taken | {None}:
+            taken.add(str(self._own(name)))
+            return name
+        copy = f"{name}@output"
+        self._copy(name, copy, DENSE)
+        return copy
+
+    def _own(self, name: str) -> str | None:
+        """The value whose whole memory a dense value is, by way of views.
+
+        None if that memory is an input's or a constant's, or the value only a part of it.
+        """
+        producers = self._producers
+        while name in producers and (offer := producers[name].offer) is not None and offer.view:
+            before = producers[name].node.inputs[0]
+            if self.lies.get(before) != DENSE or self._elements(before) != self._elements(name):
+                return None
+            name = before
+        return name if name in producers else None
+
+    def _elements(self, name: str) -> int:
+        shape = (self.values.get(name) or self.graph.value(name)).shape or ()
+        return math.prod(int(size or 0) for size in shape)
+
+
+def _with_copies(
+    planner: Planner,
+    picked: Sequence[int],
+    plan: str,
+    decided_by: str,
+    weighed: Mapping[str, float],
+    anew: tuple[str, ...] = (),
+) -> Layout:
+    graph, target = planner.graph, planner.target
+    copies = _Copies(graph, target)
+    for node, options, at in zip(graph.nodes, planner.offers, picked, strict=True):
+        copies.add(Laid(node, options[at]))
+    taken: set[str] = set()
+    outputs = {name: copies.output(name, taken) for name in graph.outputs}
+    nodes = tuple(laid.node for laid in copies.nodes)
+    values = {**graph.values, **copies.values}
+    made = Graph(graph.inputs, tuple(outputs.values()), nodes, graph.constants, values, graph.name)
+    return Layout(made, copies.nodes, outputs, target, plan, decided_by, weighed, anew)

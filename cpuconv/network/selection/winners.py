@@ -1,0 +1,60 @@
+"""Which plan of a network was fastest in a race of whole runs, as stored.
+
+A network goes by a hash of its operators, how they are joined, and all sizes; weights and names do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autotune.machine.device import fingerprint
+from autotune.store.rows import Limits as Admitted
+from autotune.store.store import together
+from autotune.workload import WEIGHTS
+from cpuconv.conv import session
+from cpuconv.conv.recipe import current_sources
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.lowering import IN_NETWORK, Target
+from cpuconv.network.selection.planning import PLANS
+
+
+def sources() -> str:
+    """Hash of the sources of all kernels: races of others say nothing."""
+    return together(current_sources())
+
+
+def key_of(graph: Graph, target: Target) -> str:
+    """What a network is stored as: "network", a hash, the instruction set and threads."""
+    index = {name: str(at) for at, name in enumerate((*graph.inputs, *graph.constants))}
+    digest = hashlib.sha256()
+    for node in graph.nodes:
+        values = [str(graph.value(name)) if name else "" for name in (*node.inputs, *node.outputs)]
+        for name in node.outputs:
+            index[name] = str(len(index))
+        names = [index.get(name, "") for name in (*node.inputs, *node.outputs)]
+        digest.update(repr((node.op, names, values, _plain(node.attributes))).encode())
+    digest.update(repr([index[name] for name in graph.outputs]).encode())
+    return f"network {digest.hexdigest()[:24]} {target.isa.name} threads={target.threads}"
+
+
+def winner(graph: Graph, target: Target) -> str | None:
+    """The plan that won the race of a network, if one is stored that holds for the target."""
+    if target.strategy == "heuristic" or target.limits != IN_NETWORK:
+        return None
+    device, tiers, kind = fingerprint().key, session.current.tiers, f"network % threads={target.threads}"
+    if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
+        return None  # no network has raced, and hashing this one would take longer than laying it out
+    asked = Admitted(frozenset({sources()}))
+    found = tiers.lookup(device, key_of(graph, target), asked)
+    return found.row.candidate if found is not None and found.row.candidate in PLANS else None
+
+
+def _plain(attributes: Mapping[str, Any]) -> list[tuple[str, object]]:
+    return [
+        (name, value.tobytes() if isinstance(value, np.ndarray) else value)
+        for name, value in sorted(attributes.items())
+    ]

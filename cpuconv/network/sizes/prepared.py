@@ -1,0 +1,43 @@
+"""A graph for inputs of certain sizes, ready to be laid out: specialised, cut where sizes depend on data, rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cpuconv.graph import passes
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.passes import Note
+from cpuconv.network.sizes.cutting import cut
+from cpuconv.network.sizes.specialise import specialise
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """What decides how a graph is rewritten.
+
+    Attributes
+    ----------
+    strict : bool
+        Refuse operators that ONNX's reference evaluator would have to compute.
+    skip_passes : tuple of str
+        Names of rewrites to leave out.
+    """
+
+    strict: bool = False
+    skip_passes: tuple[str, ...] = ()
+
+
+class Prepared(NamedTuple):
+    """What kernels run, what the rewrites did to it, and what references run behind it."""
+
+    graph: Graph
+    notes: list[Note]
+    tail: Graph | None
+
+
+def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting, *, noted: bool = True) -> Prepared:
+    """The graph for inputs of these shapes, after all rewrites; `noted`: with what they did."""
+    head, tail = cut(specialise(graph, shapes, strict=options.strict))
+    return Prepared(*passes.apply(head, options.skip_passes, noted=noted), tail)

@@ -1,0 +1,237 @@
+"""The files of compiled kernels: where they lie, who compiles one for all, and how many bytes of them stay.
+
+A kernel's folder is named by the target CPU and the versions of Numba and llvmlite, its file by the sources that it is
+made from (`runtime.stamp`). Where there is no folder, or nothing can be written, kernels are compiled for this process
+alone: whatever the trouble, nothing is raised, and there is one warning in a process.
+
+Files are read whole before their code runs, so that any of them may go at any time: who misses one compiles it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import os
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import llvmlite
+import numba
+
+from autotune.paths import cache_folder
+from cpuconv.errors import CpuconvWarning
+from cpuconv.runtime.code import checked_file, ownership
+from cpuconv.runtime.code.stamp import fault, stamp
+from cpuconv.runtime.target import target
+
+LOCK_SECONDS = 120  # a compile takes about a second; a lock held longer belongs to a stuck process
+VARIABLE = "CPUCONV_CACHE_BYTES"
+MOST_BYTES = 1 << 30  # of all kernels of a user, where the variable names no other number
+RECENT_SECONDS = 24 * 3600.0  # what was used since then stays, whatever its size
+LEFT_SECONDS = 3600.0  # a lock, or a file that is being written, is older only if its process has died
+_NOTE_SECONDS = 3600.0  # how exactly it is known when a kernel was used last
+_OBJECT, _LOCK = ".o", ".lock"
+_FOLDER = re.compile("[0-9a-f]{16}")
+_LOOK_BYTES = 64 << 20  # that a process writes between two looks at all of them
+_NOT_CACHED = "kernels are not cached on disk"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where kernels of this target are kept.
+
+    Attributes
+    ----------
+    path : Path or None
+        None if there is none, or if others may write there: nothing is read then.
+    trouble : str
+        Why no kernel can be written there; empty if they can.
+    """
+
+    path: Path | None
+    trouble: str = ""
+
+
+@functools.lru_cache(maxsize=1)
+def folder() -> Folder:
+    """The folder of this process, which is made where it is missing."""
+    versions = "\n".join((repr(target()), numba.__version__, llvmlite.__version__))
+    place: Path | None = None
+    try:
+        kernels = cache_folder() / "kernels"
+        place = kernels / hashlib.sha256(versions.encode()).hexdigest()[:16]
+        if (trouble := ownership.claim(kernels.parent, kernels, place)) is not None:
+            return Folder(None, trouble)
+        with tempfile.TemporaryFile(dir=place):
+            return Folder(place)
+    except OSError as error:
+        return Folder(place, str(error))
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """The file of one kernel.
+
+    Attributes
+    ----------
+    path : Path or None
+        None: the kernel can neither be read nor written.
+    trouble : str
+        Why it cannot be written; empty if it can.
+    """
+
+    path: Path | None
+    trouble: str
+
+    def read(self) -> bytes | None:
+        """What `write` has written, if it is there and ours; notes that it was used."""
+        content = None if self.path is None else checked_file.read(self.path)
+        if self.path is not None and content is not None:
+            with contextlib.suppress(OSError):  # where nothing is written, nothing is pruned
+                if self.path.stat().st_mtime < time.time() - _NOTE_SECONDS:
+                    os.utime(self.path)
+        return content
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Let one process compile the kernel and the others wait; without locks several compile it, which is no worse
+        than slow."""
+        if self.path is None or self.trouble:
+            yield
+            return
+        from filelock import FileLock, Timeout  # costs 0.15 s to import, needed only to compile
+
+        guard = FileLock(f"{self.path}{_LOCK}")
+        try:
+            guard.acquire(timeout=LOCK_SECONDS)
+        except Timeout:
+            pass
+        except (OSError, NotImplementedError) as error:
+            _warn(f"files of kernels cannot be locked, several processes may compile the same one: {error}")
+        try:
+            yield
+        finally:
+            if guard.is_locked:
+                with contextlib.suppress(OSError, NotImplementedError):
+                    guard.release()
+                    os.unlink(guard.lock_file)  # who waits for it finds the kernel
+
+    def write(self, content: bytes) -> None:
+        """Keep the kernel, and remove others that were not used for long, if they take too much."""
+        if self.path is None or self.trouble:
+            _warn(f"{_NOT_CACHED}: {self.trouble}")
+            return
+        try:
+            try:
+                checked_file.write(self.path, content)
+            except FileNotFoundError:  # another process has removed the folder, which was empty for long
+                self.path.parent.mkdir(mode=ownership.PRIVATE)
+                checked_file.write(self.path, content)
+        except OSError as error:
+            _warn(f"{_NOT_CACHED}: {error}")
+            return
+        _prune_if_due(self.path.parent, len(content))
+
+
+def find(name: str, module: str, identity: str) -> KernelFile:
+    """The file of the kernel `name` of `module` specialised as `identity`."""
+    place = folder()
+    if place.path is None:
+        return KernelFile(None, place.trouble)
+    if (unknown := fault(module)) is not None:
+        return KernelFile(None, unknown)
+    digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
+    return KernelFile(place.path / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}{_OBJECT}", place.trouble)
+
+
+def prune(kernels: Path, most: int, own: Path | None = None) -> None:
+    """Remove what dead processes have left behind, then kernels of any version, those used longest ago first, until
+    all take `most` bytes, or only recent ones are left; then empty folders but `own`."""
+    now = time.time()
+    places = [each for each in _entries(kernels) if _FOLDER.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
+    found = []
+    for entry in itertools.chain(_entries(kernels), *map(_entries, places)):
+        status = _status(entry)
+        if status is None:
+            continue
+        if entry.name.endswith((checked_file.PART, _LOCK)):
+            if status.st_mtime < now - LEFT_SECONDS:
+                _remove(os.unlink, entry)
+        elif entry.name.endswith(_OBJECT):
+            found.append((status.st_mtime, status.st_size, entry))
+    total = sum(size for _, size, _ in found)
+    for used, size, entry in sorted(found, key=lambda each: each[:2]):
+        if total <= most or used > now - RECENT_SECONDS:
+            break
+        _remove(os.unlink, entry)
+        total -= size
+    for place in places:
+        status = place.stat()
+        if Path(place.path) != own and status.st_mtime < now - LEFT_SECONDS:
+            _remove(os.rmdir, place)  # fails if anything is in it
+
+
+def most_bytes() -> int:
+    """How many bytes of kernels are kept."""
+    return _number(os.environ.get(VARIABLE, ""))
+
+
+@functools.cache
+def _number(text: str) -> int:
+    if not text:
+        return MOST_BYTES
+    if text.strip().isdecimal():
+        return int(text)
+    warnings.warn(
+        f"{VARIABLE} must be a number of bytes, not {text!r}; {MOST_BYTES} are kept", CpuconvWarning, stacklevel=2
+    )
+    return MOST_BYTES
+
+
+_left = 0  # bytes that this process may write before it looks again
+
+
+def _prune_if_due(place: Path, size: int) -> None:
+    global _left
+    _left -= size
+    if _left < 0:
+        _left = _LOOK_BYTES
+        prune(place.parent, most_bytes(), place)
+
+
+def _entries(place: os.PathLike[str]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(place) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """That of a file itself; None of what is another thing, or has gone."""
+    try:
+        return entry.stat(follow_symlinks=False) if entry.is_file(follow_symlinks=False) else None
+    except OSError:
+        return None
+
+
+def _remove(how: Callable[[str], None], entry: os.DirEntry[str]) -> None:
+    with contextlib.suppress(OSError):  # it has gone, or is another user's
+        how(entry.path)
+
+
+_has_warned = False
+
+
+def _warn(message: str) -> None:
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        warnings.warn(message, CpuconvWarning, stacklevel=2)

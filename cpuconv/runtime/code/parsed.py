@@ -1,0 +1,76 @@
+"""The syntax of source files, each parsed once on a machine: to parse all of them at every start takes 0.2 seconds.
+
+What is known of a file is kept under a hash of its text and of the rules (`runtime.syntax`), so that neither clocks,
+nor where the file lies, nor several versions side by side matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from autotune.paths import cache_folder
+from cpuconv.runtime.code import checked_file, ownership, syntax
+from cpuconv.runtime.code.syntax import Import, Syntax, parse
+
+NAME = "sources"
+MOST = 300  # files that are remembered: a few versions of the package
+
+
+def syntaxes(sources: Iterable[bytes]) -> list[Syntax]:
+    """The syntax of each source, which is kept for the next process where that is possible."""
+    keyed = [(_key(source), source) for source in sources]
+    path = _path()
+    known = _read(path)
+    missing = {key: source for key, source in keyed if key not in known}
+    if missing:
+        known = {key: parse(source) for key, source in missing.items()} | known
+        _write(path, {key: known[key] for key, _ in keyed} | known)
+    return [known[key] for key, _ in keyed]
+
+
+def _key(source: bytes) -> str:
+    digest = _rules().copy()
+    digest.update(source)
+    return digest.hexdigest()
+
+
+@functools.cache
+def _rules() -> hashlib._Hash:
+    return hashlib.sha256(Path(syntax.__file__).read_bytes())
+
+
+def _path() -> Path | None:
+    """The file that they are kept in; None where others may write, or nothing can be written."""
+    try:
+        kernels = cache_folder() / "kernels"
+        fault = ownership.claim(kernels.parent, kernels)
+    except OSError:
+        return None
+    return kernels / NAME if fault is None else None
+
+
+def _read(path: Path | None) -> dict[str, Syntax]:
+    text = checked_file.read(path) if path else None
+    if text is None:
+        return {}
+    try:
+        return {
+            key: Syntax(content, tuple(Import(*each.split(" ")) for each in imports))
+            for key, (content, *imports) in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}  # of another version
+
+
+def _write(path: Path | None, known: dict[str, Syntax]) -> None:
+    """Keep the first `MOST`."""
+    if path is None:
+        return
+    records = {key: [found.content, *map(" ".join, found.imports)] for key, found in [*known.items()][:MOST]}
+    with contextlib.suppress(OSError):  # then the next process parses again
+        checked_file.write(path, json.dumps(records).encode())

@@ -1,0 +1,124 @@
+"""Hashes of the kernel sources that a module is made from: a change of one file makes stale what follows from it alone.
+
+A module is made from its own file and, through imports, from the files of the kernel rooms that it reaches. Of each
+counts what code follows from (`runtime.syntax`), and of what it imports the name and the content of the file that it is
+from. So a comment, a docstring, an annotation, or a file that is moved changes no hash; a constant does, and so does a
+name that is taken from another file.
+
+A package that is installed without source files (an archive, byte code alone) is told by its release: its version and
+the hashes in its RECORD. A stamp is only given of what was imported: files that were replaced since tell nothing of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from cpuconv import origin
+from cpuconv.runtime.code.parsed import syntaxes
+from cpuconv.runtime.code.syntax import Import, Syntax
+
+ROOMS = ("runtime", "isa", "kernels", "solvers")
+# Of those rooms what keeps and finds code, and shapes none.
+BESIDE = ("cache", "compiler_lock", "checked_file", "kernel_files", "ownership", "parsed", "stamp", "syntax")
+_ROOT = origin.ROOT
+_PACKAGE = _ROOT.name
+_PREFIXES = tuple(f"{_PACKAGE}.{room.replace('/', '.')}." for room in ROOMS)
+_OURS_ALONE = secrets.token_hex(8)  # the stamp of what has none that holds in other processes
+
+
+@functools.cache
+def stamp(*modules: str) -> str:
+    """Hash of what the modules are made from; one of another package counts as made from every kernel source.
+
+    Where there is a `fault`, it is a text that no other process has.
+    """
+    if fault(*modules) is not None:
+        return _OURS_ALONE
+    if not _have_sources(modules):
+        return _hash([origin.RELEASE or "", *modules])
+    return _hash(map(_content, set().union(*map(made_from, modules))))
+
+
+@functools.cache
+def fault(*modules: str) -> str | None:
+    """Why nothing tells what was imported of the modules, in words; None if their `stamp` does."""
+    if _have_sources(modules):
+        reached: set[str] = set().union(*map(made_from, modules))
+        if origin.is_unchanged(_files()[each] for each in reached):  # since before what `_syntaxes` has read
+            return None
+    elif origin.RELEASE is None:
+        return f"{_ROOT} holds no source files, and no RECORD of an installed {_PACKAGE} says what they were"
+    elif origin.release() == origin.RELEASE:
+        return None
+    return f"{_ROOT} has changed since this process imported it"
+
+
+def _have_sources(modules: tuple[str, ...]) -> bool:
+    ours = (each for each in modules if each.startswith(_PREFIXES))
+    return bool(_files()) and all(each in _files() for each in ours)
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def made_from(module: str) -> frozenset[str]:
+    """The modules of the kernel rooms that a module is made from."""
+    if module not in _syntaxes():
+        return frozenset(_syntaxes())
+    found, todo = {module}, [module]
+    while todo:
+        new = imported(todo.pop()) - found
+        found |= new
+        todo += new
+    return frozenset(found)
+
+
+@functools.cache
+def imported(module: str) -> frozenset[str]:
+    """The modules of the kernel rooms that a module of theirs imports."""
+    return frozenset(filter(None, map(_target, _syntaxes()[module].imports)))
+
+
+@functools.cache
+def _content(module: str) -> str:
+    """A module's content, and that of the modules that it imports from: wherever they lie, and whatever their order."""
+    told = []
+    for each in _syntaxes()[module].imports:
+        target = _target(each)
+        name = "" if target == _inner(each) else each.name  # a module is known by its content alone
+        told.append(f"{name} {each.bound} {_syntaxes()[target].content if target else ''}")
+    return "\n".join([_syntaxes()[module].content, *sorted(told)])
+
+
+def _target(found: Import) -> str | None:
+    """The module of the kernel rooms that a name is, or stands in; None of what lies elsewhere."""
+    return next((path for path in (_inner(found), found.module) if path in _syntaxes()), None)
+
+
+def _inner(found: Import) -> str:
+    return f"{found.module}.{found.name}" if found.name else found.module
+
+
+@functools.cache
+def _syntaxes() -> dict[str, Syntax]:
+    """Each module of the kernel rooms that shapes code."""
+    files = _files()
+    return dict(zip(files, syntaxes(path.read_bytes() for path in files.values()), strict=True))
+
+
+@functools.cache
+def _files() -> dict[str, Path]:
+    """Each module of the kernel rooms that shapes code with its file."""
+    found = {}
+    for room in ROOMS:
+        for path in (_ROOT / room).rglob("*.py"):
+            parts = path.relative_to(_ROOT).with_suffix("").parts
+            if not (room == "runtime" and parts[-1] in BESIDE):
+                found[".".join((_PACKAGE, *parts)).removesuffix(".__init__")] = path
+    return found

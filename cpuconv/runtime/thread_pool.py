@@ -1,0 +1,205 @@
+"""Threads of our own that help callers. Each has a mailbox: a word in which a caller asks it to be a worker of a row.
+
+When its row is done, a caller takes back the requests that no thread has begun, and waits for no such thread. So a core
+that is busy with another process costs only its help. A barrier, as at the end of OpenMP's parallel regions, would cost
+the rest of that process's time slice. Concurrent callers need no lock: a thread helps one of them, and a caller that
+finds no idle thread works alone. A thread polls its mailbox for a moment and then sleeps on it (futex(2)). So does a
+caller at the end, and the system can move the thread that it waits for to the caller's core.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit, types
+
+from cpuconv.runtime.atomics import call_5, load, pause, put, store, swap_if, word
+from cpuconv.runtime.code.cache import Code, load_or_compile
+from cpuconv.runtime.kernel import OPTIONS, compile_entry, inline
+from cpuconv.runtime.work_stealing import FIRST_WORKER, LINE, LINE_BYTES, MAIL, WORKERS, work
+
+IDLE, ASLEEP = 0, 2
+"""What a mailbox says without a request. With one, it holds the address of the worker's line, plus a state:"""
+_TAKEN, _AWAITED = 1, 3
+
+THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX, CLOSED = range(6)  # words of the board; lines of threads follow,
+BOARD = 1  # whose words are the mailbox and the board's address
+_WAIT, _WAKE = 128, 129  # operations of futex(2), within a process
+_ALL = 1 << 30
+_NO_TIMEOUT = 0  # which has to be said: else the system reads a time at whatever address a register holds
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # numbers of the system call
+
+IDLE_SECONDS = 100e-6  # that a thread looks at its mailbox before it sleeps
+END_SECONDS = 10e-6  # that a caller looks at that of a thread which is still at it: the core is then free for that
+_CALIBRATED, _TRIALS = 1000, 5  # pauses of a trial
+_PATIENCE, _GLANCE = 0.5, 1e-4  # seconds: for the threads to end with the process; between looks whether they have
+
+
+@inline
+def _sleep_while(board, place, value):
+    """Sleep while the word at `place` is `value`."""
+    while load(place) == value:
+        call_5(word(board, SYSCALL), word(board, FUTEX), place, _WAIT, value & 0xFFFFFFFF, _NO_TIMEOUT)
+
+
+@inline
+def _wake(board, place):
+    call_5(word(board, SYSCALL), word(board, FUTEX), place, _WAKE, _ALL, _NO_TIMEOUT)
+
+
+@inline
+def _watch(place, value, pauses):
+    """Poll the word at `place` so many times; whether it is no longer `value`."""
+    for _ in range(pauses):
+        if load(place) != value:
+            return True
+        pause()
+    return False
+
+
+@inline
+def ask(board, row):
+    """Ask idle threads to be workers 1, 2, … of a row; gives the number of workers, the caller included."""
+    workers, found = word(row, WORKERS), 1
+    for thread in range(word(board, THREADS)):
+        if found == workers:
+            break
+        mail = board + (1 + thread) * LINE_BYTES
+        line = row + (FIRST_WORKER + found) * LINE_BYTES
+        state = load(mail)
+        if state in (IDLE, ASLEEP) and swap_if(mail, state, line):
+            if state == ASLEEP:
+                _wake(board, mail)
+            put(line, MAIL, mail)
+            found += 1
+    return found
+
+
+@inline
+def collect(board, row, workers):
+    """Take back the requests that no thread has begun, and wait for the other threads."""
+    for worker in range(1, workers):
+        line = row + (FIRST_WORKER + worker) * LINE_BYTES
+        mail = word(line, MAIL)
+        taken = line + _TAKEN
+        if swap_if(mail, line, IDLE) or _watch(mail, taken, word(board, END_PAUSES)):
+            continue
+        if swap_if(mail, taken, line + _AWAITED):
+            _sleep_while(board, mail, line + _AWAITED)
+
+
+def _help(mail):  # compiled below: a thread's life
+    board = word(mail, BOARD)
+    while True:
+        _watch(mail, IDLE, word(board, IDLE_PAUSES))
+        if load(board + 8 * CLOSED) != 0:
+            return
+        line = load(mail)
+        if line == IDLE:
+            if swap_if(mail, IDLE, ASLEEP):
+                _sleep_while(board, mail, ASLEEP)
+        elif swap_if(mail, line, line + _TAKEN):
+            work(line)
+            if not swap_if(mail, line + _TAKEN, IDLE):
+                store(mail, IDLE)
+                _wake(board, mail)
+
+
+def _pauses(count):  # compiled below
+    for _ in range(count):
+        pause()
+
+
+def code_of(function: Callable[..., None], words: int) -> Code:
+    """The code of `function`, which takes so many words."""
+    compiled = functools.partial(compile_entry, njit(**OPTIONS)(function), (types.int64,) * words)
+    return load_or_compile(function.__name__, function.__module__, "", compiled)
+
+
+class Helpers:
+    """Threads that wait for requests, created by the system and not by Python.
+
+    They run compiled code only, and so need neither the interpreter's lock nor the module `threading`, which programs
+    may replace.
+
+    Attributes
+    ----------
+    address : int
+        Address of the board, which holds the mailboxes.
+    """
+
+    layer = "own"
+    guard = contextlib.nullcontext()
+    parallel_for = 0
+
+    def __init__(self, threads: int) -> None:
+        self.board = new_board(threads)
+        self.address = self.board.ctypes.data
+        self._life = code_of(_help, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_void_p))
+        self._threads: list[tuple[int, ctypes.c_void_p]] = []  # place of the mailbox, and handle
+        for place in range(LINE, (1 + threads) * LINE, LINE):
+            handle, mail = ctypes.c_void_p(), ctypes.c_void_p(self.address + 8 * place)
+            if ctypes.CDLL(None).pthread_create(ctypes.byref(handle), None, self._life, mail) != 0:
+                break  # nobody waits for a thread that is not there
+            self._threads.append((place, handle))
+        atexit.register(self.close, os.getpid())
+
+    def close(self, process: int) -> None:
+        """End the threads before the process ends: compiled code is freed then, and none may be running it."""
+        if os.getpid() != process:  # a child of fork, which has none of them
+            return
+        libc = ctypes.CDLL(None)
+        self.board[CLOSED] = 1
+        end = time.monotonic() + _PATIENCE
+        while self._threads and time.monotonic() < end:
+            place, handle = self._threads[-1]
+            if self.board[place] == ASLEEP:
+                self.board[place] = IDLE
+                libc.syscall(*map(ctypes.c_long, (_number(), self.address + 8 * place, _WAKE, _ALL)))
+            if libc.pthread_tryjoin_np(handle, None) == 0:
+                self._threads.pop()
+            else:
+                time.sleep(_GLANCE)
+
+
+def new_board(threads: int) -> np.ndarray:
+    """A board with the mailboxes of so many threads, on cache lines of its own."""
+    raw = np.zeros((2 + threads) * LINE, np.int64)
+    start = -raw.ctypes.data % LINE_BYTES // raw.itemsize
+    board = raw[start : start + (1 + threads) * LINE]
+    system_call = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value or 0
+    pauses = [max(1, round(seconds / _pause_seconds())) for seconds in (IDLE_SECONDS, END_SECONDS)]
+    board[[THREADS, IDLE_PAUSES, END_PAUSES, SYSCALL, FUTEX]] = threads, *pauses, system_call, _number()
+    board.reshape(-1, LINE)[1:, BOARD] = board.ctypes.data
+    return board
+
+
+def available() -> bool:
+    """Whether threads can sleep on a word here: on Linux."""
+    return sys.platform == "linux" and _number() != 0
+
+
+def _number() -> int:
+    """The number of the system call; 0 where it is not known."""
+    return _FUTEX.get(platform.machine(), 0) if sys.maxsize > 1 << 32 else 0
+
+
+@functools.cache
+def _pause_seconds() -> float:
+    """Seconds of one poll of a word."""
+    pauses = code_of(_pauses, 1).function(ctypes.CFUNCTYPE(None, ctypes.c_int64))
+    times = []
+    for _ in range(_TRIALS):
+        start = time.perf_counter()
+        pauses(_CALIBRATED)
+        times.append(time.perf_counter() - start)
+    return min(times) / _CALIBRATED

@@ -1,0 +1,239 @@
+"""Runs that fail or are interrupted, and many at once: what they took is counted while it is held, and given back."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpuconv
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
+from cpuconv.memory import workspaces
+from cpuconv.network.running import caller as caller_module
+from cpuconv.network.running import callers as callers_module
+from support.callers import at_once
+from support.graphs import parse
+
+# A kernel, a node that its reference computes and that refuses indices, another kernel.
+TEXT = """g (float[N,64,64,32] x, int64[1] places) => (float[1,64,64,32] y) {
+    a = Relu(x)
+    b = Gather(a, places)
+    y = Sqrt(b)
+}"""
+X = np.random.default_rng(0).random((2, 64, 64, 32), np.float32)
+GOOD = {"x": X, "places": np.array([1])}
+BAD = {"x": X, "places": np.array([7])}
+Y = np.sqrt(X[1:])
+
+
+def _compiled(**options: Any) -> cpuconv.Model:
+    return cpuconv.compile(parse(TEXT), threads=1, strategy="heuristic", **options)
+
+
+@pytest.fixture
+def model() -> cpuconv.Model:
+    """It has run, and holds the memory of one run."""
+    made = _compiled()
+    _is_well(made)
+    return made
+
+
+def _is_well(made: cpuconv.Model) -> None:
+    np.testing.assert_array_equal(made.run(GOOD)["y"], Y)
+
+
+def _program(made: cpuconv.Model) -> Any:
+    return made._programs.find((X.shape, (1,)))
+
+
+# --- runs that fail -------------------------------------------------------------------------------------------------
+
+
+def test_500_bad_requests_leave_everything_as_it_was(model: cpuconv.Model) -> None:
+    before, program, errors = model.nbytes, _program(model), []
+    model._programs.resize(3 * before)
+    for _ in range(500):
+        with pytest.raises(SourceError, match="Gather") as caught:
+            model.run(BAD)
+        errors.append(caught.value)  # with its traceback, as what reports errors may do
+    _is_well(model)
+    assert model.nbytes == before and len(program.executable.callers) == 1
+    assert len(model._programs) == 1 and _program(model) is program
+    assert model._programs._remembered.get(program.key) is program
+
+
+def test_bad_requests_from_many_threads(model: cpuconv.Model) -> None:
+    callers = _program(model).executable.callers
+
+    def ask(at: int) -> None:
+        for turn in range(20):
+            if (at + turn) % 3:
+                _is_well(model)
+            else:
+                with pytest.raises(SourceError):
+                    model.run(BAD)
+
+    at_once(6, ask)
+    assert 1 <= len(callers) <= 6 and model.nbytes == _program(model).nbytes
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError, RuntimeError])
+def test_whatever_ends_a_run_nothing_is_lost(
+    model: cpuconv.Model, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, program = model.nbytes, _program(model)
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        raise kind()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(caller_module, "run", fails)
+        for _ in range(5):
+            with pytest.raises(kind):
+                model.run(GOOD)
+    with monkeypatch.context() as patched:
+        patched.setattr(caller_module, "large", fails)
+        program.executable.callers.release()
+        for _ in range(5):
+            with pytest.raises(kind):
+                model.run(GOOD)
+    gc.collect()
+    _is_well(model)
+    assert model.nbytes == before and len(model._programs) == 1 and _program(model) is program
+
+
+def test_an_interrupt_at_any_line_of_a_run(model: cpuconv.Model) -> None:
+    """As Ctrl-C does it: an exception between any two lines of ours."""
+    before, program = model.nbytes, _program(model)
+    files = ("model.py", "programs.py", "ports.py", "executable.py", "caller.py", "callers.py", "recording.py")
+    lines = 0
+
+    def interrupted_at(line: int) -> bool:
+        left = line
+
+        def local(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal left
+            if event == "line":
+                left -= 1
+                if left < 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return local
+
+        def entered(frame: FrameType, event: str, argument: Any) -> Any:
+            return local if frame.f_code.co_filename.endswith(files) and "cpuconv" in frame.f_code.co_filename else None
+
+        sys.settrace(entered)
+        try:
+            model.run(GOOD)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    while interrupted_at(lines):
+        lines += 1
+        assert len(program.executable.callers) <= 1
+        assert len(model._programs) == 1 and _program(model) is program
+    assert lines > 50
+    _is_well(model)
+    assert model.nbytes == before
+
+
+# --- many at once ---------------------------------------------------------------------------------------------------
+
+
+def _peak(made: cpuconv.Model, count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Run so many callers at once, and what the model took meanwhile."""
+    inside = threading.Barrier(count)
+    run = caller_module.run
+    seen: list[int] = []
+
+    def meeting(*arguments: Any, **options: Any) -> Any:
+        inside.wait()
+        seen.append(made.nbytes)
+        inside.wait()
+        return run(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(caller_module, "run", meeting)
+        at_once(count, lambda at: _is_well(made))
+    return seen
+
+
+def test_what_a_peak_took_is_counted_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _compiled(idle_bytes=0)
+    _is_well(made)
+    one, program = made.nbytes, _program(made).executable
+    each = program.callers.nbytes
+    assert each >= X.nbytes
+    assert min(_peak(made, 8, monkeypatch)) == one + 7 * each
+    assert made.nbytes == one == made._programs._remembered.nbytes and len(program.callers) == 1
+
+
+@pytest.mark.parametrize("kept", [0, 2, 5])
+def test_as_much_as_is_allowed_is_kept(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _compiled()
+    _is_well(made)
+    each = _program(made).executable.callers.nbytes
+    made = _compiled(idle_bytes=kept * each + each // 2)
+    _peak(made, 8, monkeypatch)
+    assert len(_program(made).executable.callers) == 1 + kept
+
+
+def test_callers_that_nobody_needs_go(model: cpuconv.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = _program(model).executable
+    _peak(model, 8, monkeypatch)
+    assert len(program.callers) == 8
+    for _ in range(2 * callers_module._WINDOW):  # the first window may have begun before the peak
+        _is_well(model)
+    assert len(program.callers) == 1 and model.nbytes == program.nbytes
+
+
+def test_callers_that_are_needed_stay(model: cpuconv.Model) -> None:
+    callers = _program(model).executable.callers
+    held = [callers.take(_program(model).executable.caller) for _ in range(3)]
+    for one in held:
+        callers.give_back(one)
+    for _ in range(2 * callers_module._WINDOW):
+        taken = [callers.take(_program(model).executable.caller) for _ in range(3)]
+        for one in taken:
+            callers.give_back(one)
+    assert {*held} == {*callers._free} and len(callers) == 3
+
+
+def test_the_program_that_ran_last_counts_however_large() -> None:
+    made = _compiled()
+    made._programs.resize(0)
+    _is_well(made)
+    assert made.nbytes == _program(made).nbytes > X.nbytes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"), [(-1, ArgumentError), ("1 MB", ArgumentTypeError), (True, ArgumentTypeError)]
+)
+def test_what_idle_bytes_may_be(wanted: Any, error: type[Exception], tmp_path: Any) -> None:
+    with pytest.raises(error, match="'idle_bytes'"):
+        _compiled(idle_bytes=wanted)
+    _compiled().save(tmp_path / "m.cpuconv")
+    with pytest.raises(error, match="'idle_bytes'"):
+        cpuconv.load(tmp_path / "m.cpuconv", idle_bytes=wanted)
+    options = cpuconv.SessionOptions()
+    options.idle_bytes = wanted
+    for source in (parse(TEXT).SerializeToString(), tmp_path / "m.cpuconv"):
+        with pytest.raises(error, match="'idle_bytes'"):
+            cpuconv.InferenceSession(source, options)
+
+
+def test_a_workspace_pool_is_bounded() -> None:
+    pool = workspaces.Workspaces()
+    taken = [pool.take(workspaces._MOST_KEPT // 3) for _ in range(5)]
+    for one in taken:
+        pool.give_back(one)
+    assert sum(one.memory.nbytes for one in pool._free) <= workspaces._MOST_KEPT and len(pool._free) >= 2

@@ -1,0 +1,134 @@
+"""Operators side by side: what may share a join, the kernel that runs it, and that results stay the same."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from cpuconv.graph.lowering import Target  # noqa: E402
+from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.isa import current  # noqa: E402
+from cpuconv.kernels.binding.place import Place  # noqa: E402
+from cpuconv.kernels.binding.steps import Ref  # noqa: E402
+from cpuconv.kernels.calls.parallel_group import joined  # noqa: E402
+from cpuconv.network.running import schedule as module  # noqa: E402
+from cpuconv.network.running.executable import Executable  # noqa: E402
+from cpuconv.network.running.packed import Packed  # noqa: E402
+from cpuconv.network.running.schedule import scheduled  # noqa: E402
+from cpuconv.network.selection.layout import lay_out  # noqa: E402
+from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
+from cpuconv.problem.arrays import address  # noqa: E402
+from cpuconv.runtime import Program  # noqa: E402
+from cpuconv.runtime.atomics import put  # noqa: E402
+from cpuconv.runtime.kernel import kernel  # noqa: E402
+from support.graph.branches import branches  # noqa: E402
+from support.graph.random_networks import networks  # noqa: E402
+
+TARGET = Target(current(), 2, "heuristic")
+
+
+@dataclass(frozen=True)
+class LogTile:
+    """There is one."""
+
+
+@kernel("log")
+def note(tile, worker, before, part, parts, args):
+    """Write down who did a part, how many there were, and what this worker did before."""
+    put(args.log, 3 * part, worker + 1)
+    put(args.log, 3 * part + 1, parts)
+    put(args.log, 3 * part + 2, before)
+
+
+@settings(max_examples=25)
+@given(counts=st.lists(st.integers(0, 3), min_size=2, max_size=5), workers=st.integers(1, 2), cut=st.integers(1, 4))
+def test_every_part_is_done_once(counts, workers, cut):
+    """Also of calls that one worker runs, and of rows that stay alone."""
+    logs = [np.zeros((max(1, count * workers), 3), np.int64) for count in counts]
+    rows = [
+        (note.entry(LogTile()), note.pack({"log": address(log)}), count)
+        for count, log in zip(counts, logs, strict=True)
+    ]
+    sizes = [cut, *[1] * (len(counts) - cut)] if cut < len(counts) else [len(counts)]
+    made = joined(rows, sizes, kept := [])
+    Program(made, workers).run()
+    assert len(made) == len(sizes) and kept is not None
+    for count, log in zip(counts, logs, strict=True):
+        parts = log[0, 1]
+        assert parts == (count * workers if count and workers > 1 else 1)
+        assert (log[:parts, 0] > 0).all() and (log[:parts, 1] == parts).all() and not log[parts:].any()
+        assert (log[:parts, 2] < parts).all()
+
+
+def test_a_worker_goes_on_with_its_own_part():
+    """What it left of a call is there when its next part of that call follows at once."""
+    log = np.zeros((6, 3), np.int64)
+    rows = [(note.entry(LogTile()), note.pack({"log": address(log)}), 3)] * 2
+    ((code, block, each),) = joined(rows, [2], kept := [])
+    words = [ctypes.c_int64] * 4
+    call = code.function(ctypes.CFUNCTYPE(None, ctypes.c_void_p, *words, ctypes.c_void_p))
+    for before, part, expected in ((-1, 0, -1), (0, 1, 0), (2, 3, -1), (4, 5, 1), (6, 7, 3)):
+        call(None, 0, before, part, 2 * each, address(block))
+        owner, place = divmod(part, each)
+        assert log[3 * owner + place % 3].tolist() == [1, 6, expected], (before, part)
+    assert each == 6 and kept
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_branches_come_together(n):
+    """Each after what it reads."""
+    laid, moments = scheduled(branches(n))
+    of = {name: at for each, at in zip(laid.nodes, moments, strict=True) for name in each.node.outputs}
+    assert moments == sorted(moments) and len(set(moments)) < len(moments) - 2
+    for each in laid.nodes:
+        is_view = each.offer is not None and each.offer.view
+        for name in set(each.node.inputs) & of.keys():
+            assert of[name] < of[each.node.outputs[0]] + is_view
+
+
+def test_one_thread_and_large_operators_keep_the_order(monkeypatch):
+    laid = branches(1)
+    alone = replace(laid, target=Target(current(), 1, "heuristic"))
+    assert scheduled(alone) == (alone, list(range(len(laid.nodes))))
+    monkeypatch.setattr(module, "_SMALL", 0)
+    assert [each.node for each in scheduled(laid)[0].nodes] == [each.node for each in laid.nodes]
+    assert not any(len(each) > 1 for each in Executable(laid, TARGET, Packed()).sets)
+
+
+def elements(place: Place) -> set[tuple[str, int]]:
+    """The addresses of a place's elements."""
+    index = np.full(1, place.ref.offset)
+    for count, step in zip(place.physical, place.strides, strict=True):
+        index = (index[:, None] + step * np.arange(count)).ravel()
+    return {(place.ref.name, at) for at in index.tolist()}
+
+
+@settings(max_examples=15)
+@given(drawn=networks())
+def test_what_runs_side_by_side_touches_other_memory(drawn):
+    model, feed = drawn
+    graph = prepared(read(model), {name: array.shape for name, array in feed.items()}, Rewriting()).graph
+    made = Executable(lay_out(graph, TARGET), TARGET, Packed())
+    assert [at for each in made.sets for at in each] == list(range(len(made.works)))
+    places = made.memory.places
+    for each in made.sets:
+        nodes = [made.works[at].laid.node for at in each]
+        written = [set().union(*(elements(places[name]) for name in node.outputs if name)) for node in nodes]
+        read_too = [set().union(*(elements(places[name]) for name in node.inputs if name in places)) for node in nodes]
+        for one, other in itertools.permutations(range(len(each)), 2):
+            assert not written[one] & (written[other] | read_too[other])
+
+
+def test_bounds_of_a_view_that_runs_backwards():
+    forwards = Place(Ref("arena", 64), (3, 5), (20, 4))
+    backwards = Place(Ref("arena", 80), (3, 5), (20, -4))
+    assert module._bounds(backwards) == module._bounds(forwards) == (64, 124)
