@@ -14,9 +14,10 @@ from cpuconv.conv.remembering.remembered import Remembered, default_limit
 from cpuconv.conv.remembering.untuned_log import UntunedLog
 from cpuconv.conv.remembering.weights import Weights
 from cpuconv.memory.workspaces import Workspaces
+from cpuconv.origin import ROOT
 from cpuconv.problem.problem import ConvProblem
 
-TABLES = Path(__file__).parent / "wisdom"
+TABLES = ROOT / "wisdom"
 """Device tables that come with the package, each found by its device's fingerprint."""
 
 

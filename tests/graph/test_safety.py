@@ -207,7 +207,7 @@ def test_names_must_be_text():
 
 def _external(folder: Path, location: str, elements: int = 6) -> Path:
     """A model whose constant lies in another file."""
-    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[mapped_constants], data_location=TensorProto.EXTERNAL)
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[elements], data_location=TensorProto.EXTERNAL)
     w.external_data.add(key="location", value=location)
     model = parse("g (float[6] x) => (float[6] y) { y = Add(x, w) }")
     model.graph.initializer.append(w)

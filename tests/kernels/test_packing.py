@@ -72,10 +72,10 @@ def check(
 
 def candidates(solver, problem: ConvProblem) -> list[Candidate]:
     """One candidate a packed form."""
-    packed_formats = {
+    forms = {
         solver.packing(problem, params, ISA): Candidate(solver, params) for params in solver.candidates(problem, ISA)
     }
-    return list(packed_formats.values())
+    return list(forms.values())
 
 
 def variants(solver) -> Iterator[ConvProblem]:
@@ -219,7 +219,7 @@ def test_equal_forms_are_equal_bytes(r, s):
         kinds = {(type(form), found) for form, found in bytes_of.items()}  # few weights may be packed alike by two
         assert len(kinds) == len(bytes_of), f"{len(bytes_of)} forms of equal bytes"
 
-    packed_formats()
+    forms()
 
 
 def test_forms_are_shared():
@@ -227,12 +227,12 @@ def test_forms_are_shared():
     problem = ConvProblem(1, 4 * ISA.lanes, 14, 14, 4 * ISA.lanes, 1, 1)
     wide = replace(problem, h=56, w=31, n=3, stride=(2, 2))
     by_name = {solver.NAME: solver for solver in TABLE}
-    packed_formats = {
+    forms = {
         by_name[name].packing(option, by_name[name].Params(2, 1, cols, block), ISA)
         for name in ("pointwise", "direct", "first_layer")
         for option, cols, block in ((problem, 3, 0), (wide, 5, 2))
     }
-    assert len(packed_formats) == 1
+    assert len(forms) == 1
     square = replace(problem, r=3, s=3)
     padded = replace(square, h=33, w=20, pads=(1, 1, 1, 1), dilation=(2, 2))
     tiles = {

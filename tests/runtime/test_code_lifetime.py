@@ -33,7 +33,7 @@ def test_an_address_is_had_only_together_with_its_owner() -> None:
     public = [name for name in dir(Code) if not name.startswith("_")]
     assert public == ["address_for", "function"]
     readers = [path for path in PACKAGE.rglob("*.py") if re.search(r"\._address\b", path.read_text())]
-    assert [path.relative_to(PACKAGE).as_posix() for path in readers] == ["runtime/cache.py"]
+    assert [path.relative_to(PACKAGE).as_posix() for path in readers] == ["runtime/code/cache.py"]
 
 
 def test_a_c_function_keeps_its_code() -> None:
@@ -110,7 +110,7 @@ import collections, gc
 import numpy as np
 import onnx.numpy_helper, onnx.parser
 import cpuconv
-from cpuconv.graph.kernels import lane_pick
+from cpuconv.kernels.channels import lane_pick
 from cpuconv.runtime.code.cache import Entries
 
 Entries._latest = collections.deque(maxlen=1)
