@@ -193,11 +193,11 @@ def _bound(kernel: MicroKernel, tile: Any, words: dict[str, int | np.ndarray]) -
     """run(times) of a micro-kernel on named words; the word of an array is its address."""
     values = [words[name] for name in kernel.words]
     packed = tuple(each.ctypes.data if isinstance(each, np.ndarray) else each for each in values)
-    kept: list[object] = [*values]
+    kept: list[object] = []
     repeat, address = _repeat(kernel), kernel.entry(tile).address_for(kept)
     repeat(1, address, packed)  # compiles
 
-    def run(times: int, keep: object = kept) -> None:
+    def run(times: int, values: object = values, kept: object = kept) -> None:  # which keep what has addresses here
         repeat(times, address, packed)
 
     return run

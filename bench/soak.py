@@ -32,8 +32,7 @@ from bench.compare import positive
 from bench.soak_networks import NETWORKS, Feed, Network
 from cpuconv.errors import CpuconvError, RunStopped, SourceError
 from cpuconv.graph import interpret
-from cpuconv.memory import large_pages
-from cpuconv.solvers.shared import base
+from cpuconv.memory import aligned, large_pages
 
 CASES = 16  # feeds of a network
 GROWTH = 0.10  # of memory, at most
@@ -81,7 +80,7 @@ class Failures:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Make points of all that allocates memory or computes a node by its reference, wherever it was imported."""
-        points = {id(each): self.wrapped(each) for each in (base.aligned, large_pages.large, interpret.run)}
+        points = {id(each): self.wrapped(each) for each in (aligned.aligned, large_pages.large, interpret.run)}
         replaced = [
             (vars(module), name, value)
             for path, module in list(sys.modules.items())
