@@ -18,6 +18,7 @@ from cpuconv.graph.mapped_constants import let_go, own
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
 from cpuconv.network.reports.explain import Explanation
+from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
@@ -202,7 +203,7 @@ class Programs:
             else:
                 laid = self._laid_out(graph, key, decisions, self._target)
                 del graph  # so that what was computed of weights goes as it is packed
-                executable = Executable(laid, self._target, self.packed)
+                executable = build(laid, self._target, self.packed)
         tail = None if late is None else Tail(stages(_owned(late)), order, lambda part: self._network_of(part, self))
         let_go(raw)
         made = Program(key, shape_arrays, executable, tail, laid.decisions())

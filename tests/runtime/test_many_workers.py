@@ -19,7 +19,7 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding import partition
 from cpuconv.network.model import Model
 from cpuconv.network.running import schedule
-from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.building import build
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording
 from cpuconv.runtime import thread_pool, threads
@@ -84,7 +84,7 @@ def test_branches(n, count, monkeypatch):
     found = []
     for small in (schedule._SMALL, 0):
         monkeypatch.setattr(schedule, "_SMALL", small)
-        made = Executable(branches(n, count), Target(current(), count, "heuristic"), Packed())
+        made = build(branches(n, count), Target(current(), count, "heuristic"), Packed())
         outputs = [np.full([int(size) for size in each.shape], np.nan, np.float32) for each in made.outputs.values()]
         made.run([x], outputs)
         found.append(outputs)
