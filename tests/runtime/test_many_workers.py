@@ -17,7 +17,7 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.kernels.binding import partition
-from cpuconv.network.model import Model
+from cpuconv.network.compiling import compiled
 from cpuconv.network.running import schedule
 from cpuconv.network.running.building import build
 from cpuconv.network.running.packed import Packed
@@ -65,7 +65,7 @@ def test_a_convolution(solver):
 def test_a_network(drawn, count):
     """Planned for many workers and run by them, or by one."""
     model, feed = drawn
-    made = Model(read(model), Target(current(), count, "heuristic"), {})
+    made = compiled(read(model), Target(current(), count, "heuristic"), {})
     many = {name: array.copy() for name, array in made.run(feed).items()}
     executable = made._programs.last.executable
     for segment in executable.segments:
