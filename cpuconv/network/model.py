@@ -34,8 +34,10 @@ class Model:
     def __init__(self, definition: Definition, programs: Programs, outputs: Mapping[str, Value]) -> None:
         """Hold what `compiling` made, and outputs as far as they are known."""
         self._definition, self._programs = definition, programs
-        self.inputs = tuple(_port(name, value) for name, value in definition.inputs.items())
-        self.outputs = tuple(_port(name, value) for name, value in outputs.items())
+        self.inputs, self.outputs = (
+            tuple(Port(name, value.shape, value.dtype) for name, value in ends.items())
+            for ends in (definition.inputs, outputs)
+        )
 
     def __repr__(self) -> str:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
@@ -216,7 +218,3 @@ class Model:
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was looked for
             write(Path(path), ends, graph, settings, programs.to_save(), programs.forms)
-
-
-def _port(name: str, value: Value) -> Port:
-    return Port(name, value.shape, value.dtype)

@@ -10,7 +10,7 @@ import layouts
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
 from cpuconv.graph.limits import check_bytes, nbytes
-from cpuconv.graph.lowering import Call, Target
+from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.mapped_constants import let_go, own
 from cpuconv.kernels.binding.place import BLOCKED, Place, image_shape
 from cpuconv.kernels.binding.steps import Ref, Space, Step
@@ -109,7 +109,8 @@ class Builder:
         for at, each in enumerate(laid.nodes):
             if at and moments[at] != moments[at - 1]:
                 self._space = Space()
-            for work in self._work(each):
+            work = self._work(each)
+            if work is not None:
                 works.append(work)
                 touched.append(self._touched(moments[at], work))
             let_go(self._raw[name] for name in each.node.inputs if name in self._raw)
@@ -122,37 +123,33 @@ class Builder:
         read, written = ([places[name] for name in names if name in places] for names in (node.inputs, node.outputs))
         return Touched(moment, work.steps, read, written)
 
-    def _work(self, laid: Laid) -> list[Work]:
-        node = laid.node
-        if laid.offer is None:
+    def _work(self, laid: Laid) -> Work | None:
+        """What a node does; None of a view, and of what others write in place."""
+        node, offer = laid.node, laid.offer
+        if offer is None:
             self._hosts[id(node)] = self._host(node)
-        if laid.offer is not None and laid.offer.view:
-            return []
-        steps = [] if laid.offer is None else self._lowered(laid)
-        if laid.offer is not None and not steps:  # written in place by others
-            return []
+        steps = [] if offer is None or offer.view else self._lowered(laid, offer)
+        if offer is not None and not steps:
+            return None
         raw, places = self._raw, self._memory.places
         read = [name for name in dict.fromkeys(node.inputs) if name]
-        return [
-            Work(
-                laid,
-                steps,
-                laid.offer is None,
-                sum(places[name].size for name in read if name not in raw),
-                sum(raw[name].nbytes for name in read if name in raw),
-                sum(places[name].size for name in node.outputs if name),
-                places[next(filter(None, node.outputs))].shape,
-            )
-        ]
+        return Work(
+            laid,
+            steps,
+            offer is None,
+            sum(places[name].size for name in read if name not in raw),
+            sum(raw[name].nbytes for name in read if name in raw),
+            sum(places[name].size for name in node.outputs if name),
+            places[next(filter(None, node.outputs))].shape,
+        )
 
-    def _lowered(self, laid: Laid) -> list[Step]:
+    def _lowered(self, laid: Laid, offer: Offer) -> list[Step]:
         node = laid.node
-        assert laid.offer is not None
         inputs = [self._operand(name, laid.reads(at)) if name else None for at, name in enumerate(node.inputs)]
         outputs = [self._memory.places[name] for name in node.outputs if name]
         lower = ops.TABLE[node.op].lower
         assert lower is not None
-        steps = lower(Call(node, inputs, outputs, laid.offer, self._target, self._space, self._constants))
+        steps = lower(Call(node, inputs, outputs, offer, self._target, self._space, self._constants))
         self._workspace_bytes = max(self._workspace_bytes, self._space.size)
         return steps
 
