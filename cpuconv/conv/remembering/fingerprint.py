@@ -1,6 +1,6 @@
 """Fingerprints of arrays: 128 bits that are equal for equal content, wherever it lies.
 
-`micro.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once a process.
+`kernels.streams.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once a process.
 BLAKE2b (RFC 7693) digests these sums, the bytes that fill no vector, the shape and the order of axes.
 """
 
