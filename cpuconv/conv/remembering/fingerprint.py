@@ -1,7 +1,7 @@
 """Fingerprints of arrays: 128 bits that are equal for equal content, wherever it lies.
 
-`kernels.streams.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once a process.
-BLAKE2b (RFC 7693) digests these sums, the bytes that fill no vector, the shape and the order of axes.
+`kernels.streams.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once in a
+process. BLAKE2b (RFC 7693) digests these sums, the bytes that fill no vector, the shape and the order of axes.
 """
 
 from __future__ import annotations
