@@ -11,11 +11,11 @@ from typing import Any
 
 import layouts
 from autotune.locks import lazy
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
 
-FLOAT_BYTES = 4
 _SIZES = re.compile(r"([a-z]+)(\d+)")
 _NAMES = ("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 _NEEDED = ("ic", "ih", "oc", "kh")
@@ -159,23 +159,23 @@ class ConvProblem:
     @lazy
     def in_bytes(self) -> int:
         """Bytes of the input, real channels only."""
-        return self.n * self.c * self.h * self.w * FLOAT_BYTES
+        return self.n * self.c * self.h * self.w * F32.bytes
 
     @lazy
     def weight_bytes(self) -> int:
         """Bytes of the weights as given."""
-        return self.k * self.cg * self.r * self.s * FLOAT_BYTES
+        return self.k * self.cg * self.r * self.s * F32.bytes
 
     @lazy
     def out_bytes(self) -> int:
         """Bytes of the output, real channels only."""
-        return self.n * self.k * self.oh * self.ow * FLOAT_BYTES
+        return self.n * self.k * self.oh * self.ow * F32.bytes
 
     @lazy
     def stored_bytes(self) -> int:
         """Bytes of input and output as they lie in memory, channels that fill up blocks included."""
         pairs = (self.in_layout, self.in_shape), (self.out_layout, self.out_shape)
-        return sum(FLOAT_BYTES * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)
+        return sum(F32.bytes * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)
 
     @lazy
     def shape_key(self) -> str:

@@ -10,10 +10,10 @@ from types import ModuleType
 
 from autotune import workload
 from cpuconv.conv.recipe import Candidate, workspace_bytes
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.steps import FLOAT
 from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import BY_NAME, TABLE, first_layer, im2col
@@ -97,7 +97,7 @@ def _scattered(problem: ConvProblem) -> float:
     """
     here = machine()
     shared = problem.groups > 1 and problem.kg % here.isa.lanes and problem.out_layout == blocked.layout(here.isa)
-    return here.seconds(_SCATTERED_CYCLES * problem.out_bytes / FLOAT, problem.threads) if shared else 0.0
+    return here.seconds(_SCATTERED_CYCLES * problem.out_bytes / F32.bytes, problem.threads) if shared else 0.0
 
 
 def _far_apart(problem: ConvProblem, cost: Cost) -> float:

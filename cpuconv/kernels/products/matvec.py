@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
+from cpuconv import elements
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Ref, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Step
 from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import word
@@ -306,19 +307,19 @@ class Vectors:
     @property
     def reads_columns(self) -> bool:
         """Whether lanes can be columns."""
-        return self.column_step == FLOAT and self.y_step == FLOAT
+        return self.column_step == elements.F32.bytes and self.y_step == elements.F32.bytes
 
     @property
     def reads_rows(self) -> bool:
         """Whether lanes can be elements of columns."""
-        return self.row_step == FLOAT and self.x_step == FLOAT
+        return self.row_step == elements.F32.bytes and self.x_step == elements.F32.bytes
 
 
 def vectors_step(processor: Processor, work: Vectors) -> Step | None:
     """One call for matrices that are read in place; None where neither rows nor columns lie side by side."""
     lanes, column_step = processor.isa.lanes, work.column_step
     if work.reads_columns:
-        vectors, column_step = divide(work.columns, lanes), lanes * FLOAT
+        vectors, column_step = divide(work.columns, lanes), lanes * elements.F32.bytes
         if vectors <= processor.isa.registers // 2:
             width = vectors * lanes
             micros = [MicroRef(product, ProductTile(lanes, "columns", vectors))] * 2
@@ -371,15 +372,15 @@ def linear_step(
         "full": MicroRef(product, tile),
         "last": MicroRef(product, tile),
         "x": x.ref,
-        "x_step": FLOAT,
+        "x_step": elements.F32.bytes,
         "matrix": matrix,
-        "row_step": lanes * FLOAT,
+        "row_step": lanes * elements.F32.bytes,
         "column_step": 0,
-        "group_step": depth * lanes * FLOAT,
+        "group_step": depth * lanes * elements.F32.bytes,
         "depth": depth,
         "y": y.ref,
-        "y_step": FLOAT,
-        "y_group": lanes * FLOAT,
+        "y_step": elements.F32.bytes,
+        "y_group": lanes * elements.F32.bytes,
         "bias": bias,
         "residual": residual.ref if residual else 0,
         "offsets": np.zeros(3, np.int64),
