@@ -34,6 +34,11 @@ class Element:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def integer(self) -> bool:
+        """Whether it is an integer."""
+        return self.llvm.startswith("i")
+
 
 F32 = Element("f32", np.dtype(np.float32), "float")
 BF16 = Element("bf16", np.dtype(np.uint16), "bfloat")

@@ -51,7 +51,7 @@ def touched_bytes(problem: ConvProblem) -> int:
     ):
         places = {output * step + tap * gap - pad for output in range(outputs) for tap in range(taps)}
         counts.append(len(places & set(range(size))))
-    return problem.n * problem.c * math.prod(counts) * F32.bytes
+    return problem.n * problem.c * math.prod(counts) * problem.types.x.bytes
 
 
 def _winograd(problem: ConvProblem, params: winograd.Params) -> tuple[Planes, Size, Size]:
