@@ -14,7 +14,7 @@ class Element:
     Attributes
     ----------
     name : str
-        As benchdnn writes it.
+        As benchdnn writes it, and in its manner s16.
     dtype : numpy.dtype
         Of arrays that hold it here: bfloat16, which NumPy has not, is the upper half of a float32, as uint16.
     llvm : str
@@ -45,6 +45,7 @@ BF16 = Element("bf16", np.dtype(np.uint16), "bfloat")
 F16 = Element("f16", np.dtype(np.float16), "half")
 S8 = Element("s8", np.dtype(np.int8), "i8")
 U8 = Element("u8", np.dtype(np.uint8), "i8")
+S16 = Element("s16", np.dtype(np.int16), "i16")
 S32 = Element("s32", np.dtype(np.int32), "i32")
 
-TABLE: dict[str, Element] = {element.name: element for element in (F32, BF16, F16, S8, U8, S32)}
+TABLE: dict[str, Element] = {element.name: element for element in (F32, BF16, F16, S8, U8, S16, S32)}
