@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Element:
     """The type of an array's elements.
 
@@ -31,7 +31,7 @@ class Element:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", self.dtype.itemsize)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.name
 
     @property
@@ -49,3 +49,16 @@ S16 = Element("s16", np.dtype(np.int16), "i16")
 S32 = Element("s32", np.dtype(np.int32), "i32")
 
 TABLE: dict[str, Element] = {element.name: element for element in (F32, BF16, F16, S8, U8, S16, S32)}
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    """float32 numbers as bfloat16, to the nearest, ties to even; a NaN stays one."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    nearest = ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    quiet = (bits >> 16 | 0x40).astype(np.uint16)  # a NaN whose upper half may say none
+    return np.where(bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000), quiet, nearest)
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """bfloat16 numbers as float32."""
+    return (array.astype(np.uint32) << 16).view(np.float32)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element, widened
 
 X86, ARM = "x86_64", "aarch64"
 _MATRIX_ROWS = 2
@@ -140,7 +140,7 @@ class TileDot:
 
 def values(element: Element, array: np.ndarray) -> np.ndarray:
     """The numbers of an array of an element's NumPy dtype: bfloat16 as float32, others as they are."""
-    return (array.astype(np.uint32) << 16).view(np.float32) if element is BF16 else array
+    return widened(array) if element == BF16 else array
 
 
 def at_rate(dots: tuple[Dot, ...], rate: float) -> tuple[Dot, ...]:

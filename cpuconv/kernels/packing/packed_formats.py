@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, F32, rounded
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
@@ -88,6 +88,28 @@ class Panels(Packing):
         blocks = rows[: whole * area].reshape(-1, area, self.block).swapaxes(1, 2)
         last = rows[whole * area :].reshape(area, -1).T
         return np.concatenate([blocks.ravel(), last.ravel()]).reshape(self.c, self.r, self.s)
+
+
+@dataclass(frozen=True)
+class Rounded(Packing):
+    """The order of another form, its elements rounded to bfloat16."""
+
+    form: Packing
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.form.size // F32.bytes * BF16.bytes
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """That of the form before it is rounded."""
+        return self.form.job(strides)
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says, the result of bfloat16."""
+        packed = place(self.size).view(BF16.dtype)
+        packed[:] = rounded(self.form.pack(weight, threads))
+        return packed
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.packing.packed_formats import Panels, Rounded
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -47,7 +47,7 @@ _PARTS = 4  # for each thread: one that starts late leaves some
 class ProductTile:
     """Which loop of `_LOOPS`, and the rows, columns or vectors of columns that it reads side by side.
 
-    `epilogue`: a bias, and perhaps what is added and an activation; the matrix is packed then, in whole vectors.
+    `epilogue`: a bias, and perhaps what is added and an activation; the matrix is packed then, in whole vectors of `w`.
     """
 
     lanes: int
@@ -56,6 +56,7 @@ class ProductTile:
     epilogue: bool = False
     residual: bool = False
     activation: tuple[Any, ...] | None = None
+    w: elements.Element = elements.F32
 
 
 class _Memory(NamedTuple):
@@ -93,7 +94,7 @@ def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
                 for s in streams:
                     chain = k % chains * tile.streams + s
                     place = vec.offset(firsts[s], distance)
-                    value = vec.load(place) if tile.epilogue else vec.load_first(place, masks[s])
+                    value = vec.load_wide(tile.w, place) if tile.epilogue else vec.load_first(place, masks[s])
                     sums[chain] = vec.fma(element, value, sums[chain])
             return sums
 
@@ -357,26 +358,28 @@ def vectors_step(processor: Processor, work: Vectors) -> Step | None:
     return Step(matvec, MatvecTile(lanes), args, _parts(processor, len(work.offsets) * work.depth * work.columns))
 
 
-def packing(isa: Isa, depth: int, columns: int) -> Packing:
-    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes]."""
-    return Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
+def packing(isa: Isa, depth: int, columns: int, *, w: elements.Element = elements.F32) -> Packing:
+    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes], float32 or rounded to bfloat16."""
+    form = Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
+    return Rounded(form) if w == elements.BF16 else form
 
 
 def linear_step(
-    processor: Processor, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any
-) -> Step:
-    """y = activation(x · matrix + bias + residual), the matrix as `packing` says, the bias in whole vectors."""
+    processor: Processor, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any,
+    w: elements.Element = elements.F32,
+) -> Step:  # fmt: skip
+    """y = activation(x · matrix + bias + residual), the matrix as `packing` says for `w`, the bias in whole vectors."""
     lanes, (depth,), (count,) = processor.isa.lanes, x.shape[-1:], y.shape[-1:]
-    tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation)
+    tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation, w)
     args: Args = {
         "full": MicroRef(product, tile),
         "last": MicroRef(product, tile),
         "x": x.ref,
         "x_step": elements.F32.bytes,
         "matrix": matrix,
-        "row_step": lanes * elements.F32.bytes,
+        "row_step": lanes * w.bytes,
         "column_step": 0,
-        "group_step": depth * lanes * elements.F32.bytes,
+        "group_step": depth * lanes * w.bytes,
         "depth": depth,
         "y": y.ref,
         "y_step": elements.F32.bytes,
