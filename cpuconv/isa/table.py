@@ -13,6 +13,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from cpuconv.elements import Element
 from cpuconv.isa import dots
 from cpuconv.isa.dots import Dot
 from cpuconv.runtime.target import target, target_machine
@@ -23,7 +24,7 @@ class Isa:
     """One instruction set."""
 
     name: str
-    lanes: int  # fp32 lanes of a vector
+    lanes: int  # 32-bit lanes of a vector: floats, or sums of products
     registers: int  # vector registers
     broadcast_operand: bool  # a broadcast scalar can be an operand of an FMA, without a register
     pixels: tuple[int, ...]  # most pixels of a GEMM tile with 1, 2, … weight vectors that LLVM keeps in registers
@@ -45,6 +46,7 @@ class Isa:
         1.0,
         1.0,
     )  # of those, what weights reach that a single pixel uses, by vectors
+    block_bytes: int = 0  # that a channel block fills at least, where instructions want rows so long
     fma_rate: float = field(init=False)  # vector FMAs of float32 a cycle
 
     def __post_init__(self) -> None:
@@ -53,6 +55,10 @@ class Isa:
     def __hash__(self) -> int:
         """The hash of the name: results about tiles are remembered by instruction set."""
         return hash(self.name)
+
+    def block(self, element: Element) -> int:
+        """Channels of a block of such elements: as many as a vector has 32-bit sums, or what `block_bytes` hold."""
+        return max(self.lanes, self.block_bytes // element.bytes)
 
 
 TABLE: tuple[Isa, ...] = (
@@ -73,7 +79,7 @@ MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from it
         "l3_rate": 20,
         "dram_rate": 8,
     },
-    "sapphirerapids": {"l3_rate": 5, "single": (0.95, 1.0, 0.9, 0.82)},
+    "sapphirerapids": {"l3_rate": 5, "single": (0.95, 1.0, 0.9, 0.82), "block_bytes": dots.ROW_BYTES},  # AMX
 }
 
 TELLING = {"+amx-tile": "sapphirerapids"}  # features of a microarchitecture, as virtual machines may hide a CPU's model

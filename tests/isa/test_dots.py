@@ -8,9 +8,10 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from cpuconv.elements import BF16, Element
+from cpuconv.elements import BF16, F32, U8, Element
 from cpuconv.isa import table
-from cpuconv.isa.dots import AMX, ARM, VECTORS, X86, Dot, values
+from cpuconv.isa.dots import AMX, ARM, ROW_BYTES, VECTORS, X86, Dot, values
+from cpuconv.solvers.shared import blocked
 from support.machines import MACHINES
 
 FMA_RATES = {"zen4": 1, "generic": 1}  # of all others 2
@@ -109,3 +110,12 @@ def test_the_first_row_of_a_set_is_its_fma(isa: table.Isa) -> None:
 def test_the_models_count_by_the_rate_of_the_fma(name: str) -> None:
     isa = MACHINES[name].isa
     assert isa.fma_rate == isa.dots[0].rate == FMA_RATES.get(name, 2)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_blocks_have_a_channel_for_each_sum_of_a_vector_and_whole_rows_of_a_tile(name: str) -> None:
+    isa = MACHINES[name].isa
+    assert isa.block(F32) == isa.lanes
+    rows = ROW_BYTES if name == "xeon-amx" else 0
+    assert isa.block(BF16) == max(isa.lanes, rows // 2) and isa.block(U8) == max(isa.lanes, rows)
+    assert blocked.layout(isa) == blocked.layout(isa, F32) == f"NCHW{isa.lanes}c"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import layouts
-from cpuconv.elements import F32
+from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -50,9 +50,9 @@ class Params:
 
 
 @functools.cache
-def layout(isa: Isa) -> str:
-    """The blocked layout of this instruction set."""
-    return layouts.blocked(isa.lanes).name
+def layout(isa: Isa, element: Element = F32) -> str:
+    """The blocked layout of this instruction set for such elements."""
+    return layouts.blocked(isa.block(element)).name
 
 
 def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
