@@ -12,7 +12,8 @@ from typing import Any
 
 from autotune.machine.roofline import Work
 from cpuconv.conv.recipe import Candidate
-from cpuconv.problem.problem import FLOAT_BYTES, ConvProblem
+from cpuconv.elements import F32
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import fft, winograd
 from cpuconv.solvers.shared import transformed
 from cpuconv.solvers.shared.transformed import Planes
@@ -29,7 +30,7 @@ def work(problem: ConvProblem, candidate: Candidate) -> Work:
         planes, tile, step = special(problem, candidate.params)
         pairs = problem.cg * problem.k
         flops = 2 * pairs * planes.products * transformed.tile_grid(problem, tile, step)[2]
-        weights = pairs * planes.count * FLOAT_BYTES
+        weights = pairs * planes.count * F32.bytes
     return Work(flops, touched_bytes(problem), weights, problem.out_bytes)
 
 
@@ -50,7 +51,7 @@ def touched_bytes(problem: ConvProblem) -> int:
     ):
         places = {output * step + tap * gap - pad for output in range(outputs) for tap in range(taps)}
         counts.append(len(places & set(range(size))))
-    return problem.n * problem.c * math.prod(counts) * FLOAT_BYTES
+    return problem.n * problem.c * math.prod(counts) * problem.types.x.bytes
 
 
 def _winograd(problem: ConvProblem, params: winograd.Params) -> tuple[Planes, Size, Size]:

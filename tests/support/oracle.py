@@ -14,13 +14,15 @@ from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate, assemble, padded_bias
 from cpuconv.isa import current
+from cpuconv.kernels.binding.steps import Operand, Ref
+from cpuconv.kernels.binding.steps import Operands as StepOperands
+from cpuconv.memory.aligned import aligned
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import maximum_threads
-from cpuconv.solvers.shared import base
 from cpuconv.tuning.trial import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
 from support.strided import apart
@@ -177,20 +179,20 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge:
     y = place(apart(y, 13, SENTINEL), edge, SENTINEL)
     y[...] = SENTINEL
 
-    def operand(name: str, layout: str, array: np.ndarray) -> base.Operand:
-        return base.Operand(base.Ref(name), layouts.get(layout).strides(array.strides))
+    def operand(name: str, layout: str, array: np.ndarray) -> Operand:
+        return Operand(Ref(name), layouts.get(layout).strides(array.strides))
 
     recipe = assemble(
         problem,
         candidate,
-        base.Operands(
+        StepOperands(
             operand("input", problem.in_layout, x),
             operand("output", problem.out_layout, y),
             None if residual is None else operand("added", problem.out_layout, residual),
         ),
     )
     bias = place(padded_bias(problem.k, given.bias, problem.groups), edge)
-    workspace = base.aligned(recipe.workspace // 4)
+    workspace = aligned(recipe.workspace // 4)
     workspace[:] = np.nan
     arrays = {"input": x, "output": y, "w": candidate.packing(problem).pack(given.w), "bias": bias}
     arrays |= {"workspace": workspace} | ({} if residual is None else {"added": residual})

@@ -30,14 +30,14 @@ What can run is kept apart from what is worth running. The workspace of a candid
 from __future__ import annotations
 
 import layouts
-from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.elements import F32
 from layouts import Strides
 
 
 def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
     """Byte strides of a C-contiguous float32 activation of logical `shape` in `layout`."""
     physical = layouts.get(layout).shape(*shape)
-    strides, step = [], FLOAT
+    strides, step = [], F32.bytes
     for size in reversed(physical):
         strides.append(step)
         step *= size
