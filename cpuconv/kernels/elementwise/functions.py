@@ -136,7 +136,8 @@ def _above(vec: Math, x: Any, threshold: Any) -> Any:
 
 
 def _leaky_relu(vec: Math, x: Any, slope: Any) -> Any:
-    return vec.where(">", x, vec.constant(0.0), x, vec.mul(x, slope))
+    positive = vec.builder.fcmp_ordered(">", x, vec.constant(0.0))
+    return vec.builder.select(positive, x, vec.mul(x, slope))
 
 
 def _hardsigmoid(vec: Math, x: Any) -> Any:
