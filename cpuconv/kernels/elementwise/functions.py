@@ -2,7 +2,7 @@
 
 What is emitted is within 1e-6 of the result, of powers within 3e-6 as long as they are below 1e8; of activations within
 1e-6 of the result or 3e-7 of what it is bounded by. NaN and infinities are as in NumPy, but for powers of negative
-infinity and infinite powers.
+infinity, infinite powers, and SiLU of negative infinity.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ GATES = ("gelu", "gelu_tanh", "mish", "silu")  # as their input is, where it is 
 def test_function(name):
     x = numbers()
     if name in GATES:
-        x = x[~(x < -30) | np.isneginf(x)]
+        x = x[~(x < -30) | (np.isneginf(x) & (name != "silu"))]
     got, expected = computed(apply(name, X), np.empty_like(x), x), meant(apply(name, X), x)
     scale = 1 if name in ABSOLUTE else np.minimum(np.abs(x), 30) if name in GATES else 0
     assert_near(got, expected, np.nan_to_num(scale) * np.ones_like(x))
