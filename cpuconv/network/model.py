@@ -106,15 +106,13 @@ class Model:
         arrays = fed(self.inputs, feed)
         made, given = self._programs.fitting(arrays)
         outputs = arrays_for(made.executable.outputs, {} if out is None else out, arrays)
-        before = made.nbytes
         try:
             made.executable.run(given, list(outputs.values()), stop=stop)
             if made.tail is not None:
                 known = dict(zip(self._definition.inputs, arrays, strict=True))
                 outputs = made.tail.finished({**known, **outputs}, stop)
         finally:
-            if made.nbytes != before:  # for another number of callers, or for other sizes that were found
-                self._programs.remember(made)
+            self._programs.remember(made)  # for another number of callers, or for other sizes that were found
         return outputs
 
     def profile(self, feed: Mapping[str, Any], runs: int = 20, *, watch: bool = False) -> Profile:

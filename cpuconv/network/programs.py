@@ -87,8 +87,14 @@ class Programs:
         return made
 
     def remember(self, made: Program) -> None:
-        """Remember a program, as large as it is now, and forget those used least recently for it."""
-        self._remembered.put(made.key, made, made.nbytes)
+        """Remember a program, as large as it is now, and forget those used least recently for it.
+
+        What it takes changes while other threads run it. Who changes it calls this afterwards, so that the last of them
+        leaves the size right.
+        """
+        while self._remembered.size_of(made.key) != (size := made.nbytes):
+            if self._remembered.put(made.key, made, size) is None:
+                return
 
     # --- what is saved --------------------------------------------------------------------------------------------
 

@@ -62,6 +62,11 @@ class Remembered:
         entry = self._entries.get(key)
         return None if entry is None else entry.use()
 
+    def size_of(self, key: Hashable) -> int | None:
+        """Bytes that a value counts for; None if it is not kept."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.size
+
     def put(self, key: Hashable, value: Any, size: int) -> Entry | None:
         """Keep a value of `size` bytes and forget others until it fits; None if it is larger than the limit."""
         entry = Entry(value, size)

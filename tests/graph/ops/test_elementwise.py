@@ -28,10 +28,7 @@ from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
 from support import oracle  # noqa: E402
-from support.graph import (
-    draws,  # noqa: E402
-    lowered,  # noqa: E402
-)
+from support.graph import draws, lowered  # noqa: E402
 
 LANES = current().lanes
 X, Z = Operand(0), Operand(1)
