@@ -14,13 +14,14 @@ from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate, assemble, padded_bias
 from cpuconv.isa import current
+from cpuconv.kernels.binding import steps
+from cpuconv.memory.aligned import aligned
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import maximum_threads
-from cpuconv.solvers.shared import base
 from cpuconv.tuning.trial import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
 from support.strided import apart
@@ -29,9 +30,9 @@ SENTINEL = np.float32(-7.25e33)
 THREADS = min(2, maximum_threads())
 GROUP = max(2, current().lanes // 4)  # channels of a group that share a vector with others
 
-# A problem each solver is made for, by its name; a solver without a line takes the first.
+# A problem that a solver is made for, by its name; one without a line takes the first that it can run.
 HOME: dict[str, ConvProblem] = {
-    "": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
+    "direct": ConvProblem(1, 20, 9, 11, 40, 3, 3, pads=(1, 1, 1, 1)),
     "pointwise": ConvProblem(1, 20, 9, 11, 40, 1, 1),
     "planar": ConvProblem(1, 20, 9, 11, 40, 1, 1),
     "channels_last": ConvProblem(1, 20, 9, 11, 48, 1, 1, in_layout="NHWC", out_layout="NHWC"),
@@ -177,20 +178,20 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge:
     y = place(apart(y, 13, SENTINEL), edge, SENTINEL)
     y[...] = SENTINEL
 
-    def operand(name: str, layout: str, array: np.ndarray) -> base.Operand:
-        return base.Operand(base.Ref(name), layouts.get(layout).strides(array.strides))
+    def operand(name: str, layout: str, array: np.ndarray) -> steps.Operand:
+        return steps.Operand(steps.Ref(name), layouts.get(layout).strides(array.strides))
 
     recipe = assemble(
         problem,
         candidate,
-        base.Operands(
+        steps.Operands(
             operand("input", problem.in_layout, x),
             operand("output", problem.out_layout, y),
             None if residual is None else operand("added", problem.out_layout, residual),
         ),
     )
     bias = place(padded_bias(problem.k, given.bias, problem.groups), edge)
-    workspace = base.aligned(recipe.workspace // 4)
+    workspace = aligned(recipe.workspace // 4)
     workspace[:] = np.nan
     arrays = {"input": x, "output": y, "w": candidate.packing(problem).pack(given.w), "bias": bias}
     arrays |= {"workspace": workspace} | ({} if residual is None else {"added": residual})
@@ -205,8 +206,12 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge:
     assert written == y.size, f"{candidate} wrote {written} floats of {y.size}"
 
 
+def kind(solver: ModuleType) -> str:
+    """The line of `HOME` that is the solver's."""
+    names = [solver.NAME] if solver.NAME in HOME else HOME
+    return next(name for name in names if solver.applicable(HOME[name], current()) is None)
+
+
 def home(solver: ModuleType) -> ConvProblem:
     """A problem that the solver can run."""
-    problem = HOME.get(solver.NAME, HOME[""])
-    assert solver.applicable(problem, current()) is None
-    return problem
+    return HOME[kind(solver)]
