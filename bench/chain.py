@@ -38,7 +38,7 @@ from autotune.workload import ADMITS, Problem, Reading
 from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
-from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.elements import F32
 from cpuconv.memory.large_pages import Pool, large
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.trial import data
@@ -115,7 +115,7 @@ class Chain:
             out = layouts.get(problem.out_layout).shape(*problem.out_shape)
             calls.append((plan, x, residual, out))
         size = max(max(x.size, math.prod(out)) for _, x, _, out in calls)
-        buffers = large(FLOAT * size).view(np.float32), large(FLOAT * size).view(np.float32)
+        buffers = large(F32.bytes * size).view(np.float32), large(F32.bytes * size).view(np.float32)
         for buffer in buffers:
             buffer[:] = np.resize(calls[0][1], size)
         self._calls = []

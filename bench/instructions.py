@@ -18,11 +18,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 import numpy as np
 from tabulate import tabulate
+
+from cpuconv.isa.dots import AMX, ARM, VECTORS, X86, Dot
 
 ROUNDS = 7
 SECONDS = 0.01  # of a timed call
@@ -32,45 +33,9 @@ _TILE_BYTES = 1024  # 16 rows of 64 bytes
 _KIB = 1024
 
 
-@dataclass(frozen=True)
-class Dot:
-    """An instruction on vectors: the feature it needs, by LLVM's name, and what one computes."""
-
-    name: str
-    bits: int
-    machine: str  # LLVM's name of the architecture
-    feature: str
-    macs: int  # multiply-adds
-    sums: str  # LLVM's types of the sums
-    operands: str  # and of the operands
-    intrinsic: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.sums.split()[-1][:-1]}, {self.bits} bits"
-
-
-X86, ARM = "x86_64", "aarch64"
-F32X4, F32X16, I32X4, I32X16 = "<4 x float>", "<16 x float>", "<4 x i32>", "<16 x i32>"
-VECTORS = (
-    Dot("vfmadd", 256, X86, "fma", 8, "<8 x float>", "<8 x float>", "llvm.fma.v8f32"),
-    Dot("vfmadd", 512, X86, "avx512f", 16, F32X16, F32X16, "llvm.fma.v16f32"),
-    Dot("vfmadd", 512, X86, "avx512fp16", 32, "<32 x half>", "<32 x half>", "llvm.fma.v32f16"),
-    Dot("vdpbf16ps", 512, X86, "avx512bf16", 32, F32X16, "<32 x bfloat>", "llvm.x86.avx512bf16.dpbf16ps.512"),
-    Dot("vpdpwssd", 512, X86, "avx512vnni", 32, I32X16, "<32 x i16>", "llvm.x86.avx512.vpdpwssd.512"),
-    Dot("vpdpbusd", 256, X86, "avx512vnni", 32, "<8 x i32>", "<32 x i8>", "llvm.x86.avx512.vpdpbusd.256"),
-    Dot("vpdpbusd", 512, X86, "avx512vnni", 64, I32X16, "<64 x i8>", "llvm.x86.avx512.vpdpbusd.512"),
-    Dot("fmla", 128, ARM, "neon", 4, F32X4, F32X4, "llvm.fma.v4f32"),
-    Dot("fmla", 128, ARM, "fullfp16", 8, "<8 x half>", "<8 x half>", "llvm.fma.v8f16"),
-    Dot("sdot", 128, ARM, "dotprod", 16, I32X4, "<16 x i8>", "llvm.aarch64.neon.sdot.v4i32.v16i8"),
-    Dot("udot", 128, ARM, "dotprod", 16, I32X4, "<16 x i8>", "llvm.aarch64.neon.udot.v4i32.v16i8"),
-    Dot("smmla", 128, ARM, "i8mm", 32, I32X4, "<16 x i8>", "llvm.aarch64.neon.smmla.v4i32.v16i8"),
-    Dot("usmmla", 128, ARM, "i8mm", 32, I32X4, "<16 x i8>", "llvm.aarch64.neon.usmmla.v4i32.v16i8"),
-    Dot("bfdot", 128, ARM, "bf16", 8, F32X4, "<8 x bfloat>", "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),
-    Dot("bfmmla", 128, ARM, "bf16", 16, F32X4, "<8 x bfloat>", "llvm.aarch64.neon.bfmmla"),
-)
 COMPLEMENT = {X86: "not $0", ARM: "mvn $0, $0"}  # of a register: one cycle everywhere, and never folded away
 ROWS = (16, 14, 8, 4, 1)  # of a tile of pixels
-TILES = (("tdpbusd", "amx-int8", 64), ("tdpbf16ps", "amx-bf16", 32))  # and multiply-adds of a row and column
+TILES = tuple((tile.name, tile.feature, tile.macs) for tile in AMX)
 
 
 def _compile(text: str, symbol: str, words: int) -> Callable[..., None]:

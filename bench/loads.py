@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import current
-from cpuconv.kernels.binding.steps import FLOAT, MicroRef, Step
+from cpuconv.kernels.binding.steps import MicroRef, Step
 from cpuconv.problem.integers import divide
 
 _MANY = 1 << 10  # units of a driver that is not known
@@ -173,7 +174,7 @@ def _convolve(step: Step) -> Load:
     band, in_height, out_height, stride, reach = _numbers(step, "band_step in_height height stride_h reach")
     edge, inner, inner_end = _numbers(step, "pad_top inner_tiles inner_tiles_end")
     tile = _gemm(step, "gemm")
-    reduction = panel / (tile.v * tile.lanes * FLOAT)
+    reduction = panel / (tile.v * tile.lanes * F32.bytes)
     high = cut(rows, row_blocks)
     places = np.tile(np.outer(high, cut(columns, column_blocks)).ravel(), batch)
     first = np.minimum(np.cumsum(high) - high, rows) * height * stride - edge
@@ -182,7 +183,7 @@ def _convolve(step: Step) -> Load:
     packing = _moving(band * high / max(1, high.max()) * outer)  # for the columns that are not read in place
     preparing = np.tile(np.repeat(packing, column_blocks), batch) if band else None
     cycles = tile.v * tile.rows * tile.cols * reduction / current().fma_rate
-    read = batch * groups * rows * height * stride * columns * tile.cols * FLOAT * reduction / max(1, reach * reach)
+    read = batch * groups * rows * height * stride * columns * tile.cols * F32.bytes * reduction / max(1, reach * reach)
     return Load(places, cut(panels * groups, chunks), cycles, preparing, read, panels * groups * panel)
 
 
@@ -192,12 +193,12 @@ def _tiled(step: Step) -> Load:
     tile = _gemm(step, "gemm", "pair_gemm")
     counts = np.tile(cut(total, blocks), groups)
     products = singles + 2 * (planes - singles)  # real ones: a pair takes four
-    reduction = panel / (v * tile.lanes * FLOAT)
+    reduction = panel / (v * tile.lanes * F32.bytes)
     cycles = products * v * reduction / current().fma_rate + planes * v * _TRANSFORM
     preparing = counts * channels * planes * _TRANSFORM
     wide = divide(counts.max(), n) * n if counts.size else 0
     places = np.minimum(-(-counts // n) * n, wide)
-    vector = tile.lanes * FLOAT
+    vector = tile.lanes * F32.bytes
     return Load(
         places, cut(panels, chunks), cycles, preparing, groups * total * channels * planes * vector / 2,
         groups * planes * panels * panel,
@@ -208,7 +209,7 @@ def _im2col(step: Step) -> Load:
     names = "batch groups blocks tiles chunks panels depth_padded tile_vectors tile_columns panel_bytes columns_step"
     batch, groups, blocks, tiles, chunks, panels, depth, v, n, panel, packed = _numbers(step, names)
     amounts = np.tile(cut(tiles, blocks), batch * groups)
-    size = depth * n * FLOAT
+    size = depth * n * F32.bytes
     preparing = _moving(amounts * size) if packed else None
     cycles = v * n * depth / current().fma_rate
     read = batch * groups * tiles * size / 2
@@ -219,11 +220,11 @@ def _planar(step: Step) -> Load:
     names = "batch groups panels panel_pixels pixels chunks tiles tile_bytes columns_step"
     batch, groups, panels, wide, pixels, chunks, tiles, weights, packed = _numbers(step, names)
     tile = _gemm(step, "gemm_last")
-    depth = weights / (tile.cols * FLOAT)
+    depth = weights / (tile.cols * F32.bytes)
     widths = np.full(panels, wide)
     widths[-1] = pixels - wide * (panels - 1)
     amounts = np.tile(-(-widths // tile.lanes), batch * groups)
-    size = depth * tile.lanes * FLOAT
+    size = depth * tile.lanes * F32.bytes
     preparing = _moving(amounts * size) if packed else None
     cycles = tile.cols * depth / current().fma_rate
     return Load(amounts, cut(tiles, chunks), cycles, preparing, amounts.sum() * size, groups * tiles * weights)
@@ -237,7 +238,7 @@ def _lanewise(step: Step) -> Load:
     tile = _gemm(step, "inner")
     cycles = tile.rows * tile.cols * tile.r * tile.s * tile.mix / current().fma_rate
     preparing = np.tile(_moving(band * high / max(1, high.max())), batch * blocks) if band else None
-    pixels = columns * tile.rows * tile.cols * tile.lanes * FLOAT
+    pixels = columns * tile.rows * tile.cols * tile.lanes * F32.bytes
     read = batch * blocks * rows * pixels * tile.stride[0] * tile.stride[1]
     return Load(np.tile(high * columns, batch * blocks), np.ones(1), cycles, preparing, read)
 
@@ -246,14 +247,15 @@ def _matmul(step: Step) -> Load:
     items, panels, chunks, tiles, depth = _numbers(step, "items panels chunks tiles depth")
     packed, columns, size = _numbers(step, "panel_step panel_columns a_tile")
     amounts = np.ones(items * panels)
-    preparing = _moving(amounts * depth * columns * FLOAT) if packed else None
-    cycles = size / FLOAT * columns / current().lanes / current().fma_rate
-    return Load(amounts, cut(tiles, chunks), cycles, preparing, items * depth * columns * panels * FLOAT, tiles * size)
+    preparing = _moving(amounts * depth * columns * F32.bytes) if packed else None
+    cycles = size / F32.bytes * columns / current().lanes / current().fma_rate
+    read = items * depth * columns * panels * F32.bytes
+    return Load(amounts, cut(tiles, chunks), cycles, preparing, read, tiles * size)
 
 
 def _reorder(step: Step) -> Load:
     units, chunk = _numbers(step, "units chunk")
-    size = chunk * step.tile.lanes * FLOAT
+    size = chunk * step.tile.lanes * F32.bytes
     return Load(np.ones(units), np.ones(1), _moving(size), None, units * size)
 
 

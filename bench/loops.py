@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
@@ -21,7 +22,7 @@ from cpuconv.kernels.streams.probe import fma_peak
 from cpuconv.kernels.transforms.winograd import WinogradTransform, winograd_in, winograd_out
 from cpuconv.kernels.windows.depthwise_tile import lane_strip
 from cpuconv.memory.aligned import aligned
-from cpuconv.problem.problem import FLOAT_BYTES, ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime.microkernel import MicroKernel
 from cpuconv.solvers import winograd
@@ -104,7 +105,7 @@ def gemm_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
 def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
     """Weights and pixels in L1; and a panel of weights that streams from L2 past the pixels of one segment."""
     lanes = isa.lanes
-    weight, pixels = v * lanes * FLOAT_BYTES, n * FLOAT_BYTES  # bytes of a scalar of the reduction
+    weight, pixels = v * lanes * F32.bytes, n * F32.bytes  # bytes of a scalar of the reduction
     depths = {"L1": L1_SHARE * machine().l1 / (weight + pixels), "L2": L2_SHARE * machine().l2 / weight}
     made = []
     for case, scalars in depths.items():
@@ -112,7 +113,7 @@ def _gemm(isa: Isa, v: int, n: int) -> list[Loop]:
         segments = max(1, int(scalars) // lanes)
         x, w, y = _data(segments, n, lanes), _data(segments, lanes, v, lanes), _data(v, n, lanes)
         table = np.arange(segments, dtype=np.int64) * (pixels * lanes if case == "L1" else 0)
-        words = {"x": x, "table": table, "segments": segments, "w": w, "y": y, "yvec": n * lanes * FLOAT_BYTES}
+        words = {"x": x, "table": table, "segments": segments, "w": w, "y": y, "yvec": n * lanes * F32.bytes}
         words |= {"last": _STRIP, "width": n}
         words = dict.fromkeys(gemm_strip.words, 0) | words
         run = _bound(gemm_strip, tile, words)
@@ -130,7 +131,7 @@ def winograd_loops(isa: Isa) -> Iterator[tuple[str, Callable[[], list[Loop]]]]:
 def _winograd(isa: Isa, m: int) -> list[Loop]:
     """Forward and back, tile and planes in L1."""
     at, _, bt = (tuple(map(tuple, matrix.tolist())) for matrix in winograd.matrices(m, 3))
-    a, pixel = len(bt), isa.lanes * FLOAT_BYTES
+    a, pixel = len(bt), isa.lanes * F32.bytes
     spatial, planes, bias = _data(a, a, isa.lanes), _data(a * a, isa.lanes), _data(isa.lanes)
     shared = {"pixel": pixel, "plane": pixel, "scratch": 0}
     forward = shared | {"x": spatial, "line": a * pixel, "v": planes}
@@ -165,7 +166,7 @@ def _depthwise(isa: Isa, problem: ConvProblem, shape: lanewise.Shape, name: str)
     )
     tile = lanewise.step(problem, shape, isa, Space(), Operands(*views)).args["inner"].tile
     high, wide = lanewise.window(problem, shape.rows, shape.cols)
-    pixel, outputs = isa.lanes * FLOAT_BYTES, shape.rows * shape.cols
+    pixel, outputs = isa.lanes * F32.bytes, shape.rows * shape.cols
     words = {
         "x": _data(high, wide, isa.lanes),
         "xline": wide * pixel,

@@ -30,7 +30,7 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program, kernel
-from cpuconv.solvers import TABLE
+from cpuconv.solvers import TABLE, why_not
 
 SECONDS = 0.02  # of packing a form, and of copying beside it
 LEAST, MOST = 5, 100  # runs of either
@@ -138,7 +138,7 @@ def figures(lines: Sequence[shapes.Line], threads: int) -> Iterator[Figure]:
     for line in lines:
         weight = random_weight(line.problem)
         for solver in TABLE:
-            if solver.applicable(line.problem, isa) is None:
+            if why_not(solver, line.problem, isa) is None:
                 params = next(iter(solver.candidates(line.problem, isa)))
                 form = solver.packing(line.problem, params, isa)
                 pack, copy = in_turn(lambda f=form, w=weight: f.pack(w, threads), copier(weight, form, threads))

@@ -61,9 +61,9 @@ def _operators(*names: str) -> tuple[str, ...]:
     return _tests(*(f"graph/ops/kernels::test_offers[{name}]" for name in names))
 
 
-_NETWORKS = _tests("graph/model::test_a_random_network", "graph/whole::test_network[squeezenet]")
+_NETWORKS = _tests("network/model::test_a_random_network", "network/whole::test_network[squeezenet]")
 SLICES: dict[str, tuple[str, ...]] = {
-    "x86-64": (*_KERNELS, *_tests("memory/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
+    "x86-64": (*_KERNELS, *_tests("conv/remembering/fingerprint"), *_operators(*_FEW), *_NETWORKS[:1]),
     "haswell": (
         *_KERNELS,
         *_tests("solvers/im2col", "solvers/fft", "solvers/asm"),

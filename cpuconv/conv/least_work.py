@@ -9,7 +9,7 @@ import math
 
 from autotune.machine.roofline import Work
 from cpuconv.conv.recipe import Candidate
-from cpuconv.problem.problem import FLOAT_BYTES, ConvProblem
+from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared.base import least_work
 
 
@@ -36,4 +36,4 @@ def touched_bytes(problem: ConvProblem) -> int:
     ):
         places = {output * step + tap * gap - pad for output in range(outputs) for tap in range(taps)}
         counts.append(len(places & set(range(size))))
-    return problem.n * problem.c * math.prod(counts) * FLOAT_BYTES
+    return problem.n * problem.c * math.prod(counts) * problem.types.x.bytes

@@ -18,15 +18,16 @@ from cpuconv.conv import session
 from cpuconv.conv.choice.explain import explain
 from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of, padded_bias
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, must
-from cpuconv.kernels.binding.steps import FLOAT, Ref, Step, word_of
+from cpuconv.kernels.binding.steps import Ref, Step, word_of
 from cpuconv.memory.aligned import aligned
 from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 
-_F32 = np.dtype(np.float32)
+_F32, _ALIGNED = F32.dtype, F32.bytes  # names of this module: every call asks for them
 _GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
 _BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
 _MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are kept
@@ -83,7 +84,7 @@ class _Context:
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Byte strides of a C-contiguous float32 array, as NumPy gives them."""
-    return tuple(FLOAT * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple(F32.bytes * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class Plan:
@@ -133,7 +134,7 @@ class Plan:
         self._workspaces = workspaces or session.current.workspaces
         self._bias = padded_bias(problem.k, bias, problem.groups)
         self._contexts: dict[Any, list[_Context]] = {}
-        self._x_bytes = FLOAT * math.prod(self._x_shape)
+        self._x_bytes = F32.bytes * math.prod(self._x_shape)
         recipe = assemble(problem, choice.candidate)
         self.workspace_bytes = recipe.workspace
         self.nbytes = _BYTES_BESIDE + sum(step.nbytes for step in recipe.steps)
@@ -177,7 +178,7 @@ class Plan:
     ) -> Any:
         """As `__call__`, with `bias` (K floats) and packed `weight` in place of the plan's own for this call."""
         source = x
-        if type(x) is not np.ndarray or x.dtype is not _F32 or (x_address := address(x)) % FLOAT:
+        if type(x) is not np.ndarray or x.dtype is not _F32 or (x_address := address(x)) % _ALIGNED:
             x = as_float32_view(x, "x")
             x_address = address(x)
         if x.shape != self._x_shape:

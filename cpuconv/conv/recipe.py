@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.elements import F32
 from cpuconv.isa import Isa, current
-from cpuconv.kernels.binding.steps import FLOAT, Args, Operand, Operands, Ref, Space, Step
+from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
 from cpuconv.kernels.copies import reordering, zero_padded_lanes
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
@@ -167,7 +168,7 @@ def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
 
 
 def _size(layout: str, shape: tuple[int, int, int, int]) -> int:
-    return int(np.prod(layouts.get(layout).shape(*shape))) * FLOAT
+    return int(np.prod(layouts.get(layout).shape(*shape))) * F32.bytes
 
 
 def _alone(problem: ConvProblem, operands: Operands) -> Operands:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.isa import current
-from cpuconv.kernels.binding.steps import FLOAT, Operand, Ref, Space, word_of
+from cpuconv.kernels.binding.steps import Operand, Ref, Space, word_of
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import FLOAT32, address, as_float32_view, check_out, like, writable_view
@@ -26,6 +27,7 @@ from cpuconv.runtime.threads import check_threads
 from cpuconv.solvers.shared.base import contiguous
 from layouts import Layout
 
+_ALIGNED = F32.bytes  # a name of this module: every call asks for it
 _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have started
 _MOST_BOUND = 256  # kinds of calls for which programs are kept; the least recently used goes first
 
@@ -66,7 +68,7 @@ def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None
     (1, 2, 8, 8, 16)
     """
     given = x
-    if type(x) is not np.ndarray or x.dtype is not FLOAT32 or (start := address(x)) % FLOAT:
+    if type(x) is not np.ndarray or x.dtype is not FLOAT32 or (start := address(x)) % _ALIGNED:
         x = as_float32_view(x, "x")
         start = address(x)
     if type(src_layout) is not str or type(dst_layout) is not str:
@@ -103,9 +105,9 @@ class _Move:
         logical = _logical_shape(shape, source, channels)
         self.shape = target.shape(*logical)
         dense = contiguous(source.name, logical) == source.strides(strides)
-        self.x_span = FLOAT * math.prod(shape) if dense else 0  # bytes, where `x` has no gaps and runs forward
+        self.x_span = F32.bytes * math.prod(shape) if dense else 0  # bytes, where `x` has no gaps and runs forward
         self._views = logical, source.strides(strides), contiguous(target.name, logical)
-        size = FLOAT * math.prod(self.shape)
+        size = F32.bytes * math.prod(self.shape)
         self._threads = 1 if size < _PARALLEL_BYTES else check_threads(None if threads == "auto" else threads)
         self._free: list[tuple[Program, memoryview]] = []
 

@@ -8,11 +8,14 @@ measurements of an earlier emitter; those of SSE are AVX2's.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from cpuconv.elements import Element
+from cpuconv.isa import dots
+from cpuconv.isa.dots import Dot
 from cpuconv.runtime.target import target, target_machine
 
 
@@ -21,12 +24,12 @@ class Isa:
     """One instruction set."""
 
     name: str
-    lanes: int  # fp32 lanes of a vector
+    lanes: int  # 32-bit lanes of a vector: floats, or sums of products
     registers: int  # vector registers
     broadcast_operand: bool  # a broadcast scalar can be an operand of an FMA, without a register
     pixels: tuple[int, ...]  # most pixels of a GEMM tile with 1, 2, … weight vectors that LLVM keeps in registers
     pairs: tuple[int, ...]  # the same of a complex tile with 1, 2, … pairs of weight vectors
-    fma_rate: float  # vector FMAs a cycle
+    dots: tuple[Dot, ...]  # instructions that multiply and add, the FMA of float32 first
     load_rate: float  # vector loads a cycle
     store_cost: float  # cycles of a vector store
     probe: str  # a register name that only this set's assembly of a 16-lane FMA shows
@@ -43,23 +46,32 @@ class Isa:
         1.0,
         1.0,
     )  # of those, what weights reach that a single pixel uses, by vectors
+    block_bytes: int = 0  # that a channel block fills at least, where instructions want rows so long
+    fma_rate: float = field(init=False)  # vector FMAs of float32 a cycle
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fma_rate", self.dots[0].rate)
 
     def __hash__(self) -> int:
         """The hash of the name: results about tiles are remembered by instruction set."""
         return hash(self.name)
 
+    def block(self, element: Element) -> int:
+        """Channels of a block of such elements: as many as a vector has 32-bit sums, or what `block_bytes` hold."""
+        return max(self.lanes, self.block_bytes // element.bytes)
+
 
 TABLE: tuple[Isa, ...] = (
-    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), 2, 2, 1, "zmm", "avx512f"),
-    Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "ymm", "avx2"),
-    Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 2, 2, 1, "xmm"),
-    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), 2, 2, 1, "v0.4s", "neon"),
+    Isa("avx512", 16, 32, True, (30, 14, 9, 6), (13, 6, 3, 2), dots.AVX512, 2, 1, "zmm", "avx512f"),
+    Isa("avx2", 8, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.AVX2, 2, 1, "ymm", "avx2"),
+    Isa("sse", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.SSE, 2, 1, "xmm"),
+    Isa("neon", 4, 32, False, (16, 8, 5, 4), (8, 5, 3, 2), dots.NEON, 2, 1, "v0.4s", "neon"),
 )
-GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), 1, 1, 1, "")
+GENERIC = Isa("generic", 4, 16, False, (8, 6, 3, 2), (6, 2, 1), dots.GENERIC, 1, 1, "")
 
 MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from its instruction set's row
     "znver4": {
-        "fma_rate": 1,
+        "dots": dots.at_rate(dots.AVX512, 1),
         "load_rate": 1,
         "store_cost": 2,
         "efficiency": (1.0, 1.0, 1.0, 1.0),
@@ -67,7 +79,7 @@ MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from it
         "l3_rate": 20,
         "dram_rate": 8,
     },
-    "sapphirerapids": {"l3_rate": 5, "single": (0.95, 1.0, 0.9, 0.82)},
+    "sapphirerapids": {"l3_rate": 5, "single": (0.95, 1.0, 0.9, 0.82), "block_bytes": dots.ROW_BYTES},  # AMX
 }
 
 TELLING = {"+amx-tile": "sapphirerapids"}  # features of a microarchitecture, as virtual machines may hide a CPU's model

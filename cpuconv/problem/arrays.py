@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.problem import ConvProblem, layout_name
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32 = F32.dtype
 _DLPACK_CPU = 1
 
 

@@ -14,13 +14,14 @@ from autotune.locks import lazy
 from cpuconv.errors import ArgumentError, must
 from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
+from cpuconv.problem.types import ALL_F32, Types
 
-FLOAT_BYTES = 4
 _SIZES = re.compile(r"([a-z]+)(\d+)")
 _NAMES = ("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 _NEEDED = ("ic", "ih", "oc", "kh")
 _DEFAULTS = {"g": 1, "mb": 1, "sh": 1, "ph": 0, "dh": 0}
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word of a key: field, how its value is read
+    "--dt": ("types", Types.parse),
     "in": ("in_layout", str),
     "out": ("out_layout", str),
     "act": ("activation", activations.from_text),
@@ -31,7 +32,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word of a key: fie
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """A 2-D convolution (cross-correlation) with bias, optional residual and activation, in float32.
+    """A 2-D convolution (cross-correlation) with bias, optional residual and activation.
 
     Equal problems are equal keys: padding that no output reads is dropped, and padding is what the last output needs.
 
@@ -55,6 +56,8 @@ class ConvProblem:
         Whether an array of the output's shape is added before the activation.
     threads : int
         Threads that may share the work.
+    types : Types
+        Of its elements.
 
     Raises
     ------
@@ -81,6 +84,7 @@ class ConvProblem:
     activation: activations.Activation | None = None
     residual: bool = False
     threads: int = 1
+    types: Types = ALL_F32
 
     def __hash__(self) -> int:
         """Of the fields in which problems of one program differ, as every call looks up by it."""
@@ -159,23 +163,23 @@ class ConvProblem:
     @lazy
     def in_bytes(self) -> int:
         """Bytes of the input, real channels only."""
-        return self.n * self.c * self.h * self.w * FLOAT_BYTES
+        return self.n * self.c * self.h * self.w * self.types.x.bytes
 
     @lazy
     def weight_bytes(self) -> int:
         """Bytes of the weights as given."""
-        return self.k * self.cg * self.r * self.s * FLOAT_BYTES
+        return self.k * self.cg * self.r * self.s * self.types.w.bytes
 
     @lazy
     def out_bytes(self) -> int:
         """Bytes of the output, real channels only."""
-        return self.n * self.k * self.oh * self.ow * FLOAT_BYTES
+        return self.n * self.k * self.oh * self.ow * self.types.y.bytes
 
     @lazy
     def stored_bytes(self) -> int:
         """Bytes of input and output as they lie in memory, channels that fill up blocks included."""
-        pairs = (self.in_layout, self.in_shape), (self.out_layout, self.out_shape)
-        return sum(FLOAT_BYTES * math.prod(layouts.get(layout).shape(*shape)) for layout, shape in pairs)
+        ends = (self.in_layout, self.in_shape, self.types.x), (self.out_layout, self.out_shape, self.types.y)
+        return sum(element.bytes * math.prod(layouts.get(layout).shape(*shape)) for layout, shape, element in ends)
 
     @lazy
     def shape_key(self) -> str:
@@ -185,6 +189,11 @@ class ConvProblem:
             self.pads[0], self.pads[2], self.dilation[0] - 1, self.dilation[1] - 1,
         )  # fmt: skip
         return "".join(f"{name}{value}" for name, value in zip(_NAMES, values, strict=True))
+
+    @lazy
+    def types_word(self) -> str:
+        """What follows the geometry in a key to state the types; nothing of float32 alone."""
+        return "" if self.types == ALL_F32 else f" --dt={self.types}"
 
     @property
     def key(self) -> str:
@@ -201,18 +210,22 @@ class ConvProblem:
         Parameters
         ----------
         text : str
-            ``mb1ic64ih56oc64oh56kh3ph1``, with an optional ``n"name"``, or what `key` gave. An omitted iw, ow, kw, sw,
+            ``mb1ic64ih56oc64oh56kh3ph1``, with an optional ``n"name"`` and types as in ``--dt=u8:s8:u8``, or what `key`
+            gave. An omitted iw, ow, kw, sw,
             pw, dw equals its h twin; mb, g and strides are 1, padding and dilation 0; without oh the far padding equals
             the near one.
         **defaults
-            Fields that `text` does not state: in_layout, out_layout, activation, residual, threads.
+            Fields that `text` does not state: in_layout, out_layout, activation, residual, threads, types.
 
         Raises
         ------
         ArgumentError
             `text` is no such string, or states no possible convolution.
         """
-        head, *words = re.sub(r'n"[^"]*"', " ", text, count=1).split() or [""]
+        words = re.sub(r'n"[^"]*"', " ", text, count=1).split()
+        head = next((word for word in words if not word.startswith("--")), "")  # benchdnn's types come before it
+        if head:
+            words.remove(head)
         sizes = _sizes(head, text)
         fields = {**defaults, **_settings(words, text)}
         stride, dilation = (sizes["sh"], sizes["sw"]), (sizes["dh"] + 1, sizes["dw"] + 1)
@@ -233,7 +246,7 @@ class ConvProblem:
 @functools.lru_cache(maxsize=4096)  # every look-up asks for it
 def _key(problem: ConvProblem) -> str:
     return (
-        f"{problem.shape_key} in={problem.in_layout} out={problem.out_layout}"
+        f"{problem.shape_key}{problem.types_word} in={problem.in_layout} out={problem.out_layout}"
         f" act={activations.to_text(problem.activation)} res={int(problem.residual)} threads={problem.threads}"
     )
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from cpuconv.isa import Isa
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers import (
     channels_last,
     depthwise,
@@ -30,3 +33,14 @@ TABLE: tuple[ModuleType, ...] = (
     im2col,  # takes every problem
 )
 BY_NAME: dict[str, ModuleType] = {solver.NAME: solver for solver in TABLE}
+
+
+TYPES = (ALL_F32,)
+"""The element types that there are kernels for."""
+
+
+def why_not(solver: ModuleType, problem: ConvProblem, isa: Isa) -> str | None:
+    """Why a solver cannot run a problem, in words, or None."""
+    if problem.types not in TYPES:
+        return f"it computes {', '.join(map(str, TYPES))}, not {problem.types}"
+    return solver.applicable(problem, isa)

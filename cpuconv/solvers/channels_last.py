@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
-from cpuconv.kernels.binding.steps import FLOAT, MicroRef, Operand, Operands, Space, Step
+from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Space, Step
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.convolve import NO_BAND
@@ -66,7 +67,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
     sizes, pixels = blocked.geometry(problem, isa), problem.oh * problem.ow
     for tile in tiles(isa, sizes.vectors, 1, pixels, sizes.reduction, most=6):
-        largest = (int(share * machine().l2 / (tile.cols * problem.cg * FLOAT)) for share in _BLOCK_SHARES)
+        largest = (int(share * machine().l2 / (tile.cols * problem.cg * F32.bytes)) for share in _BLOCK_SHARES)
         for block in sorted({min(divide(pixels, tile.cols), max(1, size)) for size in largest}, reverse=True):
             yield Params(tile.v, tile.cols, block)
 
@@ -96,7 +97,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     x, y = (_in_vectors(each, isa) for each in (operands.x, operands.y))
     views = Operands(x, y, _in_vectors(operands.residual, isa) if operands.residual else None)
     step = blocked.convolve_step(problem, params.as_blocked, isa, space, views, NO_BAND, flat=True)
-    pixels = {"xs": operands.x.strides.w // FLOAT, "ys": operands.y.strides.w // FLOAT}
+    pixels = {"xs": operands.x.strides.w // F32.bytes, "ys": operands.y.strides.w // F32.bytes}
     gemms = {name: value for name, value in step.args.items() if isinstance(value, MicroRef)}
     apart = {name: replace(gemm, tile=replace(gemm.tile, **pixels)) for name, gemm in gemms.items()}
     return [replace(step, args=step.args | apart)]

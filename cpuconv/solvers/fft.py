@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
@@ -164,7 +165,7 @@ def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
 
 def _most_planes(problem: ConvProblem) -> int:
     """Planes that the limit on transformed weights admits."""
-    return _MOST_WEIGHTS // (4 * problem.c * problem.k)
+    return _MOST_WEIGHTS // (F32.bytes * problem.c * problem.k)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.kernels.copies.views import input_plane, plane, row_tile, view_args
 from cpuconv.kernels.packing.packed_formats import Panels
@@ -35,7 +36,7 @@ ROUNDING = ()
 
 _SHARES = (0.5, 0.15)  # of L2, for the columns of a block
 _UNROLLS = range(4, 10)
-_LINE = 64 // FLOAT
+_LINE = 64 // F32.bytes
 _PAGE_CYCLES = 3.0  # a tile and row of a matrix whose rows are planes
 _RUN_CYCLES = 12.0  # around each run of pixels that is packed
 _VECTOR_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to load, and to store, a vector of pixels; a float without neighbours
@@ -84,7 +85,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     pixels = problem.oh * problem.ow
     for tile in tiles(isa, vectors, 1, pixels, depth, most=4):
         total = divide(pixels, tile.cols)
-        fitting = [int(share * machine().l2 / (tile.cols * depth * FLOAT)) for share in _SHARES]
+        fitting = [int(share * machine().l2 / (tile.cols * depth * F32.bytes)) for share in _SHARES]
         for block in sorted({min(total, max(1, count)) for count in fitting}, reverse=True):
             yield Params(tile.v, tile.cols, block)
 
@@ -119,7 +120,11 @@ def _scattered(problem: ConvProblem, machine: Machine) -> float:
     """
     isa = machine.isa
     shared = problem.groups > 1 and problem.kg % isa.lanes and problem.out_layout == f"NCHW{isa.lanes}c"
-    return machine.seconds(_SCATTERED_CYCLES * problem.out_bytes / FLOAT, problem.threads) if shared else 0.0
+    return (
+        machine.seconds(_SCATTERED_CYCLES * problem.out_bytes / problem.types.y.bytes, problem.threads)
+        if shared
+        else 0.0
+    )
 
 
 def _beside(problem: ConvProblem, machine: Machine, blocks: int, chunks: int, tiles: float) -> float:
@@ -164,10 +169,10 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         load = IN_PLACE
     _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
     rows, extra_rows = (_rows(problem, isa, view) for view in (target, added))
-    direct = rows.kind == BLOCKED and target.w == lanes * FLOAT and y_width == pixels and added == target
+    direct = rows.kind == BLOCKED and target.w == lanes * F32.bytes and y_width == pixels and added == target
 
     pitch = (divide(block_pixels, _LINE) + 1 | 1) * 64  # an odd number of cache lines: rows do not share a cache set
-    vector_step = block_pixels * lanes * FLOAT
+    vector_step = block_pixels * lanes * F32.bytes
     columns_step = 0 if load == IN_PLACE else padded * pitch + 64
     sums_step = 0 if direct else params.v * vector_step + 64
     stride = source.cb if load == IN_PLACE else pitch
@@ -193,7 +198,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         **operand_args(operands),
         "table": table,
         "segments": table.size,
-        "panel_bytes": padded * params.v * lanes * FLOAT,
+        "panel_bytes": padded * params.v * lanes * F32.bytes,
         "panels": panels,
         "vectors": vectors,
         "chunks": chunks,

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies import rows
 from cpuconv.kernels.copies.views import input_plane, row_tile
 from cpuconv.kernels.packing.packed_formats import Scalars
@@ -123,7 +124,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     depth, pixels = reduction(problem), problem.oh * problem.ow
     planes = problem.in_layout == problem.out_layout == "NCHW"
     for v, n in shapes(isa, problem.kg, pixels, depth)[: None if planes else 1]:
-        fitting = round(depth * v * isa.lanes * FLOAT / (_L1_SHARE * machine().l1))
+        fitting = round(depth * v * isa.lanes * F32.bytes / (_L1_SHARE * machine().l1))
         ways = (1, 0) if split(isa, v, n, pixels)[0] > 1 else (0,)
         for parts in sorted({1, min(max(1, fitting), _most_parts(depth))}):
             for packed in ways if planes and is_plain(problem) else (1,):
@@ -182,7 +183,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the planar kernel."""
     y = operands.y
-    lanes, vector = isa.lanes, isa.lanes * FLOAT
+    lanes, vector = isa.lanes, isa.lanes * F32.bytes
     depth, pixels = reduction(problem), problem.oh * problem.ow
     source, walked = input_plane(problem, operands.x.strides)
     pack = ANY
@@ -233,13 +234,13 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         **kernels("gemm", gemm, panels > 1),
         **kernels("gemm_last", last, True),
         **operand_args(operands),
-        "table": np.arange(segments, dtype=np.int64) * unroll * params.n * FLOAT,
+        "table": np.arange(segments, dtype=np.int64) * unroll * params.n * F32.bytes,
         "segments": segments,
         "parts": parts,
         "segment_rows": unroll,
-        "segment_bytes": unroll * params.n * FLOAT,
-        "tile_bytes": depth * params.n * FLOAT,
-        "group_bytes": tiles * depth * params.n * FLOAT,
+        "segment_bytes": unroll * params.n * F32.bytes,
+        "tile_bytes": depth * params.n * F32.bytes,
+        "group_bytes": tiles * depth * params.n * F32.bytes,
         "tiles": tiles,
         "panels": panels,
         "panel_pixels": params.v * lanes,

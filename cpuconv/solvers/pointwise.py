@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
@@ -48,7 +49,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     for tile in tiles(isa, sizes.vectors, height, width, sizes.reduction, most=6):
         total = divide(width, tile.cols) if height == 1 else divide(height, tile.rows)
         pixels = tile.cols if height == 1 else tile.rows * width
-        largest = [int(share * machine().l2 / (pixels * sizes.reduction * 4)) for share in _BLOCK_SHARES]
+        largest = [int(share * machine().l2 / (pixels * sizes.reduction * F32.bytes)) for share in _BLOCK_SHARES]
         for block in sorted({min(total, max(1, size)) for size in largest}, reverse=True):
             yield Params(tile.v, tile.rows, tile.cols, block)
 

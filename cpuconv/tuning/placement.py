@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from autotune.machine.device import fingerprint
-from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.elements import F32
 from cpuconv.memory.aligned import ALIGNMENT, aligned
 from cpuconv.problem.integers import divide
 
@@ -66,14 +66,14 @@ def cold_weights(nbytes: int) -> Iterator[np.ndarray]:
     """Random weights of so many bytes, for ever: places of the cold memory in turn, from a random one on, so that none
     is in a cache when its turn comes."""
     memory = cold_memory()
-    step = max(1, divide(nbytes, ALIGNMENT)) * ALIGNMENT // FLOAT
+    step = max(1, divide(nbytes, ALIGNMENT)) * ALIGNMENT // F32.bytes
     if step > memory.size:  # more than any cache holds
         memory = aligned(step)
         memory[:] = _SCALE
     count = memory.size // step
     for number in itertools.count(random.randrange(count)):
         start = number % count * step
-        yield memory[start : start + nbytes // FLOAT]
+        yield memory[start : start + nbytes // F32.bytes]
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def cold_memory() -> np.ndarray:
     """
     size = min(OVER_CACHE * max(dict(fingerprint().caches).values(), default=COLD_LIMIT), COLD_LIMIT)
     drawn = np.random.default_rng(0).standard_normal(_PERIOD, np.float32) * np.float32(_SCALE)
-    memory = aligned(size // FLOAT)
+    memory = aligned(size // F32.bytes)
     for start in range(0, memory.size, _PERIOD):
         memory[start : start + _PERIOD] = drawn[: memory.size - start]
     return memory

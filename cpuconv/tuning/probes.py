@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from autotune.machine.device import fingerprint
+from cpuconv.elements import F32
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.streams.probe import ProbeTile, fma_peak, read_sum, touch, write_all
 from cpuconv.memory.aligned import aligned
@@ -74,7 +75,7 @@ def _fma_gflops(isa: Isa, threads: int) -> float:
     tile = fma_tile(isa)
     seeds = np.ones((tile.chains + 2, isa.lanes), np.float32)
     seeds[: tile.chains] += np.arange(tile.chains, dtype=np.float32)[:, None]  # no two chains are alike
-    sums = aligned((threads, _PAGE // 4))
+    sums = aligned((threads, _PAGE // F32.bytes))
     words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
     seconds = _seconds_a_turn(fma_peak, tile, words, threads)
     return threads * 2 * isa.lanes * tile.chains * tile.unroll / seconds * 1e-9
@@ -86,7 +87,7 @@ _PEAKS: dict[str, Callable[[Isa, int], float]] = {"float32": _fma_gflops}
 def _bandwidths(isa: Isa, threads: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
     tile = read_tile(isa)
     step = -(-max(sizes.values()) // _PAGE) * _PAGE
-    buffer, sums = aligned((threads, step // 4)), aligned((threads, _PAGE // 4))
+    buffer, sums = aligned((threads, step // F32.bytes)), aligned((threads, _PAGE // F32.bytes))
     words = {"x": buffer.ctypes.data, "x_step": step}
     _program(touch, tile, words | {"size": step}, threads).run()
     words |= {"y": sums.ctypes.data, "y_step": _PAGE}
@@ -98,7 +99,7 @@ def _bandwidths(isa: Isa, threads: int, sizes: Mapping[str, int]) -> Iterator[tu
 
 def _store_gbs(isa: Isa, threads: int) -> float:
     tile = read_tile(isa)
-    buffer, seed = aligned((threads, _PAGE // 4)), aligned(isa.lanes)
+    buffer, seed = aligned((threads, _PAGE // F32.bytes)), aligned(isa.lanes)
     buffer[:], seed[:] = 0, 1
     size = _PAGE // tile.step * tile.step
     words = {"y": buffer.ctypes.data, "y_step": _PAGE, "size": size, "seed": seed.ctypes.data}

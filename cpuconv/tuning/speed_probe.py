@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.machine.device import fingerprint
+from cpuconv.elements import F32
 from cpuconv.isa import current
-from cpuconv.kernels.binding.steps import FLOAT
 from cpuconv.kernels.streams.probe import ProbeTile, fma_peak, write_all
 from cpuconv.memory.aligned import aligned
 from cpuconv.runtime import Kernel, Program
@@ -59,7 +59,7 @@ def _fma(threads: int) -> _Part:
     isa = current()
     tile = fma_tile(isa)
     seeds = np.full((tile.chains + 2, isa.lanes), 0.5, np.float32)
-    sums = aligned((threads, _PAGE // FLOAT))
+    sums = aligned((threads, _PAGE // F32.bytes))
     words = {"seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": _PAGE}
     return _Part(fma_peak, tile, words, (seeds, sums))
 
@@ -72,7 +72,7 @@ def _write(threads: int) -> _Part | None:
     isa = current()
     tile = read_tile(isa)
     size = caches["L2"] // 4 // tile.step * tile.step  # leaves most of what others hold there
-    buffer, seed = aligned((threads, size // FLOAT)), aligned(isa.lanes)
+    buffer, seed = aligned((threads, size // F32.bytes)), aligned(isa.lanes)
     buffer[:], seed[:] = 0, 1
     words = {"y": buffer.ctypes.data, "y_step": size, "size": size, "seed": seed.ctypes.data}
     return _Part(write_all, tile, words, (buffer, seed))

@@ -13,7 +13,7 @@ import layouts
 from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
-from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.elements import F32
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d as oracle
@@ -92,7 +92,7 @@ class Shared:
         """Put input and output in places drawn at random."""
         arena, out_arena = self._arenas
         self.x = arena.copy(self._content)
-        self.out = out_arena.place(FLOAT * math.prod(self._out_shape)).view(np.float32).reshape(self._out_shape)
+        self.out = out_arena.place(F32.bytes * math.prod(self._out_shape)).view(np.float32).reshape(self._out_shape)
 
 
 @functools.lru_cache(maxsize=2)

@@ -73,6 +73,8 @@ class ConvWorkload:
                 entries = problems_of(source, reading.threads, reading.batches, reading.inputs)
             else:
                 entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
+            for entry in entries:
+                model.check_types(entry.problem)
         except (ArgumentError, ArgumentTypeError, SourceError) as error:
             raise protocol.SourceError(str(error)) from error
         weights = "cold" if is_model else "warm"

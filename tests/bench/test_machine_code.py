@@ -9,7 +9,7 @@ import pytest
 from bench import machine_code
 from cpuconv.isa import current
 from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
-from cpuconv.runtime.code import kernel_files
+from cpuconv.runtime.code import cache, kernel_files
 
 
 @pytest.fixture
@@ -21,6 +21,7 @@ def folders(tmp_path, monkeypatch):
         place = tmp_path / name
         place.mkdir()
         monkeypatch.setattr(kernel_files, "folder", lambda place=place: kernel_files.Folder(place))
+        monkeypatch.setattr(cache, "_alive", {})  # else what another test has loaded is not compiled
         for tile in tiles[:count]:
             gemm_strip._load(tile)
     return tmp_path / "one", tmp_path / "two"

@@ -16,7 +16,7 @@ SIZES = """
 import random, sys
 import numpy as np
 import cpuconv
-from cpuconv import session
+from cpuconv.conv import session
 
 def resident():
     pages = int(open("/proc/self/statm").read().split()[1])

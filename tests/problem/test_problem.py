@@ -11,6 +11,7 @@ from hypothesis import given
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.problem import activation
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import Types
 from support.geometry import of, problems, upto
 
 BASE = {"n": 1, "c": 8, "h": 10, "w": 12, "k": 6, "r": 3, "s": 3}
@@ -59,7 +60,7 @@ def test_padding_that_no_output_reads_is_no_other_problem():
 def test_every_field_changes_the_key(field):
     changed = {
         "stride": (1, 2), "pads": (0, 0, 1, 0), "dilation": (2, 1), "groups": 2, "in_layout": "NHWC",
-        "out_layout": "NHWC", "activation": "relu", "residual": True,
+        "out_layout": "NHWC", "activation": "relu", "residual": True, "types": Types.parse("u8:s8:u8"),
     }.get(field, BASE.get(field, 1) + 1)  # fmt: skip
     assert problem(**{field: changed}).key != problem().key
 

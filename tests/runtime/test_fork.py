@@ -26,7 +26,7 @@ import sys, threading, time, warnings
 import numpy as np
 import cpuconv
 from autotune import locks
-from cpuconv import session
+from cpuconv.conv import session
 from support.first_calls import W, X, ended, forked, new_function, onnx_model
 
 def right(x=X):
@@ -107,7 +107,7 @@ def test_a_child_does_not_find_a_compiler_or_a_lock_in_use() -> None:
 
 LATE = """
 import os
-from cpuconv.runtime import compiler_lock
+from cpuconv.runtime.code import compiler_lock
 locks.FORK_SECONDS = 0.1
 making = cpuconv.compile(onnx_model("N"))
 for lock in (compiler_lock.lock, making._programs.making):
@@ -145,7 +145,7 @@ def test_a_thread_may_fork_that_holds_a_lock() -> None:
 
 COLD = """
 import itertools
-from cpuconv.runtime import kernel_files
+from cpuconv.runtime.code import kernel_files
 
 stop, rounds = threading.Event(), threading.Semaphore(0)
 
@@ -188,7 +188,7 @@ def test_forks_while_another_thread_compiles() -> None:
 
 AT_ONCE = """
 from support.callers import at_once
-from cpuconv.runtime import compiler_lock
+from cpuconv.runtime.code import compiler_lock
 
 told = []
 thread = elsewhere(compiler_lock.lock, lambda: time.sleep(0.3))
@@ -207,7 +207,7 @@ STARTED = """
 import multiprocessing, sys, threading
 import numpy as np
 import cpuconv
-from cpuconv.runtime import kernel_files
+from cpuconv.runtime.code import kernel_files
 from support.first_calls import X, new_function, onnx_model
 
 made = expected = None
@@ -265,7 +265,7 @@ SERVED = """
 import os, threading
 import numpy as np
 import cpuconv
-from cpuconv.runtime import kernel_files
+from cpuconv.runtime.code import kernel_files
 from support.first_calls import X, new_function, onnx_model
 
 made = cpuconv.compile(onnx_model("1"))

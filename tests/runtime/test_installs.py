@@ -24,7 +24,7 @@ warnings.simplefilter("always")
 warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")
 import numpy as np
 import cpuconv
-from cpuconv import session
+from cpuconv.conv import session
 from cpuconv.conv.recipe import current_sources
 from cpuconv.runtime.code.cache import Statistics
 assert cpuconv.__file__.startswith(sys.argv[1]), cpuconv.__file__

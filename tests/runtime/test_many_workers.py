@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpuconv.conv.recipe import Candidate
-from cpuconv.graph import lowering
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
-from cpuconv.kernels.binding import partition
+from cpuconv.kernels.binding import partition, processor
 from cpuconv.network.model import Model
 from cpuconv.network.running import schedule
 from cpuconv.network.running.executable import Executable
@@ -41,8 +40,8 @@ def crowd() -> Iterator[None]:
         made = thread_pool.Helpers(max(WORKERS) - 1)
         patch.setattr(threads, "_pool", made)
         patch.setattr(partition, "_PART_FLOPS", 1.0)
-        patch.setattr(lowering, "PARALLEL_BYTES", 0)
-        patch.setattr(lowering, "PART_BYTES", 64)
+        patch.setattr(processor, "PARALLEL_BYTES", 0)
+        patch.setattr(processor, "PART_BYTES", 64)
         yield
         made.close(os.getpid())
 

@@ -33,7 +33,7 @@ warnings.simplefilter("always")
 warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")
 import numpy as np
 import cpuconv
-from cpuconv import session
+from cpuconv.conv import session
 from cpuconv.problem import reference
 from cpuconv.runtime.code.cache import Statistics
 

@@ -14,7 +14,8 @@ from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate, assemble, padded_bias
 from cpuconv.isa import current
-from cpuconv.kernels.binding import steps
+from cpuconv.kernels.binding.steps import Operand, Ref
+from cpuconv.kernels.binding.steps import Operands as StepOperands
 from cpuconv.memory.aligned import aligned
 from cpuconv.memory.workspaces import Workspace, Workspaces
 from cpuconv.network.running.recording import Recording
@@ -178,13 +179,13 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge:
     y = place(apart(y, 13, SENTINEL), edge, SENTINEL)
     y[...] = SENTINEL
 
-    def operand(name: str, layout: str, array: np.ndarray) -> steps.Operand:
-        return steps.Operand(steps.Ref(name), layouts.get(layout).strides(array.strides))
+    def operand(name: str, layout: str, array: np.ndarray) -> Operand:
+        return Operand(Ref(name), layouts.get(layout).strides(array.strides))
 
     recipe = assemble(
         problem,
         candidate,
-        steps.Operands(
+        StepOperands(
             operand("input", problem.in_layout, x),
             operand("output", problem.out_layout, y),
             None if residual is None else operand("added", problem.out_layout, residual),

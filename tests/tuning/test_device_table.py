@@ -84,7 +84,7 @@ def test_a_table_is_made_and_taken_by_a_process_whose_store_is_empty(environ: di
     # A release later, a file that all kernels share is another; the model agrees with everything.
     for name, old, new in (
         ("runtime/launch.py", "from __future__ import annotations", "from __future__ import annotations\n\nEDITED = 1"),
-        ("choice/neighbours.py", "AGREES = 1.1", "AGREES = 1e9"),
+        ("conv/choice/nearest_tuned.py", "AGREES = 1.1", "AGREES = 1e9"),
     ):
         path = package / "cpuconv" / name
         assert old in path.read_text()

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.machine.device import fingerprint
 from cpuconv.conv.choice import model
+from cpuconv.kernels.streams.probe import fma_peak, write_all
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
@@ -75,9 +76,10 @@ def test_the_reference_is_of_known_length(caches: dict[str, int] | None, monkeyp
         monkeypatch.setattr(speed_probe, "fingerprint", lambda: known)
     monkeypatch.setattr(speed_probe, "_seconds", lambda run: speed_probe._FIRST_TURNS * 1e-6 / 2)
     run = speed_probe.speed_probe.__wrapped__(1)
-    (parts,) = run.__defaults__
-    assert len(parts) == (1 if caches else 2) or not dict(fingerprint().caches).get("L2")
-    assert sum(part.turns * 1e-6 / 2 for part in parts) == pytest.approx(speed_probe.SECONDS)
+    blocks = [block for _, block, _ in run.__self__._rows]
+    assert len(blocks) == (1 if caches else 2) or not dict(fingerprint().caches).get("L2")
+    turns = [block[kernel.fields.index("turns")] for kernel, block in zip((fma_peak, write_all), blocks, strict=False)]
+    assert sum(turns) * 1e-6 / 2 == pytest.approx(speed_probe.SECONDS)
     run()
 
 

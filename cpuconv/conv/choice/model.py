@@ -15,7 +15,7 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import BY_NAME, TABLE
+from cpuconv.solvers import BY_NAME, TABLE, TYPES, why_not
 
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
@@ -68,10 +68,16 @@ def check_options(strategy: object, accuracy: object, workspace_limit: object, r
         raise ArgumentError(must("reproducible", "True or False", repr(reproducible)))
 
 
+def check_types(problem: ConvProblem) -> None:
+    """Raise `ArgumentError` where there are no kernels for the problem's element types."""
+    if problem.types not in TYPES:
+        raise ArgumentError(must("types", f"{', '.join(map(str, TYPES))}: there are no other kernels", problem.types))
+
+
 def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
     """Each solver's name with the reason it cannot run the problem, or None."""
     for solver in TABLE:
-        yield solver.NAME, solver.applicable(problem, current())
+        yield solver.NAME, why_not(solver, problem, current())
 
 
 def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
@@ -106,9 +112,7 @@ def _reorder(problem: ConvProblem, size: int) -> float:
 
 def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:
     """The solvers that can run the problem, or the one of that name if it can."""
-    return [
-        module for module in TABLE if solver in (None, module.NAME) and module.applicable(problem, current()) is None
-    ]
+    return [module for module in TABLE if solver in (None, module.NAME) and why_not(module, problem, current()) is None]
 
 
 def _may_admit(limits: Limits, module: ModuleType) -> bool:
@@ -224,12 +228,15 @@ def favourite(problem: ConvProblem, limits: Limits, prefix: str = "") -> Ranked:
 
     Raises
     ------
+    ArgumentError
+        There are no kernels for the problem's types, or none that is as accurate.
     WorkspaceError
         No candidate meets the workspace limit.
     """
     best = search(problem, limits, prefix)
     if best is not None:
         return best
+    check_types(problem)
     solver = prefix.partition("(")[0]
     candidates = [ranked.candidate for ranked in within_limits(problem, replace(limits, workspace=None), prefix)]
     least = min((workspace_bytes(problem, candidate) for candidate in candidates), default=math.inf)
@@ -251,7 +258,7 @@ def by_name(problem: ConvProblem, algorithm: str, limits: Limits) -> Candidate |
     solver = algorithm.partition("(")[0] if isinstance(algorithm, str) else ""
     if solver not in BY_NAME:
         raise ArgumentError(must("algorithm", f"one of {', '.join(BY_NAME)}, or one with parameters", repr(algorithm)))
-    reason = BY_NAME[solver].applicable(problem, current())
+    reason = why_not(BY_NAME[solver], problem, current())
     if reason is not None:
         raise ArgumentError(must("algorithm", f"one that can run this problem ({solver}: {reason})", repr(algorithm)))
     if algorithm == solver:

@@ -57,7 +57,7 @@ def suggestion(problem: ConvProblem, best: Ranked, limits: Limits, prefix: str =
 
 
 def nearest(problem: ConvProblem) -> str | None:
-    """The winner of the nearest tuned problem of the same kernel, stride, dilation, layouts and threads."""
+    """The winner of the nearest tuned problem of the same kernel, stride, dilation, types, layouts and threads."""
     here = _place_of(problem)
     neighbours = []
     for weights in WEIGHTS:
@@ -69,10 +69,10 @@ def nearest(problem: ConvProblem) -> str | None:
 
 
 def _alike(problem: ConvProblem) -> str:
-    """Pattern of the keys of problems with this kernel, stride, dilation, layouts and threads."""
+    """Pattern of the keys of problems with this kernel, stride, dilation, types, layouts and threads."""
     (down, across), (high, wide) = problem.stride, problem.dilation
     return (
-        f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}"
+        f"%kh{problem.r}kw{problem.s}sh{down}sw{across}ph%dh{high - 1}dw{wide - 1}{problem.types_word}"
         f" in={problem.in_layout} out={problem.out_layout} %threads={problem.threads}"
     )
 

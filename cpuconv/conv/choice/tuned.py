@@ -13,6 +13,7 @@ from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.recipe import Candidate, current_sources
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers import why_not
 
 
 def best(problem: ConvProblem, limits: Limits, prefix: str = "", *, read_only: bool = True) -> Found | None:
@@ -47,7 +48,7 @@ def named(problem: ConvProblem, name: str) -> Candidate | None:
         return None
     # Nor may a row name what the solver would never try: its kernels trust their parameters.
     solver, isa = candidate.solver, current()
-    if solver.applicable(problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
+    if why_not(solver, problem, isa) is not None or candidate.params not in solver.candidates(problem, isa):
         return None
     return candidate
 

@@ -1,7 +1,7 @@
 """Fingerprints of arrays: 128 bits that are equal for equal content, wherever it lies.
 
-`micro.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once a process.
-BLAKE2b (RFC 7693) digests these sums, the bytes that fill no vector, the shape and the order of axes.
+`kernels.streams.fingerprint` reduces the memory, at the speed of reading it, to a few sums, with a key drawn once in a
+process. BLAKE2b (RFC 7693) digests these sums, the bytes that fill no vector, the shape and the order of axes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import current
-from cpuconv.kernels.binding.steps import FLOAT
 from cpuconv.kernels.streams.fingerprint import BLOCK, SUMS, FingerprintTile, fingerprint, sum_blocks
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import address
@@ -53,7 +53,7 @@ class Fingerprinter:
 
     def __init__(self, key: Callable[[int], bytes] = os.urandom, lanes: int | None = None) -> None:
         lanes = lanes or current().lanes
-        self._vector = FLOAT * lanes
+        self._vector = F32.bytes * lanes
         self._tile = FingerprintTile(lanes)
         self._key = aligned((BLOCK + SUMS - 1) * self._vector, np.uint8)
         self._key[:] = np.frombuffer(key(self._key.nbytes), np.uint8)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cpuconv.elements import F32
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import LinesTile, line, lines
 from cpuconv.kernels.axis.axis_emitter import LineTile
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
-from cpuconv.kernels.binding.steps import FLOAT, MicroRef, Operand, Space, Step
+from cpuconv.kernels.binding.steps import MicroRef, Operand, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.problem.integers import divide
 from layouts import Strides
@@ -63,7 +64,7 @@ class _Walk:
         row = merged(shape[1 : axes.first], strides[1 : axes.first])
         step = merged(shape[axes.first : axes.last], strides[axes.first : axes.last])
         inner = merged(shape[axes.last :], strides[axes.last :])
-        if row is None or step is None or inner not in (0, FLOAT):
+        if row is None or step is None or inner not in (0, F32.bytes):
             return None
         return cls(strides[0] if axes.first else 0, row, step)
 
@@ -84,7 +85,7 @@ def line_offers(operands: Sequence[Any], operations: int, target: Target, parame
     if any(value.dtype != FLOAT32 or 0 in value.shape or not value.shape for value in present):
         return []
     size = math.prod(operands[0].shape)
-    seconds = target.moving(2 * size * FLOAT) + target.computing(operations * size)
+    seconds = target.moving(2 * size * F32.bytes) + target.computing(operations * size)
     lies = tuple(DENSE if value is not None else "" for value in operands)
     return [Offer(lies + ("",) * parameters, (DENSE,), seconds)]
 
@@ -112,21 +113,21 @@ def line_steps(
     assert x is not None
     after: list[Step] = []
     walk, y_walk = _Walk.of(x, axes), _Walk.of(y, axes)
-    if walk is None or affine and walk.step not in (0, FLOAT):
+    if walk is None or affine and walk.step not in (0, F32.bytes):
         x, copied = gathered(isa, call.space, x, call.target.threads)
         steps, walk = [copied], _Walk.of(x, axes)
-    if y_walk is None or affine and y_walk.step not in (0, FLOAT):
+    if y_walk is None or affine and y_walk.step not in (0, F32.bytes):
         packed = Place.plain(call.space.reserve(y.size), y.shape)
         after, y, y_walk = [_copy(isa, call.space, packed, y, call.target.threads)], packed, _Walk.of(packed, axes)
     assert walk is not None and y_walk is not None
     operands = []
     for place in affine:
-        if merged(place.shape, place.strides) not in (0, FLOAT):
+        if merged(place.shape, place.strides) not in (0, F32.bytes):
             place, copied = gathered(isa, call.space, place, call.target.threads)
             steps.append(copied)
         operands.append(place.ref)
     size, inner = math.prod(x.shape[axes.first : axes.last]), math.prod(x.shape[axes.last :])
-    across = inner > 1 or walk.step not in (0, FLOAT) or y_walk.step not in (0, FLOAT)
+    across = inner > 1 or walk.step not in (0, F32.bytes) or y_walk.step not in (0, F32.bytes)
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
@@ -149,7 +150,7 @@ def line_steps(
         **{f"y_{name}": value for name, value in vars(y_walk).items()},
         "size": size,
         "channels": channels or 1,
-        "channel_step": FLOAT if channels else 0,
+        "channel_step": F32.bytes if channels else 0,
     }
     parts = call.target.parts(x.size + y.size)
     return [*steps, Step(lines, LinesTile(isa.lanes, _VECTORS), args, parts), *after]
@@ -166,7 +167,7 @@ def _copy(isa: Isa, space: Space, source: Place, target: Place, threads: int) ->
     rest = math.prod(source.shape[first + 1 :])
 
     def operand(place: Place) -> Operand:
-        return Operand(place.ref, Strides(place.strides[first], 1, rest * FLOAT, 0, rest * FLOAT, FLOAT))
+        return Operand(place.ref, Strides(place.strides[first], 1, rest * F32.bytes, 0, rest * F32.bytes, F32.bytes))
 
     return reorder_step(isa, space, (source.shape[first], 1, 1, rest), operand(source), operand(target), threads)
 

@@ -20,12 +20,13 @@ from cpuconv.conv.choice.model import Choice, favourite, search
 from cpuconv.conv.choice.select import choose, favourite_layouts, following
 from cpuconv.conv.choice.tuned import named
 from cpuconv.conv.recipe import assemble, effective_threads, padded_bias
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
-from cpuconv.kernels.binding.steps import FLOAT, Operand, Operands, Ref, Step
+from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from layouts import Strides
@@ -186,7 +187,7 @@ def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProbl
 def rows_operand(place: Place) -> Operand:
     """Rows as the pixels of an image."""
     if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
-        h = w = FLOAT
+        h = w = F32.bytes
     else:
         h, w = place.strides[0], place.strides[-2]
     return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))

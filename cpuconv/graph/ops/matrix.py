@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.recipe import padded_bias
+from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.by_solvers import offer, restored, rows_operand, rows_problem, steps, way
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
-from cpuconv.kernels.binding.steps import FLOAT, Operands, Step
+from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.products.matmul import Matrices, Product, product_step, seconds
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
@@ -148,7 +149,7 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     if _is_stream(inputs):
         lies = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
-        return [Offer(lies[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * FLOAT))]
+        return [Offer(lies[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * F32.bytes))]
     return [offer(way(_rows(node, inputs), target), inputs)]
 
 

@@ -9,13 +9,14 @@ import math
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.axis_lowering import Axes, line_offers, line_steps
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32
-from cpuconv.kernels.binding.steps import FLOAT, Step
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.instance_norm import normalise_step
 from cpuconv.kernels.channels.local_response_norm import norm_step
 
@@ -191,9 +192,9 @@ def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     (x,) = inputs
     if x.dtype != FLOAT32 or len(x.shape) not in (3, 4) or 0 in x.shape or node["bias"] <= 0 or node["alpha"] < 0:
         return []
-    size = FLOAT * math.prod(x.shape)
+    size = F32.bytes * math.prod(x.shape)
     ways = (DENSE, BLOCKED) if node["size"] <= 2 * target.isa.lanes + 1 else (DENSE,)
-    seconds = target.moving(2 * size) + target.computing((node["size"] + _LRN_OPERATIONS) * size / FLOAT)
+    seconds = target.moving(2 * size) + target.computing((node["size"] + _LRN_OPERATIONS) * size / F32.bytes)
     return [Offer((way,), (way,), seconds) for way in ways]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Inputs
 from cpuconv.kernels.binding.place import BLOCKED, FLOAT32, blocked_shape
-from cpuconv.kernels.binding.steps import FLOAT, Step
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.spatial import planes_step
 
 
@@ -25,7 +26,7 @@ def floats(value: Value, target: Target) -> int:
 
 def blocked_offer(node: Node, x: Value, y: Value, target: Target, operations: float) -> list[Offer]:
     """From channel blocks to channel blocks by so many operations on floats; other inputs are known beforehand."""
-    moved = FLOAT * (floats(x, target) + floats(y, target))
+    moved = F32.bytes * (floats(x, target) + floats(y, target))
     seconds = max(target.moving(moved), target.computing(operations))
     return [Offer((BLOCKED, *[""] * (len(node.inputs) - 1)), (BLOCKED,), seconds)]
 

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
 from cpuconv.graph.ops.by_solvers import rows_operand, rows_problem, steps, way
 from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
-from cpuconv.kernels.binding.steps import FLOAT, Operands, Step
+from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed, tiles
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
@@ -263,7 +264,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     whole = lengths is None or (lengths.array is not None and bool((lengths.array == length).all()))
     products = way(rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes), target)
     count, _ = tiles(target.isa, _stages(node, len(inputs) > 5 + cell.states), batch, not whole)
-    recurrence = target.moving(math.prod(r.shape) * FLOAT) * length * count
+    recurrence = target.moving(math.prod(r.shape) * F32.bytes) * length * count
     states = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
     lies = (DENSE, "", "", "", "" if whole else DENSE, *states, "")[: len(inputs)]
     return [Offer(lies, (DENSE,) * (1 + cell.states), products.seconds + recurrence, products)]
@@ -326,7 +327,7 @@ def _lower(call: Call) -> list[Step]:
         if peepholes is None or peepholes.array is None
         else call.constants.keep(packed(peepholes.array, PEEPHOLES, lanes)),
         Rows(lengths.ref, 0, 0, *lengths.strides) if lengths is not None and call.offer.inputs[4] else None,
-        Rows(fed.ref, fed.strides[batch_first], columns // directions * FLOAT, fed.strides[not batch_first]),
+        Rows(fed.ref, fed.strides[batch_first], columns // directions * F32.bytes, fed.strides[not batch_first]),
         tuple(state(5 + at) for at in range(cell.states)),
         Rows(y.ref, steps_, apart, between),
         tuple(Rows(0, 0, 0, 0) if place is None else _states(place, batch_first) for place in last),
@@ -336,7 +337,7 @@ def _lower(call: Call) -> list[Step]:
 
 def _workspace(call: Call, shape: tuple[int, ...]) -> Place:
     """A tensor that nobody else reads."""
-    return Place.plain(call.space.reserve(math.prod(shape) * FLOAT), shape)
+    return Place.plain(call.space.reserve(math.prod(shape) * F32.bytes), shape)
 
 
 def _states(place: Place, batch_first: bool) -> Rows:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, image_shape
-from cpuconv.kernels.binding.steps import FLOAT, Step
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.windows.resizing import Sources, resize_step
 
@@ -285,7 +286,7 @@ def _shuffle_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     to_space = node.op == "DepthToSpace"
     kept = x.shape[1] // (b * b) if to_space else x.shape[1]
-    seconds = target.moving(2 * FLOAT * math.prod(x.shape))
+    seconds = target.moving(2 * F32.bytes * math.prod(x.shape))
     plain = Offer((STRIDED,), (DENSE,), seconds)
     together = node.attributes.get("mode", "DCR") == "DCR" and kept % target.isa.lanes == 0
     return [Offer((BLOCKED,), (BLOCKED,), seconds), plain] if together else [plain]

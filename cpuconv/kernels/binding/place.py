@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide
 from layouts import Strides
@@ -21,7 +22,7 @@ from layouts import Strides
 DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
 """How a tensor lies; of an operand that an offer reads: how it may lie (what takes `STRIDED` takes `DENSE` too)."""
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32 = F32.dtype
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from cpuconv.runtime.kernel import Kernel
 from cpuconv.runtime.microkernel import MicroKernel
 from layouts import Strides
 
-FLOAT = 4
-
 
 @dataclass(frozen=True)
 class Ref:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.place import Place
@@ -121,5 +122,5 @@ def shift_step(
         "y_image": y.strides[0],
         "y_block": y.strides[1],
     }
-    parts = processor.parts(2 * 4 * n * blocks * lanes * h * w)
+    parts = processor.parts(2 * F32.bytes * n * blocks * lanes * h * w)
     return Step(shift_lanes, ShiftTile(lanes, shift), args, parts)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from cpuconv.elements import F32
 from cpuconv.isa.vector import I64
 from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.elementwise.functions import FUNCTIONS, Math
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.transpose import first_lanes
@@ -182,7 +183,7 @@ def norm_step(processor: Processor, x: Place, y: Place, size: int, alpha: float,
     n, c, h, w = image_shape(x.shape)
     before, after, blocked = (size - 1) // 2, size // 2, x.block > 1
     tile = WindowTile(isa.lanes, alpha / size, beta, bias, blocked, before * blocked, after * blocked)
-    pixel = x.block * FLOAT
+    pixel = x.block * F32.bytes
     chunk = _CHUNK_BYTES // pixel
     args: Args = {
         "micro": MicroRef(window, tile),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
-from cpuconv.kernels.binding.steps import FLOAT, Args, Operand, Space, Step
+from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
 from cpuconv.kernels.copies.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
 from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
@@ -16,7 +17,7 @@ _CHUNK, _CHUNK_OF_ALL_CHANNELS = 512, 64  # pixels of a unit: long streams; wher
 
 def _lanes(isa: Isa, channels: int, *views: Strides) -> int:
     """Lanes of a vector: the channels that either view has side by side, at most those of the instruction set."""
-    together = max(view.block if view.block > 1 else channels if view.cb == FLOAT else 0 for view in views)
+    together = max(view.block if view.block > 1 else channels if view.cb == F32.bytes else 0 for view in views)
     wanted = min(isa.lanes, together or isa.lanes)
     return next((lanes for lanes in (4, 8) if wanted <= lanes < isa.lanes), isa.lanes)
 
@@ -39,13 +40,13 @@ def _mode(source: RowTile, target: RowTile, block: int) -> tuple[int, bool]:
 def _same(channels: int, width: int, source: Strides, target: Strides) -> int:
     """Floats of an image where both views have them in the same order, without gaps; else 0."""
     axes = ((target.c, target.block), (target.cb, channels // target.block), (target.w, width))
-    step = FLOAT
+    step = F32.bytes
     for stride, count in sorted(axis for axis in axes if axis[1] > 1):
         if stride != step:
             return 0
         step *= count
     together = source._replace(n=0, h=0) == target._replace(n=0, h=0) and channels % target.block == 0
-    return step // FLOAT if together else 0
+    return step // F32.bytes if together else 0
 
 
 def _spare(mode: int, lanes: int, channels: int, source: Strides, target: Strides) -> int | None:
@@ -55,10 +56,10 @@ def _spare(mode: int, lanes: int, channels: int, source: Strides, target: Stride
     that follow are written later: those of a single group, without gaps.
     """
     view = source if mode == UNPACK else target
-    alone = channels <= lanes and view.w == channels * FLOAT
+    alone = channels <= lanes and view.w == channels * F32.bytes
     if view.w <= 0 or not (target.block == 1 if mode == UNPACK else alone):
         return None
-    return divide((-channels % lanes) * FLOAT, view.w)
+    return divide((-channels % lanes) * F32.bytes, view.w)
 
 
 def reorder_step(
@@ -68,7 +69,7 @@ def reorder_step(
     n, channels, h, w = shape_nchw
     rows, width, (source, target) = plane(h, w, x.strides, y.strides)
     if rows == 1 and (size := _same(channels, width, source, target)):
-        channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, FLOAT)
+        channels, width, source = 1, size, Strides(source.n, 1, 0, 0, 0, F32.bytes)
         target = source._replace(n=target.n)
     lanes = _lanes(isa, channels, source, target)
     read, written = row_tile(lanes, source), row_tile(lanes, target)
@@ -78,7 +79,7 @@ def reorder_step(
     chunk = min(_CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK, width)
     groups, chunks = divide(stored, lanes), divide(width, chunk)
     spare = _spare(mode, lanes, channels, source, target)
-    buffer_step = chunk * lanes * FLOAT if mode == BOTH or not parts else 0
+    buffer_step = chunk * lanes * F32.bytes if mode == BOTH or not parts else 0
     args: Args = {
         "x": x.ref,
         "y": y.ref,

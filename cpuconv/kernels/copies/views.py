@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cpuconv.kernels.binding.steps import FLOAT, Args
+from cpuconv.elements import F32
+from cpuconv.kernels.binding.steps import Args
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile, kind_of
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
@@ -22,7 +23,7 @@ def row_tile(lanes: int, view: Strides) -> RowTile:
 
 def is_blocked(lanes: int, view: Strides) -> bool:
     """Whether a view is in channel blocks of so many lanes, side by side."""
-    return row_tile(lanes, view).kind == BLOCKED and view.w == lanes * FLOAT
+    return row_tile(lanes, view).kind == BLOCKED and view.w == lanes * F32.bytes
 
 
 def plane(height: int, width: int, *views: Strides) -> tuple[int, int, tuple[Strides, ...]]:
@@ -51,4 +52,4 @@ def span(problem: ConvProblem, strides: Strides) -> int:
         return 0
     steps = (strides.n, strides.cb, strides.c, strides.h, strides.w)
     counts = (problem.n, divide(problem.c, strides.block), strides.block, problem.h, problem.w)
-    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + FLOAT
+    return sum((count - 1) * step for count, step in zip(counts, steps, strict=True)) + F32.bytes

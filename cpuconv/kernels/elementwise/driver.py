@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.copies.copying import joined
 from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
 from cpuconv.kernels.elementwise.expression import Expression, Operand, vanishes
@@ -276,7 +277,7 @@ def joined_axes(output: Place, operands: Sequence[Place]) -> list[Axis]:
     """The axes of the output along which elements are walked, outermost first, as few as can be; one at least."""
     columns = [output.strides, *(_steps(operand, output) for operand in operands)]
     axes = [Axis(size, tuple(steps)) for size, *steps in joined(zip(output.physical, *columns, strict=True))]
-    return axes or [Axis(1, (FLOAT, *[0] * len(operands)))]
+    return axes or [Axis(1, (F32.bytes, *[0] * len(operands)))]
 
 
 def crossed(operand: Place, output: Place, lanes: int) -> bool:
@@ -287,8 +288,8 @@ def crossed(operand: Place, output: Place, lanes: int) -> bool:
     if operand.block > 1 or output.block > 1:
         return False
     *outer, inner = joined_axes(output, [operand])
-    beside = any(axis.steps[1] == FLOAT and axis.size >= lanes for axis in outer)
-    return inner.steps[0] == FLOAT and inner.size >= lanes and inner.steps[1] not in (0, FLOAT) and beside
+    beside = any(axis.steps[1] == F32.bytes and axis.size >= lanes for axis in outer)
+    return inner.steps[0] == F32.bytes and inner.size >= lanes and inner.steps[1] not in (0, F32.bytes) and beside
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -318,7 +319,7 @@ def _loops(lanes: int, axes: Sequence[Axis], expression: Expression, units: int)
         Axis(divide(length, length_each), tuple(length_each // lanes * step for step in steps)),
     ]
     accesses = tuple(
-        Access(_word(lane, (FLOAT, 0)), _word(step, (0, FLOAT, FLOAT * lanes)))
+        Access(_word(lane, (F32.bytes, 0)), _word(step, (0, F32.bytes, F32.bytes * lanes)))
         for lane, step in zip(lane_steps, steps, strict=True)
     )
     table = [rows.size, rows_each, length, length_each, *(axis.size for axis in outer)]

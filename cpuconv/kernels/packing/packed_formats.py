@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cpuconv.elements import BF16, F32, rounded
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.steps import FLOAT, MicroRef
+from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
 from cpuconv.kernels.packing.packing import (
     SPAN,
@@ -69,7 +70,7 @@ class Panels(Packing):
         packed = super().pack(weight, threads, place)
         count = self.c * self.r * self.s
         if self.rows > count:
-            packed.reshape(-1, self.rows, self.filters.row // FLOAT)[:, count:] = 0
+            packed.reshape(-1, self.rows, self.filters.row // F32.bytes)[:, count:] = 0
         return packed
 
     def job(self, strides: tuple[int, ...]) -> Job:
@@ -87,6 +88,28 @@ class Panels(Packing):
         blocks = rows[: whole * area].reshape(-1, area, self.block).swapaxes(1, 2)
         last = rows[whole * area :].reshape(area, -1).T
         return np.concatenate([blocks.ravel(), last.ravel()]).reshape(self.c, self.r, self.s)
+
+
+@dataclass(frozen=True)
+class Rounded(Packing):
+    """The order of another form, its elements rounded to bfloat16."""
+
+    form: Packing
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.form.size // F32.bytes * BF16.bytes
+
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """That of the form before it is rounded."""
+        return self.form.job(strides)
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says, the result of bfloat16."""
+        packed = place(self.size).view(BF16.dtype)
+        packed[:] = rounded(self.form.pack(weight, threads))
+        return packed
 
 
 @dataclass(frozen=True)
@@ -111,11 +134,11 @@ class Scalars(Packing):
 
     @property
     def _tile(self) -> int:
-        return self.c * self.r * self.s * self.n * FLOAT
+        return self.c * self.r * self.s * self.n * F32.bytes
 
     def job(self, strides: tuple[int, ...]) -> Job:
         """As `Packing` says; the last vector of a tile overlaps the one before."""
-        places = np.arange(self.c * self.r * self.s).reshape(self.c, self.r, self.s) * (self.n * FLOAT)
+        places = np.arange(self.c * self.r * self.s).reshape(self.c, self.r, self.s) * (self.n * F32.bytes)
         elements = elements_of(strides[1:], places, SPAN)
         present = min(self.lanes, self.n)
         steps = np.arange(self.lanes) * strides[0]
@@ -126,7 +149,7 @@ class Scalars(Packing):
         first = np.minimum(tile * self.n, self.k - self.n) + in_tile
         vectors = np.zeros((self.groups, *first.shape, VECTOR_WORDS), np.int64)
         vectors[..., 0] = (group * self.k + first) * strides[0]
-        vectors[..., 1] = (group * len(tile) + tile) * self._tile + in_tile * FLOAT
+        vectors[..., 1] = (group * len(tile) + tile) * self._tile + in_tile * F32.bytes
         vectors[..., 3], vectors[..., 4] = address(distances), present
         filters = Filters(self.lanes, len(in_tile), self.groups, self.k)
         table = vectors.reshape(-1, VECTOR_WORDS)
@@ -149,7 +172,7 @@ class Mixed(Packing):
     @property
     def size(self) -> int:
         """Bytes of the packed form."""
-        return divide(self.k, self.lanes) * self.c * self.r * self.s * self.lanes * FLOAT
+        return divide(self.k, self.lanes) * self.c * self.r * self.s * self.lanes * F32.bytes
 
     def job(self, strides: tuple[int, ...]) -> Job:
         """As `Packing` says."""
@@ -200,7 +223,7 @@ class Transformed(Packing):
     def job(self, strides: tuple[int, ...]) -> Job:
         """As `Packing` says."""
         filters, scratch = self.filters, self.transform.tile.scratch
-        vector = filters.lanes * FLOAT
+        vector = filters.lanes * F32.bytes
         taps = self.r * self.s * vector
         most = max(1, min(self.c, _BUFFER // taps, _SCRATCH // scratch if scratch else self.c))
         channels = divide(self.c, divide(self.c, most))  # of pieces about equal: the last overlaps the one before

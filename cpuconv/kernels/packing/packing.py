@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.kernels.binding.steps import FLOAT, MicroRef, word_of
+from cpuconv.elements import F32
+from cpuconv.kernels.binding.steps import MicroRef, word_of
 from cpuconv.kernels.packing.pack import PIECE_WORDS, SPAN_WORDS, VECTOR_WORDS, PackTile, pack_weights
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import address
@@ -53,7 +54,7 @@ class Filters:
     @property
     def row(self) -> int:
         """Bytes of an element of a panel."""
-        return self.v * self.lanes * FLOAT
+        return self.v * self.lanes * F32.bytes
 
     def table(self, filter_step: int, group: int, panel: int, pairs: int, distances: np.ndarray) -> np.ndarray:
         """The packing kernel's table of vectors.
@@ -75,7 +76,7 @@ class Filters:
         groups = np.arange(self.groups)[:, None]
         table = np.empty((self.groups, self.panels * self.v, VECTOR_WORDS), np.int64)
         table[..., 0] = (groups * self.k + vector * self.lanes) * filter_step
-        table[..., 1] = groups * group + at * panel + in_panel * self.lanes * FLOAT
+        table[..., 1] = groups * group + at * panel + in_panel * self.lanes * F32.bytes
         table[..., 2] = table[..., 1] + pairs + at * panel
         table[..., 3] = address(distances) + (vector == self.vectors - 1) * distances.strides[0]
         table[..., 4] = np.minimum(self.lanes, self.k - vector * self.lanes)
@@ -146,7 +147,7 @@ def job_of(
         "spans": address(elements.spans),
         "targets": address(elements.targets),
         "step": elements.step,
-        "side_by_side": int(bool((np.diff(distances[0]) == FLOAT).all())),
+        "side_by_side": int(bool((np.diff(distances[0]) == F32.bytes).all())),
         "channels": 0,
         "plane": 0,
         "row": filters.row,

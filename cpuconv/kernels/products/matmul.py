@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.partition import first_even
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
 from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
 from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
@@ -211,7 +212,7 @@ class Product:
             rows *= stack.pop()
             a, b, y = (replace(each, stack=each.stack[:-1]) for each in (a, b, y))
         made = replace(self, stack=tuple(stack), rows=rows, a=a, b=b, y=y)
-        if made.columns == 1 and made.y.row == FLOAT or made.rows == 1 and made.y.column != FLOAT:
+        if made.columns == 1 and made.y.row == F32.bytes or made.rows == 1 and made.y.column != F32.bytes:
             a, b, y = made.b.turned, made.a.turned, made.y.turned
             return replace(made, rows=made.columns, columns=made.rows, a=a, b=b, y=y)
         return made
@@ -240,7 +241,7 @@ def seconds(processor: Processor, stack: Sequence[int], rows: int, depth: int, c
     """What products take, by the model; `turned`: panels are packed."""
     items = math.prod(stack)
     packing = _TURN_CYCLES * depth * divide(columns, processor.isa.lanes) if turned else 0.0
-    moved = items * (rows * depth + depth * columns + rows * columns) * FLOAT
+    moved = items * (rows * depth + depth * columns + rows * columns) * F32.bytes
     cycles = items * (_best(processor.isa, rows, depth, columns)[0] + packing)
     return machine().seconds(cycles, processor.threads) + processor.moving(moved)
 
@@ -265,13 +266,13 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         if streamed is not None:
             return streamed
     _, v, n = _best(isa, product.rows, depth, product.columns)
-    vector, tiles = isa.lanes * FLOAT, divide(product.rows, n)
+    vector, tiles = isa.lanes * F32.bytes, divide(product.rows, n)
     panels = divide(product.columns, v * isa.lanes)
     rest = product.columns - (panels - 1) * v * isa.lanes
-    pack = IN_PLACE if b.column == FLOAT or product.columns == 1 else ANY
-    if pack == IN_PLACE and b.row >= _FAR_ROWS and tiles >= _CHUNK and rest * FLOAT >= SHORTEST_RUN:
+    pack = IN_PLACE if b.column == F32.bytes or product.columns == 1 else ANY
+    if pack == IN_PLACE and b.row >= _FAR_ROWS and tiles >= _CHUNK and rest * F32.bytes >= SHORTEST_RUN:
         pack = COPIED
-    elif pack == ANY and b.row == FLOAT and depth >= isa.lanes:
+    elif pack == ANY and b.row == F32.bytes and depth >= isa.lanes:
         pack = TURNED
     unroll = min(_UNROLL, depth) if a.column else 1  # a step of 0 means another thing to the tile
     segments = divide(depth, unroll)
@@ -281,9 +282,9 @@ def product_step(processor: Processor, space: Space, product: Product) -> Step:
         rows=1,
         cols=n,
         unroll=unroll,
-        xs=a.row // FLOAT,
+        xs=a.row // F32.bytes,
         ys=0,
-        ks=a.column // FLOAT or 1,
+        ks=a.column // F32.bytes or 1,
         planar=True,
         epilogue=False,
         tail=depth % unroll,

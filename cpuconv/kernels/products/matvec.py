@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
+from cpuconv import elements
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Ref, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Step
 from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.packing.packed_formats import Panels, Rounded
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
@@ -46,7 +47,7 @@ _PARTS = 4  # for each thread: one that starts late leaves some
 class ProductTile:
     """Which loop of `_LOOPS`, and the rows, columns or vectors of columns that it reads side by side.
 
-    `epilogue`: a bias, and perhaps what is added and an activation; the matrix is packed then, in whole vectors.
+    `epilogue`: a bias, and perhaps what is added and an activation; the matrix is packed then, in whole vectors of `w`.
     """
 
     lanes: int
@@ -55,6 +56,7 @@ class ProductTile:
     epilogue: bool = False
     residual: bool = False
     activation: tuple[Any, ...] | None = None
+    w: elements.Element = elements.F32
 
 
 class _Memory(NamedTuple):
@@ -92,7 +94,7 @@ def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
                 for s in streams:
                     chain = k % chains * tile.streams + s
                     place = vec.offset(firsts[s], distance)
-                    value = vec.load(place) if tile.epilogue else vec.load_first(place, masks[s])
+                    value = vec.load_wide(tile.w, place) if tile.epilogue else vec.load_first(place, masks[s])
                     sums[chain] = vec.fma(element, value, sums[chain])
             return sums
 
@@ -306,19 +308,19 @@ class Vectors:
     @property
     def reads_columns(self) -> bool:
         """Whether lanes can be columns."""
-        return self.column_step == FLOAT and self.y_step == FLOAT
+        return self.column_step == elements.F32.bytes and self.y_step == elements.F32.bytes
 
     @property
     def reads_rows(self) -> bool:
         """Whether lanes can be elements of columns."""
-        return self.row_step == FLOAT and self.x_step == FLOAT
+        return self.row_step == elements.F32.bytes and self.x_step == elements.F32.bytes
 
 
 def vectors_step(processor: Processor, work: Vectors) -> Step | None:
     """One call for matrices that are read in place; None where neither rows nor columns lie side by side."""
     lanes, column_step = processor.isa.lanes, work.column_step
     if work.reads_columns:
-        vectors, column_step = divide(work.columns, lanes), lanes * FLOAT
+        vectors, column_step = divide(work.columns, lanes), lanes * elements.F32.bytes
         if vectors <= processor.isa.registers // 2:
             width = vectors * lanes
             micros = [MicroRef(product, ProductTile(lanes, "columns", vectors))] * 2
@@ -356,30 +358,32 @@ def vectors_step(processor: Processor, work: Vectors) -> Step | None:
     return Step(matvec, MatvecTile(lanes), args, _parts(processor, len(work.offsets) * work.depth * work.columns))
 
 
-def packing(isa: Isa, depth: int, columns: int) -> Packing:
-    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes]."""
-    return Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
+def packing(isa: Isa, depth: int, columns: int, *, w: elements.Element = elements.F32) -> Packing:
+    """A constant matrix as `linear_step` reads it: [vector of columns][row][lanes], float32 or rounded to bfloat16."""
+    form = Panels.of(ConvProblem(1, depth, 1, 1, columns, 1, 1), isa, 1)
+    return Rounded(form) if w == elements.BF16 else form
 
 
 def linear_step(
-    processor: Processor, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any
-) -> Step:
-    """y = activation(x · matrix + bias + residual), the matrix as `packing` says, the bias in whole vectors."""
+    processor: Processor, x: Place, matrix: Ref, y: Place, bias: Ref, residual: Place | None, activation: Any,
+    w: elements.Element = elements.F32,
+) -> Step:  # fmt: skip
+    """y = activation(x · matrix + bias + residual), the matrix as `packing` says for `w`, the bias in whole vectors."""
     lanes, (depth,), (count,) = processor.isa.lanes, x.shape[-1:], y.shape[-1:]
-    tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation)
+    tile = ProductTile(lanes, "columns", 1, True, residual is not None, activation, w)
     args: Args = {
         "full": MicroRef(product, tile),
         "last": MicroRef(product, tile),
         "x": x.ref,
-        "x_step": FLOAT,
+        "x_step": elements.F32.bytes,
         "matrix": matrix,
-        "row_step": lanes * FLOAT,
+        "row_step": lanes * w.bytes,
         "column_step": 0,
-        "group_step": depth * lanes * FLOAT,
+        "group_step": depth * lanes * w.bytes,
         "depth": depth,
         "y": y.ref,
-        "y_step": FLOAT,
-        "y_group": lanes * FLOAT,
+        "y_step": elements.F32.bytes,
+        "y_group": lanes * elements.F32.bytes,
         "bias": bias,
         "residual": residual.ref if residual else 0,
         "offsets": np.zeros(3, np.int64),

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa.table import Isa
-from cpuconv.kernels.binding.steps import FLOAT
 from cpuconv.problem.integers import divide
 
 MOST_ROWS = 7
@@ -46,13 +46,13 @@ def segment(isa: Isa, channels: int) -> tuple[int, int]:
 
 def streams(isa: Isa, v: Any, reduction: int) -> Any:
     """Whether a panel of weights does not stay in L1 beside the pixels, so that every tile reads it from L2."""
-    return v * isa.lanes * FLOAT * reduction > _L1_WEIGHTS
+    return v * isa.lanes * F32.bytes * reduction > _L1_WEIGHTS
 
 
 def _step(isa: Isa, v: int, n: int, streamed: bool) -> float:
     """Modelled cycles of one scalar of the reduction: the largest of FMA slots, load slots, latency and weights."""
     loads = v / isa.load_rate + n / isa.broadcast_rate
-    stream = v * isa.lanes * FLOAT / (_STREAMED * isa.l2_rate) if streamed else 0.0
+    stream = v * isa.lanes * F32.bytes / (_STREAMED * isa.l2_rate) if streamed else 0.0
     return max(v * n / isa.fma_rate, loads, _LATENCY, stream) + _LOADS_BESIDE * (loads + stream)
 
 

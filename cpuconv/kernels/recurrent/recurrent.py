@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import Processor
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
 from cpuconv.memory.aligned import aligned
@@ -229,7 +230,7 @@ def layer_steps(processor: Processor, space: Space, work: Layer) -> list[Step]:
     """The calls that run all steps of all sequences: a single one, or one for each step that workers share."""
     lanes, threads = processor.isa.lanes, processor.threads
     panels, (count, _) = divide(work.hidden, lanes), tiles(processor.isa, work.stages, work.batch, bool(work.lengths))
-    weights = work.stages[0].gates * work.hidden * panels * lanes * FLOAT
+    weights = work.stages[0].gates * work.hidden * panels * lanes * F32.bytes
     many = machine().is_far(weights)
     shares = min(panels, threads if many else threads // (work.directions * count))
     if len(work.stages) > 1 or work.lengths or shares < 2 or weights // shares < _SHARED_BYTES:
@@ -254,7 +255,7 @@ def _layer_step(
     count, cols = tiles(processor.isa, stages, work.batch, work.lengths is not None)
     count = divide(work.batch, cols)
     rest = work.batch - (count - 1) * cols
-    panels, total, vector = divide(hidden, lanes), sum(stage.gates for stage in stages), lanes * FLOAT
+    panels, total, vector = divide(hidden, lanes), sum(stage.gates for stage in stages), lanes * F32.bytes
 
     def micro(number: int, cols: int) -> int | MicroRef:
         return MicroRef(cell, CellTile(lanes, cols, total, stages[number])) if number < len(stages) else 0

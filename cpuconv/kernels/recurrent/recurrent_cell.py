@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from cpuconv.elements import F32
 from cpuconv.isa.vector import I64
-from cpuconv.kernels.binding.steps import FLOAT
 from cpuconv.kernels.elementwise.expression import Expression, Operand
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import repeat
@@ -149,11 +149,11 @@ class _Panel:
         def several(count: int) -> Any:
             def body(index: Any, values: list[Any]) -> list[Any]:
                 at = vec.offset(self.weights, builder.mul(index, I64(count * gates * vec.size)))
-                elements = [vec.offset(start, builder.mul(index, I64(count * FLOAT))) for start in starts]
+                elements = [vec.offset(start, builder.mul(index, I64(count * F32.bytes))) for start in starts]
                 for k in range(count):
                     row = [vec.load(vec.offset(at, (k * gates + g) * vec.size)) for g in range(gates)]
                     for col in cols:
-                        element = vec.broadcast(vec.offset(elements[col], k * FLOAT))
+                        element = vec.broadcast(vec.offset(elements[col], k * F32.bytes))
                         for g in range(gates):
                             place = (k % chains) * each + col * gates + g
                             values[place] = vec.fma(element, row[g], values[place])

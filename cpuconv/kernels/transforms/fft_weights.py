@@ -1,4 +1,4 @@
-"""Fourier transforms of weights, once for each plan: the codelets of `micro.fft` in float64, rounded once.
+"""Fourier transforms of weights, once for each plan: the codelets of `transforms.fft` in float64, rounded once.
 
 A tile holds a few taps among zeros. The zeros are known when code is emitted and cost nothing.
 """

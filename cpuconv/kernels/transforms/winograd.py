@@ -52,7 +52,7 @@ def winograd_in(
 ) -> None:
     """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, for the input tile at x.
 
-    The parameters are those of `micro.tiled.forward`.
+    The parameters are those of `transforms.tiled.forward`.
     """
     vec, size = Vector(builder, tile.lanes), len(tile.across)
     x, v = vec.pointer(x), vec.pointer(v)
@@ -85,7 +85,7 @@ def winograd_out(
 ) -> None:
     """y[i][j] = epilogue((Aᵀ·products·A)[i, j]) for the products at m + (i·a + j)·plane.
 
-    The parameters are those of `micro.tiled.backward`.
+    The parameters are those of `transforms.tiled.backward`.
     """
     vec, size = Vector(builder, tile.lanes), len(tile.across[0])
     m, y = vec.pointer(m), vec.pointer(y)
@@ -119,7 +119,7 @@ def winograd_weights(
 ) -> None:
     """target + (i·a + j)·plane = (G·taps·Gᵀ)[i, j], a columns, in float64, for each of `channels` (>= 1).
 
-    The parameters are those of `micro.pack.transform`.
+    The parameters are those of `packing.pack.transform`.
     """
     vec, a, r, s = Double(builder, tile.lanes), len(tile.across), len(tile.down[0]), len(tile.across[0])
     taps, target = vec.pointer(taps), vec.pointer(target)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
@@ -228,7 +229,7 @@ def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Ste
     args: Args = {**plane_args(x, y), "factors": 0}
     if pooling.factors is not None:
         distinct, which = np.unique(pooling.factors, axis=0, return_inverse=True)
-        entries[:, 2] = which.reshape(-1) * width * 4
+        entries[:, 2] = which.reshape(-1) * width * F32.bytes
         args["factors"] = np.ascontiguousarray(distinct, np.float32)
     args |= {
         "left": at(0),

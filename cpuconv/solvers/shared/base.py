@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import Any
 
 import layouts
-from cpuconv.kernels.binding.steps import FLOAT
+from cpuconv.elements import F32
 from cpuconv.problem.problem import ConvProblem
 from layouts import Strides
 
@@ -49,7 +49,7 @@ def least_work(solver: ModuleType, problem: ConvProblem, params: Any) -> tuple[i
 def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
     """Byte strides of a C-contiguous float32 activation of logical `shape` in `layout`."""
     physical = layouts.get(layout).shape(*shape)
-    strides, step = [], FLOAT
+    strides, step = [], F32.bytes
     for size in reversed(physical):
         strides.append(step)
         step *= size

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import layouts
+from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
@@ -49,9 +50,9 @@ class Params:
 
 
 @functools.cache
-def layout(isa: Isa) -> str:
-    """The blocked layout of this instruction set."""
-    return layouts.blocked(isa.lanes).name
+def layout(isa: Isa, element: Element = F32) -> str:
+    """The blocked layout of this instruction set for such elements."""
+    return layouts.blocked(isa.block(element)).name
 
 
 def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
@@ -70,7 +71,7 @@ def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     """Candidate numbers of tile rows a band: what keeps the band in L2."""
 
     total = divide(problem.oh, tile.rows)
-    line = problem.w * divide(problem.c, isa.lanes) * isa.lanes * FLOAT * problem.stride[0] * tile.rows
+    line = problem.w * divide(problem.c, isa.lanes) * isa.lanes * F32.bytes * problem.stride[0] * tile.rows
     largest = max(1, int(_BAND_SHARE * machine().l2 / line))
     return sorted({min(total, max(1, int(share * largest))) for share in _STEPS_TO_BAND}, reverse=True)
 
@@ -82,7 +83,7 @@ def convolve_step(
     lanes, x = isa.lanes, operands.x
     planar = band == PLANAR_BAND
     sizes = geometry(problem, isa)
-    pixel = FLOAT if planar else FLOAT * lanes
+    pixel = F32.bytes if planar else F32.bytes * lanes
     stride_h, stride_w = problem.stride
     dilation_h, dilation_w = problem.dilation
     reach_h, reach_w = problem.effective_kernel
@@ -106,13 +107,13 @@ def convolve_step(
     group_blocks = problem.cg if planar else problem.cg // lanes
     table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
     pad_left = min(problem.pads[2], band_width)
-    panel_bytes = sizes.reduction * params.v * lanes * FLOAT
+    panel_bytes = sizes.reduction * params.v * lanes * F32.bytes
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
     unroll, tail = (problem.s, 0) if planar else segment(isa, problem.cg)
     tails = problem.r * problem.s if tail else 0
     whole = (table.size - 1) // tails if tails else table.size  # parts of which the last has a segment before the tails
     parts = panel_parts(panel_bytes, whole, tile_rows * tile_columns)
-    parked_tile = params.v * params.rows * params.cols * lanes * FLOAT
+    parked_tile = params.v * params.rows * params.cols * lanes * F32.bytes
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
     fetch, every = _fetching(params.v, unroll, tile_rows * tile_columns)
     gemm = GemmTile(
@@ -141,12 +142,12 @@ def convolve_step(
         "tile_vectors": params.v,
         "tile_height": params.rows,
         **operand_args(operands),
-        "bias_vector": FLOAT * lanes,
+        "bias_vector": F32.bytes * lanes,
         "table": table,
         "segments": table.size,
         "panel_bytes": panel_bytes,
         "parts": parts,
-        "segment_bytes": unroll * params.v * lanes * FLOAT,
+        "segment_bytes": unroll * params.v * lanes * F32.bytes,
         "gemm_first": MicroRef(gemm_strip, replace(part, resume=False)) if parts > 1 else 0,
         "gemm_middle": MicroRef(gemm_strip, part) if parts > 2 else 0,
         **worker_args("band", space, band_step, problem.threads),
@@ -191,7 +192,7 @@ def _grid(
         tiles=tiles,
         panels=divide(sizes.vectors, params.v) * problem.groups,
         unit=beside * cycles(isa, params.v, params.rows * params.cols, sizes.reduction),
-        prepare=2 * FLOAT * floats / tiles / isa.l2_rate if band else 0.0,
+        prepare=2 * F32.bytes * floats / tiles / isa.l2_rate if band else 0.0,
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
@@ -207,7 +208,7 @@ def _fetching(v: int, unroll: int, tiles: int) -> tuple[int, int]:
 
 def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
-    pixel = FLOAT * isa.lanes
+    pixel = F32.bytes * isa.lanes
     stride = problem.stride[1]
     reach_w = problem.effective_kernel[1]
     pad_top, _, pad_left, _ = problem.pads
@@ -275,7 +276,7 @@ def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, pl
     if band:
         pixels = problem.n * problem.h * problem.w
         floats = pixels * (problem.c if planar else divide(problem.c, isa.lanes) * isa.lanes)
-        traffic += 2 * FLOAT * floats / isa.l2_rate
+        traffic += 2 * F32.bytes * floats / isa.l2_rate
         if planar and problem.in_layout != "NCHW":
             traffic += _GATHER * floats
         elif not planar and problem.in_layout != layout(isa):

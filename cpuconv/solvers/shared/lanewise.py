@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
@@ -232,7 +233,7 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shap
 def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
     """Candidate numbers of tile rows a band: what keeps the band of a channel block in L1 or in L2."""
     total = divide(problem.oh, shape.rows)
-    line = window(problem, 1, problem.ow)[1] * isa.lanes * FLOAT
+    line = window(problem, 1, problem.ow)[1] * isa.lanes * F32.bytes
     spare = (problem.effective_kernel[0] - problem.stride[0]) * line
     step = problem.stride[0] * shape.rows * line
     caches = (machine().l1, machine().l2)
@@ -271,7 +272,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     cut, which sum channels, so that a worker reads most of what it has written itself.
     """
     lanes, in_place, x = isa.lanes, shape.block == 0, operands.x
-    pixel = FLOAT * lanes
+    pixel = F32.bytes * lanes
     across = columns(problem, shape.cols, in_place)
     assert across is not None, shape
     row_tiles = divide(problem.oh, shape.rows)

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import FLOAT, Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.packing.packed_formats import Transformed
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
@@ -105,7 +106,7 @@ def sizes(
     channels = divide(problem.cg, isa.lanes) * isa.lanes
     vectors = divide(problem.kg, isa.lanes)
     total = tile_grid(problem, m, dilation)[2]
-    per_tile = planes.count * channels * FLOAT
+    per_tile = planes.count * channels * F32.bytes
     blocks = [min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile))) for share in shares]
     if total * per_tile <= _L3_SHARE * machine.l3:
         blocks.append(total)
@@ -120,7 +121,7 @@ def sizes(
         else:
             found_tiles = tiles(isa, vectors, 1, least, problem.cg, _TILES)
         for tile in found_tiles:
-            panel_bytes = planes.count * tile.v * isa.lanes * block * FLOAT
+            panel_bytes = planes.count * tile.v * isa.lanes * block * F32.bytes
             panels = divide(vectors, tile.v)
             fused = block * per_tile <= _FUSED_SHARE * machine.l2
             chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes))) if fused else panels
@@ -142,7 +143,7 @@ def _grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Is
     products = planes.singles * cycles(isa, params.v, params.n, problem.cg)
     if planes.pairs:
         products += planes.pairs * complex_cycles(isa, params.v, params.n, problem.cg)
-    weights = count * problem.cg * vectors * isa.lanes * FLOAT
+    weights = count * problem.cg * vectors * isa.lanes * F32.bytes
     grid = Grid(
         planes=problem.groups,
         tiles=total,
@@ -193,7 +194,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     """The tiled kernel's tile and arguments; `params` has v, n, block and chunk."""
     x, lanes = operands.x, isa.lanes
     m, a, planes, scratch, dilation = transform.m, transform.a, transform.planes, transform.scratch, transform.dilation
-    pixel = FLOAT * lanes
+    pixel = F32.bytes * lanes
     tiles = places(problem, m, dilation)
     total = max(1, problem.n) * len(tiles)
     channel_blocks, vectors = divide(problem.cg, lanes), divide(problem.kg, lanes)
@@ -285,7 +286,7 @@ def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
     vectors = divide(problem.kg, isa.lanes)
     panels = problem.cg * vectors
     multiply = forms.tiles * forms.products * (panels / (isa.fma_rate * max(isa.efficiency)))
-    weight_bytes = forms.planes * (panels * isa.lanes * FLOAT)
+    weight_bytes = forms.planes * (panels * isa.lanes * F32.bytes)
     weights = weight_bytes / machine.rates(weight_bytes)
     transforms = forms.tiles * _transforms(problem, isa, forms.planes, (forms.forward, forms.backward))
     least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
@@ -297,7 +298,7 @@ def least_work(problem: ConvProblem, planes: Planes, m: Size, dilation: Size = (
     """Operations of the products, and bytes of the weights, without lanes that hold no channel."""
     pairs = problem.cg * problem.k
     flops = 2 * pairs * planes.products * tile_grid(problem, m, dilation)[2]
-    return flops, pairs * planes.count * FLOAT
+    return flops, pairs * planes.count * F32.bytes
 
 
 def cost(
@@ -316,7 +317,7 @@ def cost(
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
     channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
-    count, reduction, pixel = planes.count, problem.cg, isa.lanes * FLOAT
+    count, reduction, pixel = planes.count, problem.cg, isa.lanes * F32.bytes
     block = min(params.block, total)
     blocks = divide(total, block)
     products = planes.singles * cycles(isa, params.v, params.n, reduction)

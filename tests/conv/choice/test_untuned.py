@@ -235,7 +235,7 @@ PROGRAM = """
 import sys, time
 import numpy as np
 import cpuconv
-from cpuconv import session
+from cpuconv.conv import session
 
 session.current.untuned.period = 0.2
 w = np.random.default_rng(0).standard_normal((8, 8, 3, 3), np.float32)

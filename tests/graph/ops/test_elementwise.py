@@ -13,9 +13,10 @@ pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from cpuconv.graph import lowering, ops  # noqa: E402
+from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
+from cpuconv.kernels.binding import processor  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps, joined_axes  # noqa: E402
@@ -37,7 +38,7 @@ UNARY = [name for name in FUNCTIONS if name not in ("add", "sub", "mul", "div", 
 def small_work_is_shared():
     """Threads share work of any size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowering, "PARALLEL_BYTES", 0)
+        patch.setattr(processor, "PARALLEL_BYTES", 0)
         yield
 
 

@@ -10,7 +10,8 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from cpuconv.graph import lowering, ops  # noqa: E402
+from cpuconv.graph import ops  # noqa: E402
+from cpuconv.kernels.binding import processor  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 
@@ -23,7 +24,7 @@ NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
 def small_work_is_shared():
     """Threads share work of any size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowering, "PARALLEL_BYTES", 0)
+        patch.setattr(processor, "PARALLEL_BYTES", 0)
         yield
 
 

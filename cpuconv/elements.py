@@ -1,0 +1,64 @@
+"""Element types: what one number of an array is, in memory, in NumPy and in LLVM's language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True, repr=False)
+class Element:
+    """The type of an array's elements.
+
+    Attributes
+    ----------
+    name : str
+        As benchdnn writes it, and in its manner s16.
+    dtype : numpy.dtype
+        Of arrays that hold it here: bfloat16, which NumPy has not, is the upper half of a float32, as uint16.
+    llvm : str
+        LLVM's name of the type. Integers of LLVM have no sign: instructions do.
+    bytes : int
+        Of one element.
+    """
+
+    name: str
+    dtype: np.dtype
+    llvm: str
+    bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", self.dtype.itemsize)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def integer(self) -> bool:
+        """Whether it is an integer."""
+        return self.llvm.startswith("i")
+
+
+F32 = Element("f32", np.dtype(np.float32), "float")
+BF16 = Element("bf16", np.dtype(np.uint16), "bfloat")
+F16 = Element("f16", np.dtype(np.float16), "half")
+S8 = Element("s8", np.dtype(np.int8), "i8")
+U8 = Element("u8", np.dtype(np.uint8), "i8")
+S16 = Element("s16", np.dtype(np.int16), "i16")
+S32 = Element("s32", np.dtype(np.int32), "i32")
+
+TABLE: dict[str, Element] = {element.name: element for element in (F32, BF16, F16, S8, U8, S16, S32)}
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    """float32 numbers as bfloat16, to the nearest, ties to even; a NaN stays one."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    nearest = ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    quiet = (bits >> 16 | 0x40).astype(np.uint16)  # a NaN whose upper half may say none
+    return np.where(bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000), quiet, nearest)
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """bfloat16 numbers as float32."""
+    return (array.astype(np.uint32) << 16).view(np.float32)

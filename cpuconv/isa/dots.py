@@ -1,0 +1,190 @@
+"""The instructions that multiply and add, as data: which element types one takes, and how many products a sum gets.
+
+`Dot.twin` says in NumPy what one computes, so that a kernel for an instruction that this CPU lacks can be judged by its
+assembly and by its twin.
+
+Sources: Intel's optimisation reference manual and software developer's manual, Arm's architecture reference manual.
+Rates were measured on Zen 4 and on a Granite Rapids (decision 32); those of NEON, and of AVX2's extensions, are the
+FMA's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element, widened
+
+X86, ARM = "x86_64", "aarch64"
+_MATRIX_ROWS = 2
+TILE_ROWS, ROW_BYTES = 16, 64  # of a tile of AMX
+
+
+@dataclass(frozen=True)
+class Dot:
+    """An instruction on vectors that adds products of two operands to sums.
+
+    Attributes
+    ----------
+    name : str
+        As assembly shows it, without what tells its operands.
+    machine, feature : str
+        LLVM's names of the architecture, and of what a CPU must have. LLVM ends the process on an intrinsic that its
+        target lacks: ask first.
+    bits : int
+        Of the vectors.
+    x, w, sum : Element
+        Types of the first and the second operand, and of the sums.
+    group : int
+        Products that are added to a sum, of elements that lie side by side.
+    rate : float
+        Such instructions a cycle.
+    intrinsic : str
+        LLVM's name.
+    matrix : bool
+        Operands are two rows each, and each row of the first meets each of the second.
+    """
+
+    name: str
+    machine: str
+    feature: str
+    bits: int
+    x: Element
+    w: Element
+    sum: Element
+    group: int
+    rate: float
+    intrinsic: str
+    matrix: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.x}:{self.w}:{self.sum}, {self.bits} bits"
+
+    @property
+    def lanes(self) -> int:
+        """Sums of a vector."""
+        return self.bits // (8 * self.sum.bytes)
+
+    @property
+    def elements(self) -> int:
+        """Elements of a vector of the first operand; of what is no matrix the first `macs` are read."""
+        return self.bits // (8 * self.x.bytes)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one instruction."""
+        return self.lanes * self.group
+
+    @property
+    def operands(self) -> str:
+        """LLVM's type of a vector of an operand."""
+        return f"<{self.elements} x {self.x.llvm}>"
+
+    @property
+    def sums(self) -> str:
+        """LLVM's type of a vector of sums."""
+        return f"<{self.lanes} x {self.sum.llvm}>"
+
+    def twin(self, sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """What the instruction computes, by NumPy.
+
+        Integers wrap around. Floats are added in float64 and rounded once, where instructions may round in between.
+
+        Parameters
+        ----------
+        sums : array, (lanes,)
+        x, w : array, (elements,)
+            Of the elements' NumPy dtypes.
+        """
+        kind: Any = np.int64 if self.sum.integer else np.float64
+        first, second = (
+            values(element, array).astype(kind)[: self.macs] for element, array in ((self.x, x), (self.w, w))
+        )
+        if self.matrix:
+            rows, columns = first.reshape(_MATRIX_ROWS, -1), second.reshape(_MATRIX_ROWS, -1)
+            added = (rows @ columns.T).reshape(-1)
+        else:
+            added = (first * second).reshape(self.lanes, self.group).sum(1)
+        return (sums.astype(kind) + added).astype(self.sum.dtype)
+
+
+@dataclass(frozen=True)
+class TileDot:
+    """An instruction on AMX's tiles of 16 rows of 64 bytes: each row of the first meets each column of the second.
+
+    The attributes are those of `Dot`; a row of the second tile has, for each column, the elements of one group.
+    """
+
+    name: str
+    feature: str
+    x: Element
+    w: Element
+    sum: Element
+    group: int
+    rate: float
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of a row of the first and a column of the second tile."""
+        return ROW_BYTES // self.x.bytes
+
+    def twin(self, sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """As `Dot.twin`, of sums (rows, 16) and of operands (rows, macs) and (16, macs)."""
+        kind: Any = np.int64 if self.sum.integer else np.float64
+        first, second = values(self.x, x).astype(kind), values(self.w, w).astype(kind)
+        columns = second.reshape(TILE_ROWS, -1, self.group).transpose(0, 2, 1).reshape(self.macs, -1)
+        return (sums.astype(kind) + first @ columns).astype(self.sum.dtype)
+
+
+def values(element: Element, array: np.ndarray) -> np.ndarray:
+    """The numbers of an array of an element's NumPy dtype: bfloat16 as float32, others as they are."""
+    return widened(array) if element == BF16 else array
+
+
+def at_rate(dots: tuple[Dot, ...], rate: float) -> tuple[Dot, ...]:
+    """The same on a CPU that does so many of each a cycle."""
+    return tuple(replace(dot, rate=rate) for dot in dots)
+
+
+def _fma(name: str, machine: str, feature: str, bits: int, element: Element = F32, rate: float = 2) -> Dot:
+    lanes = bits // (8 * element.bytes)
+    intrinsic = f"llvm.fma.v{lanes}f{8 * element.bytes}"
+    return Dot(name, machine, feature, bits, element, element, element, 1, rate, intrinsic)
+
+
+_VNNI, _NEON = "llvm.x86.avx512", "llvm.aarch64.neon"
+# The first row of each is the FMA of float32.
+AVX512 = (
+    _fma("vfmadd", X86, "avx512f", 512),
+    _fma("vfmadd", X86, "avx512fp16", 512, F16),
+    Dot("vdpbf16ps", X86, "avx512bf16", 512, BF16, BF16, F32, 2, 0.5, "llvm.x86.avx512bf16.dpbf16ps.512"),
+    Dot("vpdpwssd", X86, "avx512vnni", 512, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.512"),
+    Dot("vpdpbusd", X86, "avx512vnni", 512, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.512"),
+)
+AVX2 = (
+    _fma("vfmadd", X86, "fma", 256),
+    Dot("vpdpbusd", X86, "avxvnni", 256, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.256"),
+    Dot("vpdpbssd", X86, "avxvnniint8", 256, S8, S8, S32, 4, 2, "llvm.x86.avx2.vpdpbssd.256"),
+)
+SSE = (_fma("vfmadd", X86, "fma", 128),)
+NEON = (
+    _fma("fmla", ARM, "neon", 128),
+    _fma("fmla", ARM, "fullfp16", 128, F16),
+    Dot("fmlal", ARM, "fp16fml", 128, F16, F16, F32, 1, 2, f"{_NEON}.fmlal.v4f32.v8f16"),
+    Dot("sdot", ARM, "dotprod", 128, S8, S8, S32, 4, 2, f"{_NEON}.sdot.v4i32.v16i8"),
+    Dot("udot", ARM, "dotprod", 128, U8, U8, S32, 4, 2, f"{_NEON}.udot.v4i32.v16i8"),
+    Dot("usdot", ARM, "i8mm", 128, U8, S8, S32, 4, 2, f"{_NEON}.usdot.v4i32.v16i8"),
+    Dot("smmla", ARM, "i8mm", 128, S8, S8, S32, 8, 2, f"{_NEON}.smmla.v4i32.v16i8", matrix=True),
+    Dot("ummla", ARM, "i8mm", 128, U8, U8, S32, 8, 2, f"{_NEON}.ummla.v4i32.v16i8", matrix=True),
+    Dot("usmmla", ARM, "i8mm", 128, U8, S8, S32, 8, 2, f"{_NEON}.usmmla.v4i32.v16i8", matrix=True),
+    Dot("bfdot", ARM, "bf16", 128, BF16, BF16, F32, 2, 2, f"{_NEON}.bfdot.v4f32.v8bf16"),
+    Dot("bfmmla", ARM, "bf16", 128, BF16, BF16, F32, 4, 2, f"{_NEON}.bfmmla", matrix=True),
+)
+GENERIC = (_fma("fma", "", "", 128, rate=1),)
+AMX = (
+    TileDot("tdpbusd", "amx-int8", U8, S8, S32, 4, 1 / 16),
+    TileDot("tdpbf16ps", "amx-bf16", BF16, BF16, F32, 2, 1 / 16),
+)
+VECTORS = (*AVX512, *AVX2, *NEON)  # those that low precision is chosen from

@@ -1,0 +1,68 @@
+"""The element types of a convolution: of its input, weights, sums and output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.elements import F16, F32, S32, TABLE, Element
+from cpuconv.errors import ArgumentError, must
+
+_SUMS = (F32, F16, S32)
+_FORM = f"x:w:y or x:w:sum:y as in u8:s8:u8, each one of {', '.join(TABLE)}"
+
+
+@dataclass(frozen=True)
+class Types:
+    """Element types; as text what benchdnn's ``--dt`` takes, ``u8:s8:u8``.
+
+    The text leaves out sums that follow from the operands: s32 of two integers, else f32. Others are its third of four.
+
+    Raises
+    ------
+    ArgumentError
+        Sums of no type that sums have, or integer sums of operands that are no integers.
+    """
+
+    x: Element = F32
+    w: Element = F32
+    sum: Element = F32
+    y: Element = F32
+
+    def __post_init__(self) -> None:
+        if self.sum not in _SUMS:
+            raise ArgumentError(must("types", f"of sums in {', '.join(map(str, _SUMS))}", f"{self.sum}"))
+        if self.sum.integer != (self.x.integer and self.w.integer):
+            raise ArgumentError(must("types", "of integer sums if, and only if, both operands are integers", f"{self}"))
+
+    def __str__(self) -> str:
+        sums = () if self.sum == sums_of(self.x, self.w) else (self.sum,)
+        return ":".join(map(str, (self.x, self.w, *sums, self.y)))
+
+    @classmethod
+    def parse(cls, text: str) -> Types:
+        """The types that a text states; one name is the type of all but integer sums.
+
+        Raises
+        ------
+        ArgumentError
+            It states none.
+        """
+        try:
+            named = [TABLE[name] for name in text.split(":")]
+        except KeyError:
+            raise ArgumentError(must("types", _FORM, repr(text))) from None
+        if len(named) == 1:
+            named *= 3
+        if len(named) == 3:
+            named.insert(2, sums_of(*named[:2]))
+        if len(named) != 4:
+            raise ArgumentError(must("types", _FORM, repr(text)))
+        return cls(*named)
+
+
+def sums_of(x: Element, w: Element) -> Element:
+    """The type of sums of products of the two, where no other is asked for."""
+    return S32 if x.integer and w.integer else F32
+
+
+ALL_F32 = Types()

@@ -1,0 +1,20 @@
+"""Element types: sizes, and their names in LLVM's language."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+import pytest
+
+from cpuconv.elements import TABLE, Element
+
+
+@pytest.mark.parametrize("element", TABLE.values(), ids=str)
+def test_an_element_has_the_size_of_its_dtype_and_of_its_llvm_type(element: Element) -> None:
+    module = llvm.parse_assembly(f"@x = global {element.llvm} zeroinitializer")
+    kind = module.get_global_variable("x").global_value_type
+    data = llvm.create_target_data("e-m:e-i64:64-n8:16:32:64-S128")
+    assert element.bytes == element.dtype.itemsize == data.get_abi_size(kind)
+
+
+def test_names_are_keys() -> None:
+    assert [element.name for element in TABLE.values()] == list(TABLE)
