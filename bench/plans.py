@@ -85,7 +85,7 @@ def compared(
     takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
     from cpuconv.graph.lowering import Target
     from cpuconv.graph.reading.onnx_reader import read
-    from cpuconv.network.running.executable import Executable
+    from cpuconv.network.running.building import build
     from cpuconv.network.running.packed import Packed
     from cpuconv.network.selection.layout import lay_out
     from cpuconv.network.selection.winners import winner
@@ -102,7 +102,7 @@ def compared(
             laid[way] = other
     layers, packed, programs, runs = alone(laid[PLANNED], threads), Packed(), {}, {}
     for way, layout in laid.items():
-        programs[way] = program = Executable(layout, layout.target, packed)
+        programs[way] = program = build(layout, layout.target, packed)
         first = runs[PLANNED].outputs if runs else None
         runs[way] = run = Run(program, [feed[name] for name in program.inputs], first)
         if (error := run.check()) > run.limit:

@@ -43,7 +43,8 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.network.running.executable import Executable, Work
+from cpuconv.network.running.building import Builder
+from cpuconv.network.running.executable import Work
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
@@ -278,20 +279,13 @@ class _Unpacked(Packed):
         return np.zeros(1, np.float32)
 
 
-class _Planned(Executable):
-    """A network whose kernel calls are known and not compiled."""
-
-    def _record(self) -> list[Any]:
-        return []
-
-
 def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predicted]:
     """Every operator of a network on so many workers."""
     graph = read(path)
     sizes = {name: value.shape for name, value in bound_inputs(graph, {}).items()}
     graph = prepared(graph, sizes, Rewriting())[0]
     targets = [Target(current(), count) for count in (1, workers)]
-    alone, many = (_Planned(lay_out(graph, target), target, _Unpacked()) for target in targets)
+    alone, many = (Builder(lay_out(graph, target), target, _Unpacked()) for target in targets)  # nothing is compiled
     known = {work.laid.node.outputs: work for work in alone.works}
     for members in many.sets:
         before = None

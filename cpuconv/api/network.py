@@ -16,6 +16,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import IDLE_BYTES, IN_NETWORK, Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
+from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
@@ -95,7 +96,7 @@ def compile(
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
     graph = source if isinstance(source, Graph) else read(source)
     options = Rewriting(strict, tuple(skip_passes))
-    return Model(graph, target, shapes, options, source=_again(source, graph), auto=auto)
+    return compiled(graph, target, shapes, options, source=_again(source, graph), auto=auto)
 
 
 def load(
@@ -157,7 +158,7 @@ def load(
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
     target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes))
     shapes = {} if input_shapes is None else input_shapes
-    return Model(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+    return compiled(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
 
 
 def _idle_bytes(wanted: int | None) -> int:

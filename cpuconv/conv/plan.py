@@ -20,7 +20,7 @@ from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of, padded_bias
 from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, must
-from cpuconv.kernels.binding.steps import Ref, Step, word_of
+from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.memory.aligned import aligned
 from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
@@ -41,26 +41,14 @@ class _Context:
         self.biased = False  # whether a call has put another bias there
         self.workspace_bytes = recipe.workspace
         kept: list[Any] = [self.bias]  # objects whose addresses the blocks hold
-        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {name: [] for name in _GIVEN}
-        rows = [(step.compile(), self._block(step, kept), step.parts) for step in recipe.steps]
-        self._program = Program(rows, recipe.threads, kept)
+        steps = [bind(step, kept, {"bias": address(self.bias)}) for step in recipe.steps]
+        self._patches: dict[str, list[tuple[memoryview, int, int]]] = {
+            name: [(step.block.data, at, int(step.block[at])) for step in steps for at in step.late.get(name, ())]
+            for name in _GIVEN
+        }
+        self._program = Program([step.row for step in steps], recipe.threads, kept)
         self._addresses = dict.fromkeys(("w", "workspace"), 0)  # of the call before: they seldom change
         self._x, self._y, self._residual = (self._patches[name] for name in ("x", "y", "residual"))
-
-    def _block(self, step: Step, kept: list[Any]) -> np.ndarray:
-        words: dict[str, int] = {}
-        late: list[tuple[str, str, int]] = []
-        for name, value in step.args.items():
-            if isinstance(value, Ref):
-                words[name] = value.offset + (address(self.bias) if value.name == "bias" else 0)
-                if value.name in self._patches:
-                    late.append((value.name, name, value.offset))
-            else:
-                words[name] = word_of(value, kept)
-        block = step.kernel.pack(words)
-        for ref, name, offset in late:
-            self._patches[ref].append((block.data, step.kernel.fields.index(name), offset))
-        return block
 
     def run(self, x: int, y: int, residual: int, weight: int, workspace: int) -> None:
         """Run on these addresses."""

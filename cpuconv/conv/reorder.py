@@ -16,7 +16,8 @@ import layouts
 from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.isa import current
-from cpuconv.kernels.binding.steps import Operand, Ref, Space, word_of
+from cpuconv.kernels.binding.bound_step import bind
+from cpuconv.kernels.binding.steps import Operand, Ref, Space
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.arrays import FLOAT32, address, as_float32_view, check_out, like, writable_view
@@ -130,15 +131,10 @@ class _Move:
             current(), space, shape, Operand(Ref("x"), source), Operand(Ref("y"), target), self._threads
         )
         workspace = aligned(space.size, np.uint8)
-        at = {"x": 0, "y": 0, "workspace": address(workspace)}
         kept: list[Any] = [workspace]
-        words = {
-            name: at[value.name] + value.offset if isinstance(value, Ref) else word_of(value, kept)
-            for name, value in step.args.items()
-        }
-        assert step.kernel.fields[:2] == ("x", "y")
-        block = step.kernel.pack(words)
-        return Program([(step.compile(), block, step.parts)], self._threads, kept), block.data
+        bound = bind(step, kept, {"workspace": address(workspace)})
+        assert bound.late == {"x": [0], "y": [1]}
+        return Program([bound.row], self._threads, kept), bound.block.data
 
 
 _moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here

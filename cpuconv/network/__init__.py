@@ -7,8 +7,9 @@ A graph (`cpuconv.graph`) goes through these in turn:
 - `running`: tensors get places in an arena, nodes become kernel calls, these a recording.
 - `saved`: all of this as one file.
 
-A *program* is what runs for inputs of certain sizes. `programs` makes each from the `definition` of the network when it
-is asked for first, on as many threads as are fastest (`thread_count`), and remembers it; the `dynamic_suffix` is what
-runs after it, for sizes that it finds. `model` is what callers see. `reports` say what became of a network and where
-its time goes; `problems` lists the convolutions that a warmup tunes.
+A *program* is what runs for inputs of certain sizes. A `program_builder` goes from a network's `definition` through
+these rooms to each, on as many threads as are fastest (`thread_count`); the `dynamic_suffix` is what runs after it, for
+sizes that it finds. `programs` asks for each when it is needed first, and remembers it. `compiling` puts all of that
+together into a `model`, which is what callers see. `reports` say what became of a network and where its time goes;
+`problems` lists the convolutions that a warmup tunes.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +29,8 @@ class Definition:
     name : str
     inputs : mapping of str to Value
         Its inputs, with the sizes that are stated.
+    outputs : mapping of str to Value
+        Its outputs, as far as they are known before sizes are.
     shape_inputs : tuple of str
         Those inputs whose elements decide sizes.
     settings : Settings
@@ -49,6 +52,7 @@ class Definition:
     ) -> None:
         self.name, self.settings, self.saved, self._source = graph.name, settings, saved, source
         self.inputs, self.shape_inputs = bound_inputs(graph, shapes), shape_inputs(graph)
+        self.outputs = {name: replace(graph.value(name), array=None) for name in graph.outputs}
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
         if not self.is_fixed:

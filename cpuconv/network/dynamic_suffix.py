@@ -17,7 +17,7 @@ from cpuconv.network.sizes.cutting import Stages
 
 
 class Network(Protocol):
-    """What a tail asks of a model."""
+    """What a tail asks of a network."""
 
     @property
     def nbytes(self) -> int:
@@ -46,7 +46,7 @@ class Tail:
     outputs : sequence of str
         Of the whole network, in order.
     ready : callable
-        Makes a model of what is a network of its own.
+        Makes what is a network of its own, when its first inputs are known.
     """
 
     def __init__(self, parts: Stages, outputs: Sequence[str], ready: Callable[[Graph], Network]) -> None:

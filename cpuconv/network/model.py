@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.ir import Value
 from cpuconv.graph.mapped_constants import check_unchanged
 from cpuconv.graph.ports import Port, arrays_for, fed
 from cpuconv.graph.stopping import Stop
@@ -21,10 +19,7 @@ from cpuconv.network.definition import Definition
 from cpuconv.network.programs import Programs
 from cpuconv.network.reports.explain import Explanation
 from cpuconv.network.reports.profile import Profile, combined, profile
-from cpuconv.network.saved.program import Settings
-from cpuconv.network.saved.reading import Saved
 from cpuconv.network.saved.writing import write
-from cpuconv.network.sizes.prepared import Rewriting
 
 
 class Model:
@@ -36,45 +31,13 @@ class Model:
         Names, shapes (symbols kept) and dtypes.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        target: Target,
-        shapes: Mapping[str, Sequence[int]],
-        options: Rewriting | None = None,
-        *,
-        source: Callable[[], Graph] | None = None,
-        saved: Saved | None = None,
-        parent: Programs | None = None,
-        auto: bool = False,
-    ) -> None:
-        """Make what can be made before sizes are known.
-
-        Parameters
-        ----------
-        graph : Graph
-            What was read, or of a saved model its `graph`.
-        target : Target
-        shapes : mapping of str to sequence of int
-            Of inputs by name, where the graph leaves them open.
-        options : Rewriting or None
-        source : callable or None
-            Gives the graph again, for `save`, when it has been let go of.
-        saved : Saved or None
-            The saved model that it is of.
-        parent : Programs or None
-            Those of the model that it is a part of; they share packed weights.
-        auto : bool
-            Whether each program takes as many threads as are fastest, at most the target's.
-        """
-        options = options or Rewriting()
-        self._definition = Definition(graph, shapes, Settings.of(target, options), source, saved)
-        self._programs = Programs(self._definition, target, partial(_part, target, options), parent=parent, auto=auto)
-        self.inputs = tuple(_port(name, value) for name, value in self._definition.inputs.items())
-        known: Mapping[str, Value] = {}
-        if self._definition.is_fixed:
-            known = self._programs.find(self._definition.fixed_shapes()).executable.outputs
-        self.outputs = tuple(_port(name, known.get(name, graph.value(name))) for name in graph.outputs)
+    def __init__(self, definition: Definition, programs: Programs, outputs: Mapping[str, Value]) -> None:
+        """Hold what `compiling` made, and outputs as far as they are known."""
+        self._definition, self._programs = definition, programs
+        self.inputs, self.outputs = (
+            tuple(Port(name, value.shape, value.dtype) for name, value in ends.items())
+            for ends in (definition.inputs, outputs)
+        )
 
     def __repr__(self) -> str:
         ends = [", ".join(map(str, ports)) for ports in (self.inputs, self.outputs)]
@@ -203,7 +166,7 @@ class Model:
             Sizes are open, and nothing has run yet.
         """
         made = self._programs.last or self._programs.find(self._definition.fixed_shapes())
-        explanation = self._programs.explained(made)
+        explanation = self._programs.builder.explained(made)
         return explanation if made.tail is None else made.tail.explained(explanation)
 
     @property
@@ -255,12 +218,3 @@ class Model:
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was looked for
             write(Path(path), ends, graph, settings, programs.to_save(), programs.forms)
-
-
-def _part(target: Target, options: Rewriting, graph: Graph, parent: Programs) -> Model:
-    """A part of a network that runs for sizes which are found when it runs."""
-    return Model(graph, target, {}, options, parent=parent)
-
-
-def _port(name: str, value: Value) -> Port:
-    return Port(name, value.shape, value.dtype)

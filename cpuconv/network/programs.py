@@ -2,71 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from autotune.locks import Lock
 from cpuconv.conv.remembering.remembered import Remembered, default_limit
-from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import Target
-from cpuconv.graph.mapped_constants import let_go, own
-from cpuconv.network.definition import Definition
-from cpuconv.network.dynamic_suffix import Network, Tail
-from cpuconv.network.reports.explain import Explanation
-from cpuconv.network.running.executable import Executable
-from cpuconv.network.running.packed import Packed
+from cpuconv.network.program_builder import Key, Program, ProgramBuilder
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
-from cpuconv.network.selection.decisions import Decisions
-from cpuconv.network.selection.layout import Layout, lay_out
-from cpuconv.network.selection.winners import winner
-from cpuconv.network.sizes.cutting import stages
-from cpuconv.network.thread_count import fastest
 
 _MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
-
-
-class Key(NamedTuple):
-    """What tells the programs of a network apart: sizes of its inputs, and the elements of those that decide sizes."""
-
-    shapes: Shapes
-    elements: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True)
-class Program:
-    """What runs for inputs of certain sizes.
-
-    Attributes
-    ----------
-    key : Key
-        What it is for.
-    shape_arrays : mapping of str to numpy.ndarray
-        Arrays of the inputs whose elements decide sizes, which it has as constants.
-    executable : Executable
-    tail : Tail or None
-        What runs after it, for sizes that it finds.
-    decisions : Decisions
-        How each node is computed.
-    explanation : Explanation or None
-        None: made when asked for.
-    """
-
-    key: Key
-    shape_arrays: Mapping[str, np.ndarray]
-    executable: Executable
-    tail: Tail | None
-    decisions: Decisions
-    explanation: Explanation | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are free once it is forgotten."""
-        return self.executable.nbytes + (0 if self.tail is None else self.tail.nbytes)
 
 
 class Programs:
@@ -74,43 +20,19 @@ class Programs:
 
     Attributes
     ----------
-    packed : Packed
-        The weights that they share.
+    builder : ProgramBuilder
     making : Lock
         Held while one is made.
     last : Program or None
         The one that was asked for last; it stays, however large.
     """
 
-    def __init__(
-        self,
-        definition: Definition,
-        target: Target,
-        network_of: Callable[[Graph, Programs], Network],
-        *,
-        parent: Programs | None = None,
-        auto: bool = False,
-    ) -> None:
-        """Remember none yet.
-
-        Parameters
-        ----------
-        definition : Definition
-        target : Target
-        network_of : callable
-            Makes a part of the network, which runs for sizes that are found when it runs, a network of its own.
-        parent : Programs or None
-            Those of the network that this one is a part of; they share packed weights.
-        auto : bool
-            Whether each program takes as many threads as are fastest, at most the target's.
-        """
-        saved = definition.saved
-        self._definition, self._target, self._network_of, self._auto = definition, target, network_of, auto
-        self.packed: Packed = Packed(None if saved is None else saved.packed) if parent is None else parent.packed
-        self.making: Lock = Lock(brief=False) if parent is None else parent.making
+    def __init__(self, builder: ProgramBuilder, making: Lock) -> None:
+        """Remember none yet."""
+        self.builder, self.making = builder, making
         self.last: Program | None = None
+        self._definition = builder.definition
         self._remembered = Remembered(min(_MOST_BYTES, default_limit()))
-        self._decisions: dict[tuple[int, int], Decisions] = {}  # by `_digits` of inputs, and threads
 
     def __len__(self) -> int:
         return len(self._remembered)
@@ -126,12 +48,7 @@ class Programs:
     @property
     def threads(self) -> int:
         """Most threads of a run; where each program decides, of the one that was asked for last."""
-        return self._target.threads if self.last is None else self.last.executable.target.threads
-
-    @property
-    def choices(self) -> int:
-        """For how many ranges of sizes layouts were chosen, which other sizes of that range take."""
-        return len(self._decisions)
+        return self.builder.target.threads if self.last is None else self.last.executable.target.threads
 
     def resize(self, limit: int) -> None:
         """Remember no more than so many bytes from now on."""
@@ -164,7 +81,7 @@ class Programs:
             with self.making:
                 made = self._remembered.get(key)
                 if made is None:
-                    made = self._make(key, shape_arrays)
+                    made = self.builder.build(key, shape_arrays)
                     self.remember(made)
         self.last = made
         return made
@@ -172,65 +89,6 @@ class Programs:
     def remember(self, made: Program) -> None:
         """Remember a program, as large as it is now, and forget those used least recently for it."""
         self._remembered.put(made.key, made, made.nbytes)
-
-    def explained(self, made: Program) -> Explanation:
-        """What became of the network for a program; if need be derived once more, as a new size does not wait for it.
-
-        What runs behind the program is left out.
-        """
-        if made.explanation is not None:
-            return made.explanation
-        ready, decisions = self._definition.prepared(made.key.shapes, made.shape_arrays, noted=True)
-        laid = self._laid_out(ready.graph, made.key, decisions, made.executable.target)
-        return Explanation.of(self._definition.name, laid, made.executable, [*self._definition.notes, *ready.notes])
-
-    # --- making ---------------------------------------------------------------------------------------------------
-
-    def _make(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> Program:
-        definition = self._definition
-        whole = definition.graph_for(key.shapes)
-        order, raw = whole.outputs, whole.constants.values()
-        del whole
-        shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
-        (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
-        let_go(raw)
-        with nullcontext() if definition.saved is None else definition.saved.built():
-            if self._auto:
-                laid, executable = fastest(
-                    lambda target: self._laid_out(graph, key, decisions, target), self._target, self.packed
-                )
-            else:
-                laid = self._laid_out(graph, key, decisions, self._target)
-                del graph  # so that what was computed of weights goes as it is packed
-                executable = Executable(laid, self._target, self.packed)
-        tail = None if late is None else Tail(stages(_owned(late)), order, lambda part: self._network_of(part, self))
-        let_go(raw)
-        made = Program(key, shape_arrays, executable, tail, laid.decisions())
-        if not definition.is_fixed:
-            return made
-        definition.let_go()
-        return replace(made, explanation=Explanation.of(definition.name, laid, executable, notes))
-
-    def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> Layout:
-        """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
-        if decisions is not None:
-            return lay_out(graph, target, decisions)
-        plan = winner(graph, target)
-        if plan is not None:
-            return lay_out(graph, target, plan=plan)
-        about = _digits(key.shapes), target.threads
-        known = self._decisions.get(about) or self._saved_decisions(key.shapes)
-        laid = lay_out(graph, target, known)
-        self._decisions[about] = known or laid.decisions()
-        return laid
-
-    def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
-        """What was saved for a size about as large, if that is to be followed."""
-        saved = self._definition.saved
-        if saved is None or not self._definition.follows:
-            return None
-        like = next((each for each in saved.shapes if _digits(each) == _digits(shapes)), None)
-        return None if like is None else saved.decisions(like)
 
     # --- what is saved --------------------------------------------------------------------------------------------
 
@@ -244,7 +102,7 @@ class Programs:
         programs: dict[Any, Program] = dict(self._remembered.items())
         if self.last is not None:
             programs[self.last.key] = self.last
-        if definition.shape_inputs or (self._auto and not definition.is_fixed):
+        if definition.shape_inputs or (self.builder.auto and not definition.is_fixed):
             return
         for key, made in programs.items():
             ready, _ = definition.prepared(key.shapes, {}, noted=True)
@@ -258,15 +116,5 @@ class Programs:
     def forms(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """What a constant is packed to, by form."""
         forms = {} if self._definition.saved is None else self._definition.saved.forms(array)
-        packed = self.packed.forms(array)
+        packed = self.builder.packed.forms(array)
         return forms | {form_digest(array.shape, form): made for form, made in packed if packing_of(form) is not None}
-
-
-def _digits(shapes: Shapes) -> int:
-    """Binary digits of the number of elements: sizes with as many are about as large."""
-    return sum(map(math.prod, shapes)).bit_length()
-
-
-def _owned(graph: Graph) -> Graph:
-    """A graph that holds no memory of the model's file."""
-    return replace(graph, constants={name: own(array) for name, array in graph.constants.items()})

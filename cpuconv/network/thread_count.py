@@ -18,6 +18,7 @@ from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.by_solvers import Convolution
 from cpuconv.kernels.binding.processor import join_seconds
+from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import Executable, Work
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.layout import Layout
@@ -31,7 +32,7 @@ def fastest(laid_out: Callable[[Target], Layout], target: Target, packed: Packed
     for count in thread_counts(target.threads):
         asked = replace(target, threads=count)
         laid = laid_out(asked)
-        made[count] = laid, Executable(laid, asked, packed)
+        made[count] = laid, build(laid, asked, packed)
     programs = {count: executable for count, (_, executable) in made.items()}
     seconds = timed(programs) if target.strategy == "profile" else {n: modelled(each) for n, each in programs.items()}
     return made[min(seconds, key=lambda count: (seconds[count], count))]

@@ -1,73 +1,38 @@
-"""The activations: their names, their scalars, and what each computes in float64."""
+"""Activations as users and problem keys write them: functions that a convolution may end with, and their scalars."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.functions.table import FUNCTIONS
 
 Activation = tuple[Any, ...]  # the name, then its scalars as floats
 
 
-class Entry(NamedTuple):
-    """One row of the table: names of the scalars that follow the name, and the function in float64."""
-
-    scalars: tuple[str, ...]
-    apply: Callable[..., np.ndarray]
+def names() -> list[str]:
+    """Every activation's name."""
+    return [name for name in FUNCTIONS if scalars_of(name) is not None]
 
 
-_erf: Any = np.frompyfunc(math.erf, 1, 1)
-
-
-def _clip(x: np.ndarray, lo: float, hi: float) -> np.ndarray:
-    return np.minimum(np.maximum(x, lo), hi)  # lets NaN through, as np.clip does
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-x))
-
-
-def _hardsigmoid(x: np.ndarray) -> np.ndarray:
-    return _clip(x / 6.0 + 0.5, 0.0, 1.0)
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)).astype(np.float64))
-
-
-def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-TABLE: dict[str, Entry] = {
-    "relu": Entry((), lambda x: np.maximum(x, 0.0)),
-    "relu6": Entry((), lambda x: _clip(x, 0.0, 6.0)),
-    "clip": Entry(("lo", "hi"), _clip),
-    "leaky_relu": Entry(("slope",), lambda x, slope: np.where(x > 0.0, x, x * slope)),
-    "sigmoid": Entry((), _sigmoid),
-    "tanh": Entry((), np.tanh),
-    "silu": Entry((), lambda x: x * _sigmoid(x)),
-    "hardsigmoid": Entry((), _hardsigmoid),
-    "hardswish": Entry((), lambda x: x * _hardsigmoid(x)),
-    "gelu": Entry((), _gelu),
-    "gelu_tanh": Entry((), _gelu_tanh),
-}
+def scalars_of(name: str) -> tuple[str, ...] | None:
+    """What the numbers that follow an activation's name are called; None: there is no such activation."""
+    return FUNCTIONS[name].scalars if name in FUNCTIONS else None
 
 
 def _spelling(name: str) -> str:
     """How a user writes the activation: 'relu', ('clip', lo, hi)."""
-    scalars = TABLE[name].scalars
+    scalars = scalars_of(name)
     return f"({', '.join((repr(name), *scalars))})" if scalars else repr(name)
 
 
 def choices() -> str:
     """Every activation as a user writes it, for messages and documentation."""
-    return ", ".join(["None", *map(_spelling, TABLE)])
+    return ", ".join(["None", *map(_spelling, names())])
 
 
 def normalize(activation: object) -> Activation | None:
@@ -91,9 +56,10 @@ def normalize(activation: object) -> Activation | None:
     if not isinstance(parts, (tuple, list)) or not parts or not isinstance(parts[0], str):
         raise ArgumentTypeError(must("activation", f"one of {choices()}", repr(activation)))
     name, *values = parts
-    if name not in TABLE:
+    wanted = scalars_of(name)
+    if wanted is None:
         raise ArgumentError(must("activation", f"one of {choices()}", repr(activation)))
-    if len(values) != len(TABLE[name].scalars):
+    if len(values) != len(wanted):
         raise ArgumentError(must("activation", _spelling(name), repr(activation)))
     for value in values:
         if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
@@ -112,7 +78,7 @@ def apply(x: np.ndarray, activation: Activation | None) -> np.ndarray:
         return x
     name, *scalars = activation
     with np.errstate(over="ignore", invalid="ignore"):
-        return TABLE[name].apply(x, *scalars)
+        return FUNCTIONS[name].meaning(x, *scalars)
 
 
 def to_text(activation: Activation | None) -> str:

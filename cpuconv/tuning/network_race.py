@@ -19,8 +19,10 @@ from autotune.workload import Candidate, Rejected
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import is_float
+from cpuconv.graph.ports import sizes
 from cpuconv.isa import current
 from cpuconv.memory.aligned import aligned
+from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection import winners
@@ -134,7 +136,7 @@ class Race:
 
     def _program(self, name: str) -> Executable:
         if name not in self._programs:
-            self._programs[name] = Executable(self.layouts[name], self._target, self._packed)
+            self._programs[name] = build(self.layouts[name], self._target, self._packed)
         return self._programs[name]
 
 
@@ -147,7 +149,7 @@ class Run:
         self, program: Executable, inputs: Sequence[np.ndarray], expected: Sequence[np.ndarray] | None = None
     ) -> None:
         self._program, self._inputs, self._expected = program, inputs, expected
-        self.outputs = [aligned(tuple(map(int, value.shape)), value.dtype) for value in program.outputs.values()]
+        self.outputs = [aligned(sizes(value), value.dtype) for value in program.outputs.values()]
         program.callers.release()
         self.run()
 

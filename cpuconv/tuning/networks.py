@@ -10,6 +10,7 @@ from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
+from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
 from cpuconv.network.problems import with_batch
 from cpuconv.network.thread_count import random_array
@@ -23,7 +24,7 @@ def time_networks(
     """(name, threads, median seconds of a run) of a model for each batch, on random data; sizes as `problems_of`."""
     times = []
     for name, graph, shapes in sized(source, batches, inputs):
-        model = Model(graph, Target(current(), threads, "cached"), shapes)
+        model = compiled(graph, Target(current(), threads, "cached"), shapes)
         times.append((name, threads, _median_seconds(model)))
     return times
 

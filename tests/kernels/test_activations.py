@@ -7,14 +7,15 @@ import pytest
 
 import cpuconv
 import layouts
+from cpuconv.functions.table import FUNCTIONS
 from cpuconv.isa import current
-from cpuconv.kernels.elementwise import epilogue
+from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
 from support import oracle
 
 SCALARS = {"clip": [(-0.5, 0.75), (0.0, float("inf"))], "leaky_relu": [(0.01,), (-2.0,), (0.0,)]}
-ALL = [(name, *scalars) for name in activations.TABLE for scalars in SCALARS.get(name, [()])]
+ALL = [(name, *scalars) for name in activations.names() for scalars in SCALARS.get(name, [()])]
 SATURATING = ("sigmoid", "tanh", "hardsigmoid", "relu6")
 ABSOLUTE, RELATIVE = 4e-7, 2e-6
 BLOCKED = layouts.blocked(current().lanes).name
@@ -105,8 +106,8 @@ def test_tails_stay_zero(activation, layout):
     oracle.check(problem, "pointwise")
 
 
-def test_tables_agree():
-    assert set(epilogue.ACTIVATIONS) == set(activations.TABLE)
+def test_what_is_no_formula_is_emitted():
+    assert EMITTERS.keys() == {name for name, function in FUNCTIONS.items() if function.formula is None}
 
 
 def test_names_and_tuples():

@@ -9,7 +9,7 @@ import cpuconv
 from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
-from cpuconv.network import programs, thread_count
+from cpuconv.network import program_builder, thread_count
 from cpuconv.runtime.threads import maximum_threads, set_num_threads
 from support.graphs import close, parse, run
 
@@ -54,7 +54,7 @@ def test_programs_are_timed_on_their_own_inputs():
 
 
 def test_the_users_default_counts(default_threads, monkeypatch):
-    monkeypatch.setattr(programs, "fastest", lambda *_: pytest.fail("a number was asked for"))
+    monkeypatch.setattr(program_builder, "fastest", lambda *_: pytest.fail("a number was asked for"))
     assert cpuconv.compile(parse(SMALL)).threads == maximum_threads()
     monkeypatch.undo()
     set_num_threads("auto")

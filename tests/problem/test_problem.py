@@ -139,9 +139,9 @@ def test_replace_validates_and_frozen_holds():
 # --- activations -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", activation.TABLE)
+@pytest.mark.parametrize("name", activation.names())
 def test_activation_text_reads_back(name):
-    normal = activation.normalize((name, *range(len(activation.TABLE[name].scalars))))
+    normal = activation.normalize((name, *range(len(activation.scalars_of(name)))))
     assert activation.normalize(normal) == normal == activation.from_text(activation.to_text(normal))
 
 
@@ -173,14 +173,14 @@ def test_activation_values():
         ("gelu",): [-4.9765e-15, -0.15865525393145705, 0, 0.34573123063700656, 8],
         ("gelu_tanh",): [0, -0.1588080093917233, 0, 0.34571400982514394, 8],
     }
-    assert {entry[0] for entry in expected} == set(activation.TABLE)
+    assert {entry[0] for entry in expected} == set(activation.names())
     for entry, values in expected.items():
         np.testing.assert_allclose(activation.apply(x, entry), values, rtol=1e-9, atol=1e-13, err_msg=str(entry))
     assert activation.apply(x, None) is x
 
 
-@pytest.mark.parametrize("name", activation.TABLE)
+@pytest.mark.parametrize("name", activation.names())
 def test_activation_lets_nan_through_and_bears_infinities(name):
-    entry = activation.normalize((name, *(0.0, 1.0)[: len(activation.TABLE[name].scalars)]))
+    entry = activation.normalize((name, *(0.0, 1.0)[: len(activation.scalars_of(name))]))
     assert np.isnan(activation.apply(np.array([np.nan]), entry)).all()
     assert activation.apply(np.array([np.inf]), entry) >= 1.0

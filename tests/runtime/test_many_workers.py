@@ -16,9 +16,9 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.kernels.binding import partition, processor
-from cpuconv.network.model import Model
+from cpuconv.network.compiling import compiled
 from cpuconv.network.running import schedule
-from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.building import build
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording
 from cpuconv.runtime import thread_pool, threads
@@ -64,7 +64,7 @@ def test_a_convolution(solver):
 def test_a_network(drawn, count):
     """Planned for many workers and run by them, or by one."""
     model, feed = drawn
-    made = Model(read(model), Target(current(), count, "heuristic"), {})
+    made = compiled(read(model), Target(current(), count, "heuristic"), {})
     many = {name: array.copy() for name, array in made.run(feed).items()}
     executable = made._programs.last.executable
     for segment in executable.segments:
@@ -83,7 +83,7 @@ def test_branches(n, count, monkeypatch):
     found = []
     for small in (schedule._SMALL, 0):
         monkeypatch.setattr(schedule, "_SMALL", small)
-        made = Executable(branches(n, count), Target(current(), count, "heuristic"), Packed())
+        made = build(branches(n, count), Target(current(), count, "heuristic"), Packed())
         outputs = [np.full([int(size) for size in each.shape], np.nan, np.float32) for each in made.outputs.values()]
         made.run([x], outputs)
         found.append(outputs)

@@ -46,6 +46,7 @@ def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
         found = made_from(solver.__name__)
         assert {
             solver.__name__,
+            "cpuconv.functions.table",
             "cpuconv.kernels.binding.steps",
             "cpuconv.runtime.kernel",
             "cpuconv.isa.table",

@@ -1,24 +1,23 @@
 """Activations: functions of one element, with scalars as attributes or as a second operand.
 
-Source: ONNX operators of these names; those that the epilogues know are `cpuconv.problem.activation`'s.
+Source: ONNX operators of these names. Their forms (`cpuconv.graph.ops.elementwise`) say what they mean.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, broadcast, given, like_first
-from cpuconv.graph.ops.elementwise import native
-from cpuconv.problem import activation
+from cpuconv.graph.ops.elementwise import FORMS, native
+from cpuconv.kernels.elementwise.expression import Operand
 
 
-def _of(name: str, *scalars: str) -> Callable[[Node, Arrays], np.ndarray]:
-    """The epilogues' activation `name`, its scalars from the node's attributes."""
-    return lambda node, arrays: activation.TABLE[name].apply(arrays[0], *(node[scalar] for scalar in scalars))
+def _formula(node: Node, arrays: Arrays) -> np.ndarray:
+    """What the operator's form means: its numbers are floats, so operators of integers too do without."""
+    return FORMS[node.op](node, *map(Operand, range(len(arrays)))).evaluate(arrays)
 
 
 def _relu(node: Node, arrays: Arrays) -> np.ndarray:
@@ -44,47 +43,6 @@ def _infer_prelu(node: Node, inputs: Inputs) -> list[Value]:
     return [out]
 
 
-def _elu(node: Node, arrays: Arrays) -> np.ndarray:
-    return np.where(arrays[0] > 0, arrays[0], node["alpha"] * np.expm1(arrays[0]))
-
-
-def _selu(node: Node, arrays: Arrays) -> np.ndarray:
-    return node["gamma"] * _elu(node, arrays)
-
-
-def _celu(node: Node, arrays: Arrays) -> np.ndarray:
-    (x,) = arrays
-    return np.maximum(x, 0) + np.minimum(0, node["alpha"] * np.expm1(x / node["alpha"]))
-
-
-def _thresholded_relu(node: Node, arrays: Arrays) -> np.ndarray:
-    return np.where(arrays[0] > node["alpha"], arrays[0], 0)
-
-
-def _hard_sigmoid(node: Node, arrays: Arrays) -> np.ndarray:
-    return np.clip(node["alpha"] * arrays[0] + node["beta"], 0, 1)
-
-
-def _softplus(node: Node, arrays: Arrays) -> np.ndarray:
-    return np.logaddexp(arrays[0], 0)
-
-
-def _softsign(node: Node, arrays: Arrays) -> np.ndarray:
-    return arrays[0] / (1 + np.abs(arrays[0]))
-
-
-def _mish(node: Node, arrays: Arrays) -> np.ndarray:
-    return arrays[0] * np.tanh(_softplus(node, arrays))
-
-
-def _swish(node: Node, arrays: Arrays) -> np.ndarray:
-    return arrays[0] / (1 + np.exp(-node["alpha"] * arrays[0]))
-
-
-def _gelu(node: Node, arrays: Arrays) -> np.ndarray:
-    return activation.TABLE["gelu_tanh" if node["approximate"] == "tanh" else "gelu"].apply(arrays[0])
-
-
 def _infer_clip(node: Node, inputs: Inputs) -> list[Value]:
     for end in inputs[1:]:
         if end is not None and math.prod(end.shape) != 1:
@@ -95,19 +53,19 @@ def _infer_clip(node: Node, inputs: Inputs) -> list[Value]:
 OPS = native(
     Op("Relu", like_first, _relu),
     Op("Clip", _infer_clip, _clip, mixed=True),  # before opset 11 the ends are float32
-    Op("LeakyRelu", like_first, _of("leaky_relu", "alpha"), {"alpha": 0.01}),
+    Op("LeakyRelu", like_first, _formula, {"alpha": 0.01}),
     Op("PRelu", _infer_prelu, _prelu),
-    Op("ThresholdedRelu", like_first, _thresholded_relu, {"alpha": 1.0}),
-    Op("Elu", like_first, _elu, {"alpha": 1.0}),
-    Op("Selu", like_first, _selu, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
-    Op("Celu", like_first, _celu, {"alpha": 1.0}),
-    Op("Sigmoid", like_first, _of("sigmoid")),
-    Op("HardSigmoid", like_first, _hard_sigmoid, {"alpha": 0.2, "beta": 0.5}),
-    Op("HardSwish", like_first, _of("hardswish")),
-    Op("Tanh", like_first, _of("tanh")),
-    Op("Softplus", like_first, _softplus),
-    Op("Softsign", like_first, _softsign),
-    Op("Mish", like_first, _mish),
-    Op("Swish", like_first, _swish, {"alpha": 1.0}),
-    Op("Gelu", like_first, _gelu, {"approximate": "none"}),
+    Op("ThresholdedRelu", like_first, _formula, {"alpha": 1.0}),
+    Op("Elu", like_first, _formula, {"alpha": 1.0}),
+    Op("Selu", like_first, _formula, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    Op("Celu", like_first, _formula, {"alpha": 1.0}),
+    Op("Sigmoid", like_first, _formula),
+    Op("HardSigmoid", like_first, _formula, {"alpha": 0.2, "beta": 0.5}),
+    Op("HardSwish", like_first, _formula),
+    Op("Tanh", like_first, _formula),
+    Op("Softplus", like_first, _formula),
+    Op("Softsign", like_first, _formula),
+    Op("Mish", like_first, _formula),
+    Op("Swish", like_first, _formula, {"alpha": 1.0}),
+    Op("Gelu", like_first, _formula, {"approximate": "none"}),
 )

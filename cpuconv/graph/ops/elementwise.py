@@ -113,7 +113,7 @@ def _times(x: Expression, count: int) -> Expression:
 FORMS: dict[str, Form] = {
     "Elementwise": lambda node, *operands: node["expression"].substituted(operands),
     # activations
-    "Relu": lambda node, x: apply("max", x, 0),
+    "Relu": _plain("relu"),
     "Clip": _clip,
     "LeakyRelu": _leaky_relu,
     "PRelu": _plain("prelu"),

@@ -17,11 +17,11 @@ from llvmlite import ir
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.axis.axis_emitter import At, Line, LineTile
 from cpuconv.kernels.elementwise.exponential import factors
-from cpuconv.kernels.elementwise.functions import FUNCTIONS, Math
+from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-_log = FUNCTIONS["log"].emit
+_log = EMITTERS["log"]
 _LEAST = -87.0  # e to this power is the smallest normal number; below, it is zero here
 
 

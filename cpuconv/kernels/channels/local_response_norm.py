@@ -18,14 +18,14 @@ from cpuconv.isa.vector import I64
 from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
-from cpuconv.kernels.elementwise.functions import FUNCTIONS, Math
+from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
-_exp, _log = FUNCTIONS["exp"].emit, FUNCTIONS["log"].emit
+_exp, _log = EMITTERS["exp"], EMITTERS["log"]
 _LARGEST = 3e38  # infinity has no estimate
 _CHUNK_BYTES = 2048  # of a plane, or of a channel block, that a unit works on: those of its window stay in L1
 

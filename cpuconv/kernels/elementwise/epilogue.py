@@ -1,55 +1,29 @@
-"""What happens to an accumulator before it is stored: activations, emitted for vectors of any number of lanes.
-
-`ACTIVATIONS` maps each name to an emitter f(vector, x, *parameters). NaN passes through all of them.
-"""
+"""What happens to an accumulator before it is stored, as an expression. NaN passes through all activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.elementwise.error_function import gelu, gelu_tanh
-from cpuconv.kernels.elementwise.exponential import sigmoid, silu, tanh
+from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
+from cpuconv.kernels.elementwise.functions import Math
 
 
-def _hardsigmoid(vec: Vector, x: Any) -> Any:
-    return vec.clip(vec.fma(x, vec.constant(1 / 6), vec.constant(0.5)), 0.0, 1.0)
-
-
-def _leaky_relu(vec: Vector, x: Any, slope: float) -> Any:
-    positive = vec.builder.fcmp_ordered(">", x, vec.constant(0.0))
-    return vec.builder.select(positive, x, vec.mul(x, vec.constant(slope)))
-
-
-ACTIVATIONS: dict[str, Callable[..., Any]] = {
-    "relu": lambda vec, x: vec.maximum(vec.constant(0.0), x),
-    "relu6": lambda vec, x: vec.clip(x, 0.0, 6.0),
-    "clip": Vector.clip,
-    "leaky_relu": _leaky_relu,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-    "silu": silu,
-    "hardsigmoid": _hardsigmoid,
-    "hardswish": lambda vec, x: vec.mul(x, _hardsigmoid(vec, x)),
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-}
-
-
-def activate(vec: Vector, x: Any, activation: tuple[Any, ...] | None) -> Any:
-    """`x` through a normalised activation (None: as it is)."""
+def epilogue(residual: bool, activation: tuple[Any, ...] | None) -> Expression:
+    """activation(x0 + x1 + x2), of a sum, a bias and perhaps a residual."""
+    tree = apply("add", Operand(0), Operand(1))
+    if residual:
+        tree = apply("add", tree, Operand(2))
     if activation is None:
-        return x
-    name, *parameters = activation
-    return ACTIVATIONS[name](vec, x, *parameters)
+        return tree
+    name, *scalars = activation
+    return apply(name, tree, *scalars)
 
 
 def finish(vec: Vector, x: Any, bias: Any, residual: ir.Value | None, activation: tuple[Any, ...] | None) -> Any:
-    """activation(x + bias + residual)."""
-    x = vec.add(x, bias)
-    if residual is not None:
-        x = vec.add(x, residual)
-    return activate(vec, x, activation)
+    """activation(x + bias + residual), emitted."""
+    operands = (x, bias) if residual is None else (x, bias, residual)
+    tree = epilogue(residual is not None, activation)
+    return tree.emit(Math(vec.builder, vec.lanes), {Operand(at): value for at, value in enumerate(operands)})

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from autotune.locks import lazy
-from cpuconv.kernels.elementwise.functions import FUNCTIONS, Math
+from cpuconv.functions.table import FUNCTIONS
+from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 
 
 class Expression:
@@ -63,7 +64,7 @@ class Expression:
                 continue
             if isinstance(node, Apply):
                 values = [known[argument] for argument in node.arguments]
-                known[node] = FUNCTIONS[node.function].emit(vec, *values)
+                known[node] = EMITTERS[node.function](vec, *values)
             elif isinstance(node, Constant):
                 known[node] = vec.constant(node.value)
         return known[self]
@@ -95,7 +96,7 @@ class Constant(Expression):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Apply(Expression):
-    """A function of `FUNCTIONS` applied."""
+    """A function of `EMITTERS` applied."""
 
     function: str
     arguments: tuple[Expression, ...]
@@ -107,8 +108,10 @@ class Apply(Expression):
 
 
 def apply(function: str, *arguments: Expression | float) -> Expression:
-    """A function of `FUNCTIONS` applied; a division by a number becomes the faster product with its inverse."""
+    """A function of `FUNCTIONS` applied: its formula if it has one, of a division by a number the faster product."""
     given = tuple(each if isinstance(each, Expression) else Constant(each) for each in arguments)
+    if formula := FUNCTIONS[function].formula:
+        return formula(apply, *given)
     if function == "div" and isinstance(given[1], Constant):
         magnitude = abs(given[1].value)
         if 2.0**-126 <= magnitude <= 2.0**126:

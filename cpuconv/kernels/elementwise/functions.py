@@ -1,25 +1,22 @@
-"""Functions of numbers that elementwise kernels are made of: what each means in NumPy, and how it is emitted.
+"""How functions of numbers are emitted, for vectors of any number of lanes; `cpuconv.functions` says what they mean.
 
-What is emitted is within 1e-6 of the result, of powers within 3e-6 as long as they are below 1e8; of activations that
-`cpuconv.kernels.elementwise.epilogue` has, within 1e-6 of the result or 3e-7 of what it is bounded by. NaN and
-infinities are as in NumPy, but for powers of negative infinity and infinite powers.
+What is emitted is within 1e-6 of the result, of powers within 3e-6 as long as they are below 1e8; of activations within
+1e-6 of the result or 3e-7 of what it is bounded by. NaN and infinities are as in NumPy, but for powers of negative
+infinity, infinite powers, and SiLU of negative infinity.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from llvmlite.ir.instructions import FastMathFlags
 
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.elementwise import epilogue
-from cpuconv.kernels.elementwise.error_function import erf
-from cpuconv.kernels.elementwise.exponential import exp
-from cpuconv.problem import activation
+from cpuconv.kernels.elementwise.error_function import erf, gelu, gelu_tanh
+from cpuconv.kernels.elementwise.exponential import exp, sigmoid, silu, tanh
 
 _TINY, _TINY_EXPONENT = 2.0**-126, 23  # below, numbers have fewer digits: they are scaled by 2^23 first
 _SQRT_HALF_BITS = 0x3F3504F3
@@ -29,7 +26,7 @@ _EXPM1 = tuple(1 / math.factorial(k) for k in range(8, 0, -1))  # of (e^x - 1)/x
 
 
 class Math(Vector):
-    """`Vector` with the instructions that only elementwise kernels use."""
+    """`Vector` with the instructions that only functions of numbers use."""
 
     def square_root(self, a: Any) -> Any:
         """√a."""
@@ -52,24 +49,6 @@ class Math(Vector):
     def where(self, comparison: str, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
         """`then` where the comparison holds, which it does not with NaN, else `otherwise`."""
         return self.builder.select(self.builder.fcmp_ordered(comparison, a, b), then, otherwise)
-
-
-class Function(NamedTuple):
-    """One row of the table.
-
-    Attributes
-    ----------
-    meaning : Callable
-        Of arrays of float64.
-    emit : Callable
-        f(vector, values...), of emitted values.
-    cost : float
-        Cycles of a vector, about; as measured with AVX-512.
-    """
-
-    meaning: Callable[..., np.ndarray]
-    emit: Callable[..., Any]
-    cost: float = 0.5
 
 
 # --- emitters -------------------------------------------------------------------------------------------------------
@@ -156,40 +135,45 @@ def _above(vec: Math, x: Any, threshold: Any) -> Any:
     return vec.where(">", x, threshold, x, vec.constant(0.0))
 
 
-def _of_epilogues(name: str, cost: float) -> Function:
-    """An activation that epilogues know."""
-    return Function(activation.TABLE[name].apply, epilogue.ACTIVATIONS[name], cost)
+def _leaky_relu(vec: Math, x: Any, slope: Any) -> Any:
+    positive = vec.builder.fcmp_ordered(">", x, vec.constant(0.0))
+    return vec.builder.select(positive, x, vec.mul(x, slope))
+
+
+def _hardsigmoid(vec: Math, x: Any) -> Any:
+    return vec.clip(vec.fma(x, vec.constant(1 / 6), vec.constant(0.5)), 0.0, 1.0)
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
-_erf_of = np.frompyfunc(math.erf, 1, 1)
-
-FUNCTIONS: dict[str, Function] = {
-    "add": Function(np.add, Math.add),
-    "sub": Function(np.subtract, Math.sub),
-    "mul": Function(np.multiply, Math.mul),
-    "div": Function(np.divide, Math.div, 7),
-    "max": Function(np.maximum, _with_nan(Math.maximum), 1),
-    "min": Function(np.minimum, _with_nan(Math.minimum), 1),
-    "neg": Function(np.negative, Math.negative),
-    "abs": Function(np.abs, Math.absolute),
-    "sqrt": Function(np.sqrt, Math.square_root, 8),
-    "floor": Function(np.floor, Math.floor),
-    "ceil": Function(np.ceil, Math.ceil),
-    "round": Function(np.rint, Math.round),  # halves to even
-    "exp": Function(np.exp, _exp, 5),
-    "expm1": Function(np.expm1, _expm1, 8),
-    "log": Function(np.log, _log, 12),
-    "pow": Function(np.power, _pow, 27),
-    "erf": Function(lambda x: np.asarray(_erf_of(x), np.float64), erf, 9),
-    "softplus": Function(lambda x: np.logaddexp(x, 0), _softplus, 12),
-    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), _mish, 9),
-    "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), _prelu, 1.5),
-    "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), _above, 1),
-    "sigmoid": _of_epilogues("sigmoid", 6),
-    "tanh": _of_epilogues("tanh", 6.5),
-    "gelu": _of_epilogues("gelu", 6),
-    "gelu_tanh": _of_epilogues("gelu_tanh", 6),
+EMITTERS: dict[str, Callable[..., Any]] = {
+    "add": Math.add,
+    "sub": Math.sub,
+    "mul": Math.mul,
+    "div": Math.div,
+    "max": _with_nan(Math.maximum),
+    "min": _with_nan(Math.minimum),
+    "neg": Math.negative,
+    "abs": Math.absolute,
+    "sqrt": Math.square_root,
+    "floor": Math.floor,
+    "ceil": Math.ceil,
+    "round": Math.round,
+    "exp": _exp,
+    "expm1": _expm1,
+    "log": _log,
+    "pow": _pow,
+    "erf": erf,
+    "softplus": _softplus,
+    "mish": _mish,
+    "prelu": _prelu,
+    "above": _above,
+    "leaky_relu": _leaky_relu,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "silu": silu,
+    "hardsigmoid": _hardsigmoid,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
 }
-"""By the names that expressions are written with."""
+"""f(vector, values...), of emitted values, for each function of the table that is no formula of others."""

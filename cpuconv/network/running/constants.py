@@ -54,7 +54,3 @@ class FixedConstants:
     def room(self, size: int) -> np.ndarray:
         """Memory for a constant in a packed form."""
         return self._packed.pool.take(size)
-
-    def seal(self) -> None:
-        """Let go of what constants were packed from."""
-        self._raw = {}

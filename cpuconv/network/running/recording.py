@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,36 +16,12 @@ import numpy as np
 
 from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
-from cpuconv.kernels.binding.steps import Ref, Step, word_of
+from cpuconv.kernels.binding.bound_step import bind
+from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.parallel_group import joined
 from cpuconv.kernels.calls.timed import Stopwatch
-from cpuconv.runtime.code.cache import Code
 
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
-
-
-@dataclass(frozen=True)
-class Row:
-    """A kernel call, compiled: words of its argument block, and which of them are addresses in which base."""
-
-    code: Code
-    words: np.ndarray
-    bases: Mapping[str, np.ndarray]  # by base: indices into `words`, which hold the offsets
-    parts: int
-
-
-def compiled(step: Step, kept: list[Any]) -> Row:
-    """A step as a row; what its addresses need to stay valid goes to `kept`."""
-    words: dict[str, int] = {}
-    bases: dict[str, list[int]] = {}
-    for name, value in step.args.items():
-        if isinstance(value, Ref):
-            words[name] = value.offset
-            bases.setdefault(value.name, []).append(step.kernel.fields.index(name))
-        else:
-            words[name] = word_of(value, kept)
-    indices = {base: np.array(places, np.int64) for base, places in bases.items()}
-    return Row(step.compile(), step.kernel.pack(words), indices, step.parts)
 
 
 class Recording:
@@ -54,7 +29,7 @@ class Recording:
 
     Attributes
     ----------
-    rows : Sequence[Row]
+    rows : Sequence[BoundStep]
     threads : int
         Most threads to run on.
     sets : Sequence[int] or None
@@ -71,17 +46,17 @@ class Recording:
         seconds: Sequence[float] | None = None,
     ) -> None:
         self._kept: list[Any] = []
-        self.rows = [compiled(step, self._kept) for step in steps]
+        self.rows = [bind(step, self._kept) for step in steps]
         self.threads = threads
         self.sets = [1] * len(self.rows) if sets is None or threads == 1 else sets
         self.slices = [] if seconds is None else _slices(seconds)
-        starts = np.cumsum([0, *(row.words.size for row in self.rows)])
-        self._words = np.concatenate([row.words for row in self.rows] or [np.zeros(0, np.int64)])
+        starts = np.cumsum([0, *(row.block.size for row in self.rows)])
+        self._words = np.concatenate([row.block for row in self.rows] or [np.zeros(0, np.int64)])
         self._starts = starts
         patches: dict[str, list[np.ndarray]] = {}
         for start, row in zip(starts, self.rows, strict=False):
-            for base, indices in row.bases.items():
-                patches.setdefault(base, []).append(start + indices)
+            for base, places in row.late.items():
+                patches.setdefault(base, []).append(start + np.array(places, np.int64))
         self._patches = {base: np.concatenate(indices) for base, indices in patches.items()}
 
     @property

@@ -22,7 +22,7 @@ from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.base import REQUIRED
 from cpuconv.graph.reading.foreign import Foreign
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
-from cpuconv.kernels.elementwise.functions import FUNCTIONS
+from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.network.saved.bounds import check_nodes
 
 Keep = Callable[[np.ndarray], int]  # the number of the block that holds an array
@@ -222,9 +222,9 @@ def _expression_from_plain(data: Any) -> Expression:
 
 def _applied(kind: Any, places: Sequence[int], made: Sequence[Expression]) -> Expression:
     """A function of expressions before."""
-    function = FUNCTIONS.get(must_be(str, kind))
-    taken = 0 if function is None else len(inspect.signature(function.emit).parameters) - 1  # one emits
-    if function is None or taken != len(places) or max(places) >= len(made):
+    emitter = EMITTERS.get(must_be(str, kind))
+    taken = 0 if emitter is None else len(inspect.signature(emitter).parameters) - 1  # one emits
+    if emitter is None or taken != len(places) or max(places) >= len(made):
         raise SourceError(f"there is no function {_shown(kind)} of {list(places)}")
     return Apply(str(kind), tuple(made[place] for place in places))
 

@@ -21,7 +21,7 @@ from cpuconv import origin
 from cpuconv.runtime.code.parsed import syntaxes
 from cpuconv.runtime.code.syntax import Import, Syntax
 
-ROOMS = ("runtime", "isa", "kernels", "solvers")
+ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
 # Of those rooms what keeps and finds code, and shapes none.
 BESIDE = ("cache", "compiler_lock", "checked_file", "kernel_files", "ownership", "parsed", "stamp", "syntax")
 _ROOT = origin.ROOT

@@ -13,6 +13,8 @@ pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+import cpuconv  # noqa: E402
+from cpuconv.functions.table import FUNCTIONS, made_of  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
@@ -21,9 +23,11 @@ from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps, joined_axes  # noqa: E402
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
-from cpuconv.kernels.elementwise.functions import FUNCTIONS  # noqa: E402
+from cpuconv.kernels.elementwise.functions import EMITTERS  # noqa: E402
 from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
+from cpuconv.problem.problem import ConvProblem  # noqa: E402
+from support import oracle  # noqa: E402
 from support.graph import (
     draws,  # noqa: E402
     lowered,  # noqa: E402
@@ -31,7 +35,8 @@ from support.graph import (
 
 LANES = current().lanes
 X, Z = Operand(0), Operand(1)
-UNARY = [name for name in FUNCTIONS if name not in ("add", "sub", "mul", "div", "max", "min", "pow", "prelu", "above")]
+BINARY = ("add", "sub", "mul", "div", "max", "min", "prelu", "leaky_relu", "above", "pow")
+UNARY = [name for name in EMITTERS if name not in BINARY]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,28 +83,28 @@ def assert_near(got: np.ndarray, expected: np.ndarray, scale: float | np.ndarray
 
 # --- functions ------------------------------------------------------------------------------------------------------
 
-ABSOLUTE = ("sigmoid", "tanh")  # as precise as 1 is
-GATES = ("gelu", "gelu_tanh", "mish")  # as their input is, where it is not far below zero
+ABSOLUTE = ("sigmoid", "tanh", "hardsigmoid")  # as precise as 1 is
+GATES = ("gelu", "gelu_tanh", "mish", "silu")  # as their input is, where it is not far below zero
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_function(name):
     x = numbers()
     if name in GATES:
-        x = x[~(x < -30) | np.isneginf(x)]
+        x = x[~(x < -30) | (np.isneginf(x) & (name != "silu"))]
     got, expected = computed(apply(name, X), np.empty_like(x), x), meant(apply(name, X), x)
     scale = 1 if name in ABSOLUTE else np.minimum(np.abs(x), 30) if name in GATES else 0
     assert_near(got, expected, np.nan_to_num(scale) * np.ones_like(x))
 
 
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "mish"])
+@pytest.mark.parametrize("name", GATES)
 def test_gates_close_far_below_zero(name):
     x = -np.geomspace(30, 1e30, 65).astype(np.float32)
     got = computed(apply(name, X), np.empty_like(x), x)
     assert np.abs(got).max() <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max", "min", "prelu", "above"])
+@pytest.mark.parametrize("name", BINARY[:-1])
 def test_function_of_two(name):
     pairs = np.array([*itertools.product([0.0, 1.5, -2.0, 3e38, -3e38, np.inf, -np.inf, np.nan, 1e-3], repeat=2)])
     a, b = np.ascontiguousarray(pairs.T.astype(np.float32))
@@ -139,6 +144,22 @@ def test_powers_that_are_not_known():
     np.testing.assert_allclose(got[keep], meant(apply("pow", X, Z), x, y)[keep], rtol=3e-6)
 
 
+def test_a_new_function_is_one_line(monkeypatch):
+    """It is an elementwise operator, and what convolutions end with; the references know it too."""
+    gate = made_of(lambda f, x, slope: f("mul", x, f("sigmoid", f("mul", x, slope))), scalars=("slope",))
+    monkeypatch.setitem(FUNCTIONS, "sloped_gate", gate)
+    x = np.linspace(-9, 9, 3 * 5 * 8, dtype=np.float32).reshape(1, 3, 5, 8)
+    expected = (x / (1 + np.exp(-1.75 * x.astype(np.float64)))).astype(np.float32)
+    node = ops.TABLE["Elementwise"].node(["x"], ["y"], expression=apply("sloped_gate", X, 1.75))
+    assert lowered.check(node, [x]) == 2
+    assert_near(computed(node["expression"], np.empty_like(x), x), expected, 1)
+    ended = ("sloped_gate", 1.75)
+    assert_near(cpuconv.conv2d(x, np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), activation=ended), expected, 1)
+    problem = ConvProblem(2, 5, 3, 4, 19, 3, 3, pads=(1, 1, 1, 1), residual=True, activation=ended)
+    assert ConvProblem.parse(problem.key) == problem
+    oracle.check(problem, "im2col")
+
+
 # --- expressions ----------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +195,7 @@ def test_what_vanishes_where_operands_are_zero(tree, zero):
     assert vanishes(tree) == zero
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", EMITTERS)
 def test_what_vanishes_does_when_it_is_emitted(name):
     arity = 1 if name in UNARY else 2
     tree = apply(name, *(X, Z)[:arity])

@@ -11,6 +11,7 @@ from cpuconv.errors import ArgumentError
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import NAMES, PASSES
+from cpuconv.problem import activation as activations
 from support.graph.expressions import Expression, feed, graph, op
 from support.graph.layers import W, array, conv, hard, layer, normalized, same
 
@@ -258,6 +259,7 @@ def test_what_epilogues_take():
         ("gelu",): op.Gelu,
         ("gelu_tanh",): lambda z: op.Gelu(z, approximate="tanh"),
     }
+    assert {name for name, *_ in taken} == set(activations.names())
     for activation, apply in taken.items():
         for value in (conv(x), op.Linear(rows, array(8, 5))):
             before = graph(apply(value))

@@ -24,7 +24,7 @@ from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.mapped_constants import LONG, Mapped, check_unchanged, contents, lender, let_go, own, skeleton  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.network.running.executable import Executable  # noqa: E402
+from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
@@ -194,7 +194,7 @@ def test_pages_that_were_given_back_are_read_again(path: Path):
 def test_a_program_lets_go_of_constants(path: Path):
     graph, _, _ = prepared(read(path), {"x": (1, 20, 6, 6)}, Rewriting())
     laid = lay_out(graph, Target(current(), 1, "heuristic"))
-    executable = Executable(laid, Target(current(), 1, "heuristic"), Packed())
+    executable = build(laid, Target(current(), 1, "heuristic"), Packed())
     read_by_nodes = {name for each in laid.nodes for name in each.node.inputs}
     assert executable.raw_bytes > 8_000_000 and not read_by_nodes & laid.graph.constants.keys()
     assert all(lender(array) is None for array in executable.constants.values())

@@ -21,7 +21,7 @@ from cpuconv.kernels.binding.place import Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.calls.parallel_group import joined  # noqa: E402
 from cpuconv.network.running import schedule as module  # noqa: E402
-from cpuconv.network.running.executable import Executable  # noqa: E402
+from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.running.schedule import scheduled  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
@@ -101,7 +101,7 @@ def test_one_thread_and_large_operators_keep_the_order(monkeypatch):
     assert scheduled(alone) == (alone, list(range(len(laid.nodes))))
     monkeypatch.setattr(module, "_SMALL", 0)
     assert [each.node for each in scheduled(laid)[0].nodes] == [each.node for each in laid.nodes]
-    assert not any(len(each) > 1 for each in Executable(laid, TARGET, Packed()).sets)
+    assert not any(len(each) > 1 for each in build(laid, TARGET, Packed()).sets)
 
 
 def elements(place: Place) -> set[tuple[str, int]]:
@@ -117,7 +117,7 @@ def elements(place: Place) -> set[tuple[str, int]]:
 def test_what_runs_side_by_side_touches_other_memory(drawn):
     model, feed = drawn
     graph = prepared(read(model), {name: array.shape for name, array in feed.items()}, Rewriting()).graph
-    made = Executable(lay_out(graph, TARGET), TARGET, Packed())
+    made = build(lay_out(graph, TARGET), TARGET, Packed())
     assert [at for each in made.sets for at in each] == list(range(len(made.works)))
     places = made.memory.places
     for each in made.sets:

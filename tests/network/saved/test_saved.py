@@ -22,7 +22,7 @@ from autotune import files  # noqa: E402
 from autotune.interpreter import python  # noqa: E402
 from cpuconv.errors import ArgumentError, CpuconvWarning, SourceError  # noqa: E402
 from cpuconv.kernels.packing.packing import Packing  # noqa: E402
-from cpuconv.network import programs  # noqa: E402
+from cpuconv.network import program_builder  # noqa: E402
 from cpuconv.network.model import Model  # noqa: E402
 from cpuconv.network.saved import container, program, reading, writing  # noqa: E402
 from support.graph.detector import detector  # noqa: E402
@@ -97,8 +97,10 @@ def test_a_new_size_follows_what_was_saved_for_one_about_as_large(path, monkeypa
     made.run(X)
     loaded = through(made, path)
     followed = []
-    lay_out = programs.lay_out
-    monkeypatch.setattr(programs, "lay_out", lambda *args, **named: followed.append(args[2]) or lay_out(*args, **named))
+    lay_out = program_builder.lay_out
+    monkeypatch.setattr(
+        program_builder, "lay_out", lambda *args, **named: followed.append(args[2]) or lay_out(*args, **named)
+    )
     loaded.run({"x": np.concatenate([X["x"]] * 4)})  # another range of sizes
     loaded.run({"x": np.ones((1, 3, 9, 12), np.float32)})
     assert followed[0] is None and followed[1].to_dict()["nodes"].keys() >= {"Conv d"}

@@ -20,7 +20,7 @@ from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.ops import by_solvers  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.network.running.executable import Executable  # noqa: E402
+from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of  # noqa: E402
 from cpuconv.network.selection.layout import Layout, lay_out  # noqa: E402
@@ -97,7 +97,7 @@ def test_what_is_followed_is_not_compared(no_ranking_after):
     chosen = lay_out(graph, TARGET).decisions()
     no_ranking_after()
     laid = lay_out(graph, TARGET, chosen)
-    assert not laid.anew and Executable(laid, TARGET, Packed()).works
+    assert not laid.anew and build(laid, TARGET, Packed()).works
 
 
 def test_runs_are_equal_to_the_last_bit():
@@ -106,7 +106,7 @@ def test_runs_are_equal_to_the_last_bit():
     results = []
     for each in (laid, lay_out(graph, replace(TARGET, strategy="cached"), through_json(laid))):
         results.append(np.empty((1, 10), np.float32))
-        Executable(each, TARGET, Packed()).run([x], [results[-1]])
+        build(each, TARGET, Packed()).run([x], [results[-1]])
     assert results[0].any() and results[0].tobytes() == results[1].tobytes()
 
 

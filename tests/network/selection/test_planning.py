@@ -23,7 +23,7 @@ from cpuconv.graph.lowering import Offer, Target  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402
-from cpuconv.network.running.executable import Executable  # noqa: E402
+from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection import winners  # noqa: E402
 from cpuconv.network.selection.layout import lay_out, plans  # noqa: E402
@@ -116,7 +116,7 @@ def test_every_plan_gives_the_right_results():
     for name in RULES:
         laid = lay_out(graph, TARGET, plan=name)
         y = np.empty_like(right)
-        Executable(laid, TARGET, Packed()).run([x], [y])
+        build(laid, TARGET, Packed()).run([x], [y])
         close(y, right, 1e-4)
         assert (laid.plan, laid.decided_by) == (name, "raced")
 

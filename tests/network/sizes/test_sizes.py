@@ -67,7 +67,7 @@ def test_a_thousand_sizes_stay_within_the_bound():
         if at == 500:
             resident = _resident()
     assert 0 < len(made._programs) < 500
-    assert len(made._programs.packed) < 30  # of constants and forms, not of programs
+    assert len(made._programs.builder.packed) < 30  # of constants and forms, not of programs
     if os.path.exists("/proc/self/statm"):
         assert _resident() - resident < 64 << 20
 
@@ -354,9 +354,9 @@ def test_sizes_about_as_large_have_the_layouts_of_the_first():
         x = _x(1, 3, side, 40)
         made(x)
         layouts.add(tuple((row.op, row.layouts) for row in made.explain().operators))
-    assert len(layouts) == made._programs.choices == 1
+    assert len(layouts) == made._programs.builder.choices == 1
     small = _x(1, 3, 4, 4)
-    assert made(small).shape == run(model, {"x": small})[0].shape and made._programs.choices == 2
+    assert made(small).shape == run(model, {"x": small})[0].shape and made._programs.builder.choices == 2
 
 
 def test_weights_are_folded_once_for_all_sizes():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -110,6 +113,20 @@ def test_what_is_worthwhile_runs_natively_for_the_sizes_that_are_found():
     timed = model.profile({"x": x}, runs=2)
     assert [row.op for row in timed.rows].count("Conv") == 2 and "NonZero" in {row.op for row in timed.rows}
     assert sum(row.share for row in timed.rows) == pytest.approx(1)
+
+
+def test_a_model_goes_with_its_last_reference():
+    """Its parts hold what they share, and nothing that holds them."""
+    model = cpuconv.compile(detector(), threads=1)
+    model.run({"x": X})
+    parts = [weakref.ref(part) for part in (model, model._programs, model._programs.last.tail)]
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert not any(part() for part in parts)
+    finally:
+        gc.enable()
 
 
 def test_sizes_that_one_part_computes_for_the_next():

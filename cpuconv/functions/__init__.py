@@ -1,0 +1,1 @@
+"""Functions of numbers: what each means, whatever it is computed by."""

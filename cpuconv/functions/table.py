@@ -1,0 +1,97 @@
+"""The table of functions of numbers: elementwise operators, epilogues and their references are made of these alone.
+
+A function is a formula of others, or NumPy says what it means and `cpuconv.kernels.elementwise.functions` emits it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Formula = Callable[..., Any]  # of what applies a function to values by its name, and of the operands
+
+
+class Function(NamedTuple):
+    """One row of the table.
+
+    Attributes
+    ----------
+    meaning : Callable
+        Of arrays of float64, or such and numbers.
+    cost : float
+        Cycles of a vector, about, as measured with AVX-512; a formula's follow from what it is made of.
+    scalars : tuple[str, ...] or None
+        Of an activation, which convolutions may end with: names of the numbers behind its operand. None: it is none.
+    formula : Formula or None
+        What it is made of; None: it is emitted by itself.
+    """
+
+    meaning: Callable[..., np.ndarray]
+    cost: float = 0.5
+    scalars: tuple[str, ...] | None = None
+    formula: Formula | None = None
+
+
+def made_of(formula: Formula, *, scalars: tuple[str, ...] | None = None) -> Function:
+    """The row of a function that is a formula of others."""
+    return Function(partial(formula, lambda name, *values: FUNCTIONS[name].meaning(*values)), 0, scalars, formula)
+
+
+_each_erf: Any = np.frompyfunc(math.erf, 1, 1)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.asarray(_each_erf(x), np.float64)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+
+
+def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+FUNCTIONS: dict[str, Function] = {
+    "relu": made_of(lambda f, x: f("max", x, 0.0), scalars=()),
+    "relu6": made_of(lambda f, x: f("clip", x, 0.0, 6.0), scalars=()),
+    "clip": made_of(lambda f, x, lo, hi: f("min", f("max", x, lo), hi), scalars=("lo", "hi")),
+    "leaky_relu": Function(lambda x, slope: np.where(x > 0, x, x * slope), 1.5, ("slope",)),
+    "sigmoid": Function(_sigmoid, 6, ()),
+    "tanh": Function(np.tanh, 6.5, ()),
+    "silu": Function(lambda x: x * _sigmoid(x), 6, ()),
+    "hardsigmoid": Function(lambda x: np.minimum(np.maximum(x / 6 + 0.5, 0), 1), 1.5, ()),
+    "hardswish": made_of(lambda f, x: f("mul", x, f("hardsigmoid", x)), scalars=()),
+    "gelu": Function(_gelu, 6, ()),
+    "gelu_tanh": Function(_gelu_tanh, 6, ()),
+    "add": Function(np.add),
+    "sub": Function(np.subtract),
+    "mul": Function(np.multiply),
+    "div": Function(np.divide, 7),
+    "max": Function(np.maximum, 1),
+    "min": Function(np.minimum, 1),
+    "neg": Function(np.negative),
+    "abs": Function(np.abs),
+    "sqrt": Function(np.sqrt, 8),
+    "floor": Function(np.floor),
+    "ceil": Function(np.ceil),
+    "round": Function(np.rint),  # halves to even
+    "exp": Function(np.exp, 5),
+    "expm1": Function(np.expm1, 8),
+    "log": Function(np.log, 12),
+    "pow": Function(np.power, 27),
+    "erf": Function(_erf, 9),
+    "softplus": Function(lambda x: np.logaddexp(x, 0), 12),
+    "mish": Function(lambda x: x * np.tanh(np.logaddexp(x, 0)), 9),
+    "prelu": Function(lambda x, slope: np.where(x < 0, x * slope, x), 1.5),
+    "above": Function(lambda x, threshold: np.where(x > threshold, x, 0), 1),
+}
+"""By the names that expressions and activations are written with; a new function of others is one line."""

@@ -1,0 +1,64 @@
+"""From a graph to a model: its definition, the builder of its programs, and the program of sizes that are fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from autotune.locks import Lock
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.lowering import Target
+from cpuconv.network.definition import Definition
+from cpuconv.network.model import Model
+from cpuconv.network.program_builder import ProgramBuilder
+from cpuconv.network.programs import Programs
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.saved.program import Settings
+from cpuconv.network.saved.reading import Saved
+from cpuconv.network.sizes.prepared import Rewriting
+
+
+def compiled(
+    graph: Graph,
+    target: Target,
+    shapes: Mapping[str, Sequence[int]],
+    options: Rewriting | None = None,
+    *,
+    source: Callable[[], Graph] | None = None,
+    saved: Saved | None = None,
+    auto: bool = False,
+) -> Model:
+    """The model of a graph, with its program where all sizes are fixed.
+
+    Parameters
+    ----------
+    graph : Graph
+        What was read, or of a saved model its `graph`.
+    target : Target
+    shapes : mapping of str to sequence of int
+        Of inputs by name, where the graph leaves them open.
+    options : Rewriting or None
+    source : callable or None
+        Gives the graph again, for `save`, when it has been let go of.
+    saved : Saved or None
+        The saved model that it is of.
+    auto : bool
+        Whether each program takes as many threads as are fastest, at most the target's.
+    """
+    definition = Definition(graph, shapes, Settings.of(target, options or Rewriting()), source, saved)
+    packed = Packed(None if saved is None else saved.packed)
+    return _model(definition, target, packed, Lock(brief=False), auto=auto)
+
+
+def _model(definition: Definition, target: Target, packed: Packed, making: Lock, *, auto: bool) -> Model:
+    settings = definition.settings
+
+    def part(graph: Graph) -> Model:
+        """A part of the network that runs for sizes which are found when it runs; packed weights are shared."""
+        return _model(Definition(graph, {}, settings, None, None), target, packed, making, auto=False)
+
+    programs = Programs(ProgramBuilder(definition, target, packed, part, auto=auto), making)
+    outputs = definition.outputs
+    if definition.is_fixed:
+        known = programs.find(definition.fixed_shapes()).executable.outputs
+        outputs = {name: known.get(name, value) for name, value in outputs.items()}
+    return Model(definition, programs, outputs)

@@ -1,0 +1,171 @@
+"""A program, and the line from the definition of a network to it: specialised graph, layout, kernel calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.lowering import Target
+from cpuconv.graph.mapped_constants import let_go, own
+from cpuconv.network.definition import Definition
+from cpuconv.network.dynamic_suffix import Network, Tail
+from cpuconv.network.reports.explain import Explanation
+from cpuconv.network.running.building import build
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.saved.program import Shapes
+from cpuconv.network.selection.decisions import Decisions
+from cpuconv.network.selection.layout import Layout, lay_out
+from cpuconv.network.selection.winners import winner
+from cpuconv.network.sizes.cutting import stages
+from cpuconv.network.thread_count import fastest
+
+
+class Key(NamedTuple):
+    """What tells the programs of a network apart: sizes of its inputs, and the elements of those that decide sizes."""
+
+    shapes: Shapes
+    elements: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What runs for inputs of certain sizes.
+
+    Attributes
+    ----------
+    key : Key
+        What it is for.
+    shape_arrays : mapping of str to numpy.ndarray
+        Arrays of the inputs whose elements decide sizes, which it has as constants.
+    executable : Executable
+    tail : Tail or None
+        What runs after it, for sizes that it finds.
+    decisions : Decisions
+        How each node is computed.
+    explanation : Explanation or None
+        None: made when asked for.
+    """
+
+    key: Key
+    shape_arrays: Mapping[str, np.ndarray]
+    executable: Executable
+    tail: Tail | None
+    decisions: Decisions
+    explanation: Explanation | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are free once it is forgotten."""
+        return self.executable.nbytes + (0 if self.tail is None else self.tail.nbytes)
+
+
+class ProgramBuilder:
+    """Builds the programs of a network, one at a time; later ones take the layouts of earlier ones about as large.
+
+    Attributes
+    ----------
+    definition : Definition
+    target : Target
+    packed : Packed
+        The weights that the programs share.
+    auto : bool
+        Whether each program takes as many threads as are fastest, at most the target's.
+    """
+
+    def __init__(
+        self, definition: Definition, target: Target, packed: Packed, part: Callable[[Graph], Network], *, auto: bool
+    ) -> None:
+        """Build none yet.
+
+        Parameters
+        ----------
+        definition : Definition
+        target : Target
+        packed : Packed
+        part : callable
+            Makes a part of the network, which runs for sizes that are found when it runs, a network of its own.
+        auto : bool
+        """
+        self.definition, self.target, self.packed = definition, target, packed
+        self.auto, self._part = auto, part
+        self._decisions: dict[tuple[int, int], Decisions] = {}  # by `_digits` of inputs, and threads
+
+    @property
+    def choices(self) -> int:
+        """For how many ranges of sizes layouts were chosen, which other sizes of that range take."""
+        return len(self._decisions)
+
+    def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> Program:
+        """The program for inputs of these shapes and elements."""
+        definition = self.definition
+        whole = definition.graph_for(key.shapes)
+        order, raw = whole.outputs, whole.constants.values()
+        del whole
+        shape_arrays = {name: array.copy() for name, array in shape_arrays.items()}
+        (graph, notes, late), decisions = definition.prepared(key.shapes, shape_arrays, noted=definition.is_fixed)
+        let_go(raw)
+        with nullcontext() if definition.saved is None else definition.saved.built():
+            if self.auto:
+                laid, executable = fastest(
+                    lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed
+                )
+            else:
+                laid = self._laid_out(graph, key, decisions, self.target)
+                del graph  # so that what was computed of weights goes as it is packed
+                executable = build(laid, self.target, self.packed)
+        tail = None if late is None else Tail(stages(_owned(late)), order, self._part)
+        let_go(raw)
+        made = Program(key, shape_arrays, executable, tail, laid.decisions())
+        if not definition.is_fixed:
+            return made
+        definition.let_go()
+        return replace(made, explanation=Explanation.of(definition.name, laid, executable, notes))
+
+    def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> Layout:
+        """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
+        if decisions is not None:
+            return lay_out(graph, target, decisions)
+        plan = winner(graph, target)
+        if plan is not None:
+            return lay_out(graph, target, plan=plan)
+        about = _digits(key.shapes), target.threads
+        known = self._decisions.get(about) or self._saved_decisions(key.shapes)
+        laid = lay_out(graph, target, known)
+        self._decisions[about] = known or laid.decisions()
+        return laid
+
+    def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
+        """What was saved for a size about as large, if that is to be followed."""
+        saved = self.definition.saved
+        if saved is None or not self.definition.follows:
+            return None
+        like = next((each for each in saved.shapes if _digits(each) == _digits(shapes)), None)
+        return None if like is None else saved.decisions(like)
+
+    def explained(self, made: Program) -> Explanation:
+        """What became of the network for a program; if need be derived once more, as a new size does not wait for it.
+
+        What runs behind the program is left out.
+        """
+        if made.explanation is not None:
+            return made.explanation
+        ready, decisions = self.definition.prepared(made.key.shapes, made.shape_arrays, noted=True)
+        laid = self._laid_out(ready.graph, made.key, decisions, made.executable.target)
+        return Explanation.of(self.definition.name, laid, made.executable, [*self.definition.notes, *ready.notes])
+
+
+def _digits(shapes: Shapes) -> int:
+    """Binary digits of the number of elements: sizes with as many are about as large."""
+    return sum(map(math.prod, shapes)).bit_length()
+
+
+def _owned(graph: Graph) -> Graph:
+    """A graph that holds no memory of the model's file."""
+    return replace(graph, constants={name: own(array) for name, array in graph.constants.items()})

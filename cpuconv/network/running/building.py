@@ -1,0 +1,216 @@
+"""From a layout to what runs: places in memory, packed constants, kernel calls, a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+import layouts
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Node
+from cpuconv.graph.limits import check_bytes, nbytes
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.mapped_constants import let_go, own
+from cpuconv.kernels.binding.place import BLOCKED, Place, image_shape
+from cpuconv.kernels.binding.steps import Ref, Space, Step
+from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
+from cpuconv.network.running.caller import Host, Segment
+from cpuconv.network.running.callers import Callers
+from cpuconv.network.running.constants import FixedConstants
+from cpuconv.network.running.executable import Executable, Work
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.running.recording import Recording
+from cpuconv.network.running.schedule import Touched, scheduled, sets
+from cpuconv.network.selection.layout import Laid, Layout
+
+_WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
+
+
+def build(laid: Layout, target: Target, packed: Packed) -> Executable:
+    """The network of a layout, ready to run.
+
+    Parameters
+    ----------
+    laid : Layout
+        Its graph loses the constants that nodes read: those of a network fill memory, twice with what they are packed
+        to.
+    target : Target
+    packed : Packed
+        What constants are packed to, for this program and others.
+    """
+    return Builder(laid, target, packed).executable()
+
+
+class Builder:
+    """What is known of a network while it is built; to be let go of then.
+
+    Attributes
+    ----------
+    works, sets : list
+        As those of `Executable`; nothing is compiled yet.
+    """
+
+    def __init__(self, laid: Layout, target: Target, packed: Packed) -> None:
+        laid, moments = scheduled(laid)
+        graph = laid.graph
+        self._target, self._raw = target, graph.constants
+        self._inputs = {name: graph.value(name) for name in graph.inputs}
+        self._outputs = {name: graph.value(value) for name, value in laid.outputs.items()}
+        self._memory = plan_memory(laid, target.isa.lanes, moments)
+        outputs = sum(nbytes(value) for value in self._outputs.values())
+        check_bytes(self._memory.arena + outputs, f"{graph.name}: a run")
+        self._constants = FixedConstants(self._raw, packed)
+        self._forms: dict[tuple[str, str], Place] = {}
+        self._hosts: dict[int, Host] = {}
+        self._read_by_hosts: dict[str, np.ndarray] = {}  # constants, of this program's own
+        self._workspace_bytes = 0
+        self._space = Space()  # of the nodes of a moment
+        self._constant_outputs = {
+            name: own(self._raw[value]) for name, value in laid.outputs.items() if value in self._raw
+        }
+        last_reads = {name: at for at, each in enumerate(laid.nodes) for name in each.node.inputs if name in self._raw}
+        self._raw_bytes = sum(self._raw[name].nbytes for name in last_reads)
+        self.works, self.sets = self._works(laid, moments, last_reads)
+
+    def executable(self) -> Executable:
+        """The network, compiled and recorded."""
+        segments = self._record()
+        self._check_addresses(segments)
+        words = sum(segment.nbytes for segment in segments if isinstance(segment, Recording))
+        arrays = sum(step.nbytes for work in self.works for step in work.steps)
+        each = self._memory.arena + self._workspace_bytes + words
+        return Executable(
+            target=self._target,
+            inputs=self._inputs,
+            outputs=self._outputs,
+            works=self.works,
+            sets=self.sets,
+            segments=segments,
+            memory=self._memory,
+            constants=self._constants.arrays,
+            constant_outputs=self._constant_outputs,
+            raw_bytes=self._raw_bytes,
+            workspace_bytes=self._workspace_bytes,
+            own_bytes=self._constants.own_bytes + arrays + words + _WORK_BYTES * len(self.works),
+            callers=Callers(each, self._target.idle_bytes),
+        )
+
+    def _works(
+        self, laid: Layout, moments: Sequence[int], last_reads: Mapping[str, int]
+    ) -> tuple[list[Work], list[list[int]]]:
+        """What runs, in order, and which of it side by side. A constant goes when its last reader has packed it: those
+        of a network fill memory."""
+        ending: dict[int, list[str]] = {}
+        for name, at in last_reads.items():
+            ending.setdefault(at, []).append(name)
+        works: list[Work] = []
+        touched: list[Touched] = []
+        for at, each in enumerate(laid.nodes):
+            if at and moments[at] != moments[at - 1]:
+                self._space = Space()
+            work = self._work(each)
+            if work is not None:
+                works.append(work)
+                touched.append(self._touched(moments[at], work))
+            let_go(self._raw[name] for name in each.node.inputs if name in self._raw)
+            for name in ending.get(at, ()):
+                laid.graph.forget(name)
+        return works, sets(touched)
+
+    def _touched(self, moment: int, work: Work) -> Touched:
+        node, places = work.laid.node, self._memory.places
+        read, written = ([places[name] for name in names if name in places] for names in (node.inputs, node.outputs))
+        return Touched(moment, work.steps, read, written)
+
+    def _work(self, laid: Laid) -> Work | None:
+        """What a node does; None of a view, and of what others write in place."""
+        node, offer = laid.node, laid.offer
+        if offer is None:
+            self._hosts[id(node)] = self._host(node)
+        steps = [] if offer is None or offer.view else self._lowered(laid, offer)
+        if offer is not None and not steps:
+            return None
+        raw, places = self._raw, self._memory.places
+        read = [name for name in dict.fromkeys(node.inputs) if name]
+        return Work(
+            laid,
+            steps,
+            offer is None,
+            sum(places[name].size for name in read if name not in raw),
+            sum(raw[name].nbytes for name in read if name in raw),
+            sum(places[name].size for name in node.outputs if name),
+            places[next(filter(None, node.outputs))].shape,
+        )
+
+    def _lowered(self, laid: Laid, offer: Offer) -> list[Step]:
+        node = laid.node
+        inputs = [self._operand(name, laid.reads(at)) if name else None for at, name in enumerate(node.inputs)]
+        outputs = [self._memory.places[name] for name in node.outputs if name]
+        lower = ops.TABLE[node.op].lower
+        assert lower is not None
+        steps = lower(Call(node, inputs, outputs, offer, self._target, self._space, self._constants))
+        self._workspace_bytes = max(self._workspace_bytes, self._space.size)
+        return steps
+
+    def _operand(self, name: str, lies: str) -> Place:
+        """Where an input of a node lies; constants are put into the form that the node reads, once."""
+        array = self._raw.get(name)
+        if array is None:
+            return self._memory.places[name]
+        if not lies:  # its elements are read here and now
+            return Place.plain(Ref("none"), array.shape, array.dtype, array)
+        place = self._forms.get((name, lies))
+        if place is None:
+            lanes = self._target.isa.lanes
+            ref = self._constants.packed(name, ("operand", lies), lambda: _lying(array, lies, lanes))
+            place = self._forms[name, lies] = constant_place(ref, array, lies, lanes)
+        return place
+
+    def _record(self) -> list[Segment]:
+        """Runs of kernel calls, with the nodes between them that references compute."""
+        segments: list[Segment] = []
+        steps: list[Step] = []
+        sizes: list[int] = []  # of sets of steps
+        seconds: list[float] = []  # of each
+        for each in self.sets:
+            work = self.works[each[0]]
+            if not work.host:
+                steps += [step for at in each for step in self.works[at].steps]
+                rows = [len(each)] if len(each) > 1 else [1] * len(work.steps)
+                sizes += rows
+                seconds += [sum(self.works[at].seconds for at in each) / len(rows)] * len(rows)
+                continue
+            if steps:
+                segments.append(Recording(steps, self._target.threads, sizes, seconds))
+                steps, sizes, seconds = [], [], []
+            segments.append(self._hosts[id(work.laid.node)])
+        if steps or not segments:
+            segments.append(Recording(steps, self._target.threads, sizes, seconds))
+        return segments
+
+    def _check_addresses(self, segments: Sequence[Segment]) -> None:
+        """See that every address has a base that a run knows: any other would be read at a place of no meaning."""
+        known = {ARENA, WORKSPACE, *self._constants.arrays}
+        known |= {f"input {at}" for at in range(len(self._inputs))}
+        known |= {f"output {at}" for at in range(len(self._outputs))}
+        for segment in segments:
+            if isinstance(segment, Recording) and segment.bases - known:
+                raise RuntimeError(f"addresses without a base: {', '.join(sorted(segment.bases - known))}")
+
+    def _host(self, node: Node) -> Host:
+        for name in node.inputs:
+            if name in self._raw and name not in self._read_by_hosts:
+                self._read_by_hosts[name] = own(self._raw[name])
+        operands = [
+            None if not name else self._read_by_hosts.get(name, self._memory.places.get(name)) for name in node.inputs
+        ]
+        outputs = [self._memory.places[name] if name else None for name in node.outputs]
+        return Host(node, operands, outputs)
+
+
+def _lying(array: np.ndarray, lies: str, lanes: int) -> np.ndarray:
+    """A constant as a node reads it."""
+    if lies == BLOCKED:
+        return layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(lanes))
+    return np.ascontiguousarray(array)
