@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from .convert import convert, from_nchw, to_nchw
 from .layout import ALIASES, NAMES, Layout, Strides, blocked, get
-from .planner import Assignment, Edge, Link, assign, least, solve
+from .planner import Link, least, solve
 
 __all__ = [
     "ALIASES",
     "NAMES",
-    "Assignment",
-    "Edge",
     "Link",
     "Layout",
     "Strides",
-    "assign",
     "blocked",
     "convert",
     "from_nchw",

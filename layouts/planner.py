@@ -17,12 +17,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-Choice = tuple[str, str]  # the layout that a node reads and the one that it writes
 Link = tuple[int, int, np.ndarray]  # two nodes, and what each pair of their options adds
 Table = tuple[tuple[int, ...], np.ndarray]  # nodes in order, and what each combination of their options adds
 
@@ -31,101 +29,7 @@ _MANY = 64  # neighbours, of two options or more: no table has so many axes
 _SWEEPS = 100  # times that a selection is improved, which ends sooner but for graphs made to hinder it
 
 
-@dataclass(frozen=True)
-class Edge:
-    """A tensor from node `src` to node `dst`, and what each conversion of it costs: ``{(from, to): cost}``.
-
-    Equal layouts cost nothing unless stated; a pair of other layouts that is missing is impossible.
-    """
-
-    src: Hashable
-    dst: Hashable
-    convert: Mapping[Choice, float]
-
-    def cost(self, written: str, read: str) -> float:
-        """The cost of handing on what lies in layout `written` to a reader of layout `read`."""
-        return self.convert.get((written, read), 0.0 if written == read else np.inf)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """The layouts chosen.
-
-    Attributes
-    ----------
-    nodes : dict[Hashable, Choice]
-        What each node reads and writes.
-    edges : list[Choice]
-        What each edge is written in and read in, in the order given; a conversion where the two differ.
-    cost : float
-        The sum of all node and conversion costs.
-    exact : bool
-        Whether no other assignment is cheaper; otherwise it is at least as cheap as any uniform one.
-    """
-
-    nodes: dict[Hashable, Choice]
-    edges: list[Choice]
-    cost: float
-    exact: bool
-
-
-def assign(nodes: Mapping[Hashable, Mapping[Choice, float]], edges: Sequence[Edge]) -> Assignment:
-    """The layouts of a graph.
-
-    Parameters
-    ----------
-    nodes : Mapping[Hashable, Mapping[Choice, float]]
-        For each node the cost of each (layout read, layout written) that it can do. A tensor with several readers that
-        should be converted once for all of them is a node of its own.
-    edges : Sequence[Edge]
-        The tensors between nodes.
-
-    Returns
-    -------
-    Assignment
-        An assignment, optimal if its `exact` says so, and never dearer than the best one with a single layout.
-
-    Raises
-    ------
-    ValueError
-        A node has no choice, an edge ends at an unknown node, or no assignment is possible.
-    """
-    for name, table in nodes.items():
-        if not table:
-            raise ValueError(f"Argument 'nodes' must be tables of at least one choice, not an empty one for {name!r}.")
-    index = {name: i for i, name in enumerate(nodes)}
-    choices = [list(table) for table in nodes.values()]
-    for edge in edges:
-        if not {edge.src, edge.dst} <= index.keys():
-            raise ValueError(f"Argument 'edges' must be between known nodes, not {edge.src!r} -> {edge.dst!r}.")
-    costs = [np.array(list(table.values()), float) for table in nodes.values()]
-    links = []
-    for edge in edges:
-        i, j = index[edge.src], index[edge.dst]
-        matrix = [[edge.cost(written, read) for read, _ in choices[j]] for _, written in choices[i]]
-        links.append((i, j, np.array(matrix, float)))
-    picked, cost, exact = solve(costs, links, _uniform_starts(choices, costs))
-    taken = {name: choices[i][picked[i]] for name, i in index.items()}
-    return Assignment(taken, [(taken[edge.src][1], taken[edge.dst][0]) for edge in edges], cost, exact)
-
-
-def _uniform_starts(choices: list[list[Choice]], costs: list[np.ndarray]) -> list[list[int]]:
-    """For each layout, the selection that keeps to it; nodes that cannot take what is cheapest for them alone."""
-    names = dict.fromkeys(layout for table in choices for choice in table for layout in choice)
-    return [
-        [
-            table.index((name, name)) if (name, name) in table else int(np.argmin(cost))
-            for table, cost in zip(choices, costs, strict=True)
-        ]
-        for name in names
-    ]
-
-
-def solve(
-    costs: Sequence[np.ndarray],
-    links: Sequence[Link],
-    starts: Sequence[Sequence[int]] = (),
-) -> tuple[list[int], float, bool]:
+def solve(costs: Sequence[np.ndarray], links: Sequence[Link]) -> tuple[list[int], float, bool]:
     """One option for each node, so that the sum of costs is small.
 
     Parameters
@@ -134,8 +38,6 @@ def solve(
         For each node the cost of each of its options, at least one; inf forbids one.
     links : Sequence[Link]
         (i, j, matrix): what option a of node i with option b of node j adds, ``matrix[a, b]``.
-    starts : Sequence[Sequence[int]]
-        Selections that the result must not be dearer than.
 
     Returns
     -------
@@ -148,11 +50,11 @@ def solve(
         Every selection found costs inf.
     """
     options, tables = [len(cost) for cost in costs], _tables(costs, links)
-    reduced, _, exact = _eliminate(options, tables)
-    selections = [reduced] if exact else [_improved(options, tables, list(start)) for start in (reduced, *starts)]
-    total, picked = min(((_total(tables, picked), picked) for picked in selections), key=lambda found: found[0])
+    picked, _, exact = _eliminate(options, tables)
+    picked = picked if exact else _improved(options, tables, picked)
+    total = _total(tables, picked)
     if not np.isfinite(total):
-        raise ValueError("Argument 'nodes' must be tables that allow an assignment; none was found.")
+        raise ValueError("Arguments 'costs' and 'links' must allow a selection; none was found.")
     return picked, total, exact
 
 

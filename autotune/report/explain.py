@@ -10,7 +10,7 @@ from typing import Any
 from tabulate import tabulate
 
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
-from autotune.store.rows import COLD, PROVISIONAL, Limits
+from autotune.store.rows import COLD, PROVISIONAL, RowLimits
 from autotune.store.store import Store
 from autotune.text import joined, number, size
 from autotune.wisdom.tiers import OLDER, Found, Tiers
@@ -29,7 +29,7 @@ ROOFS_UNKNOWN = "roofs not measured ('autotune doctor --measure' does it, as doe
 
 
 @dataclass(frozen=True)
-class Line:
+class CandidateRow:
     """One candidate, or one way that cannot run; None where not known.
 
     A candidate that was timed with warm and with cold weights has a line of each.
@@ -96,7 +96,7 @@ class Explanation:
     problem: str
     algorithm: str
     decided_by: str
-    lines: list[Line]
+    lines: list[CandidateRow]
     bound_by: str | None = None
     remedy: str | None = None
     serial_fraction: float | None = None
@@ -176,7 +176,7 @@ def account(facts: Facts, algorithm: str, decided_by: str) -> Explanation:
     decisive = next((found for found in stored.get(algorithm, ()) if found.row.is_timed), None)
     times = [found.row.median for found in facts.rows if found.row.is_timed]
     best = decisive.row.median if decisive else min(times, default=None)
-    pairs: list[tuple[Line, Found | None]] = []
+    pairs: list[tuple[CandidateRow, Found | None]] = []
     for candidate in facts.candidates:
         for known in stored.pop(candidate.name, None) or (None,):
             pairs.append((_offered(candidate, known, facts.flops, best), known))
@@ -193,7 +193,10 @@ def account(facts: Facts, algorithm: str, decided_by: str) -> Explanation:
         facts.problem,
         algorithm,
         decided_by,
-        [*sorted(lines, key=_order), *(Line(way.name, "inapplicable", left_out=way.reason) for way in facts.rejected)],
+        [
+            *sorted(lines, key=_order),
+            *(CandidateRow(way.name, "inapplicable", left_out=way.reason) for way in facts.rejected),
+        ],
         bound_by=str(chosen) if chosen else None,
         remedy=chosen.remedy if chosen else None,
         serial_fraction=_known(decisive.row.threads_fraction) if decisive else None,
@@ -204,7 +207,7 @@ def explain_stored(
     store: Store, device: str, workload: Workload, problem: str, flops: float, threads: int, effort: str
 ) -> Explanation:
     """The account of the choice that a caller without limits gets on a device; of the candidates of an effort."""
-    tiers, limits = Tiers(workload.tables, store), Limits(workload.sources, accuracies=ADMITS["standard"])
+    tiers, limits = Tiers(workload.tables, store), RowLimits(workload.sources, accuracies=ADMITS["standard"])
     best, older = tiers.lookup(device, problem, limits), tiers.older(device, problem, limits)
     algorithm, decided_by = (best.row.candidate, best.tier) if best else ("", "")
     if best is None or older:
@@ -222,16 +225,16 @@ def explain_stored(
     return account(facts, algorithm, decided_by)
 
 
-def _order(line: Line) -> tuple[Any, ...]:
+def _order(line: CandidateRow) -> tuple[Any, ...]:
     seconds = line.measured if line.measured is not None else math.inf
     estimate = line.estimate if line.estimate is not None else math.inf
     weights = WEIGHTS.index(line.weights) if line.weights in WEIGHTS else len(WEIGHTS)
     return not line.chosen, line.left_out is not None, weights, seconds, estimate, line.candidate
 
 
-def _stored(found: Found, flops: float) -> Line:
+def _stored(found: Found, flops: float) -> CandidateRow:
     row = found.row
-    line = Line(
+    line = CandidateRow(
         row.candidate,
         "rejected",
         weights=row.weights,
@@ -247,22 +250,22 @@ def _stored(found: Found, flops: float) -> Line:
     return replace(line, state="timed", measured=row.median, spread=spread, samples=row.count, gflops=gflops)
 
 
-def _offered(candidate: Candidate, found: Found | None, flops: float, best: float | None) -> Line:
+def _offered(candidate: Candidate, found: Found | None, flops: float, best: float | None) -> CandidateRow:
     """A candidate with its row; without one, why it was not timed if others were."""
     if found is not None:
         line = _stored(found, flops)
     elif best is None:
-        line = Line(candidate.name, "untimed")
+        line = CandidateRow(candidate.name, "untimed")
     elif candidate.bound > best:
         reason = f"not timed: at least {candidate.bound * 1e6:.1f} µs, the best takes {best * 1e6:.1f}"
-        line = Line(candidate.name, "untimed", left_out=reason)
+        line = CandidateRow(candidate.name, "untimed", left_out=reason)
     else:
-        line = Line(candidate.name, "untimed", left_out="not timed: the model ranks it lower")
+        line = CandidateRow(candidate.name, "untimed", left_out="not timed: the model ranks it lower")
     workspace, accuracy = candidate.workspace, candidate.accuracy
     return replace(line, estimate=candidate.estimate, bound=candidate.bound, workspace=workspace, accuracy=accuracy)
 
 
-def _verdict(line: Line, work: Work | None, roofs: Roofs | None) -> Verdict | None:
+def _verdict(line: CandidateRow, work: Work | None, roofs: Roofs | None) -> Verdict | None:
     if line.measured is None or work is None or roofs is None:
         return None
     return classify(work, roofs, line.measured, cold=line.weights == COLD)

@@ -11,7 +11,7 @@ from typing import Any
 from autotune.locks import lazy
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.report.explain import ROOFS_UNKNOWN
-from autotune.store.rows import COLD, Limits
+from autotune.store.rows import COLD, RowLimits
 from autotune.store.store import Row, Store, Use
 from autotune.text import count_of, joined, number, size
 from autotune.wisdom.tiers import Tiers
@@ -21,7 +21,7 @@ FIGURES = ("time_us", "spread_us", "samples", "gflops", "error", "serial_fractio
 
 
 @dataclass(frozen=True)
-class Line:
+class ProblemRow:
     """A problem of a network, and its best row.
 
     Attributes
@@ -122,7 +122,7 @@ class Column:
     """A column of a table."""
 
     title: str
-    name: str  # of its figure in `Line.record`
+    name: str  # of its figure in `ProblemRow.record`
     text: Callable[[Any], str] | None = None  # of the figure
     aside: str = ""  # name of a text that follows it
     is_long: bool = False  # whether the text may take several lines
@@ -166,7 +166,7 @@ class Section:
     """A device, its fields and key as `Store.devices` gives them, with its lines."""
 
     device: Mapping[str, Any]
-    lines: Sequence[Line] = field(default_factory=list)
+    lines: Sequence[ProblemRow] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -174,21 +174,21 @@ class Section:
         device = self.device
         return f"{device['model'] or 'this device'} ({device['isa']}, {count_of(device['cores'], 'core')})"
 
-    def networks(self) -> dict[str, list[Line]]:
+    def networks(self) -> dict[str, list[ProblemRow]]:
         """The lines by the table that they belong to."""
-        return {name: list(group) for name, group in groupby(self.lines, key=Line.group)}
+        return {name: list(group) for name, group in groupby(self.lines, key=ProblemRow.group)}
 
 
 def best_lines(
     store: Store, device: str, workload: Workload, uses: Iterable[Use], accuracy: str = "standard"
-) -> list[Line]:
+) -> list[ProblemRow]:
     """The best row of each use on a device, as a caller with no limits gets it: of the first tier that has one."""
     fields, tiers = store.devices().get(device, {}), Tiers(workload.tables, store)
-    limits = Limits(workload.sources, accuracies=ADMITS[accuracy])
+    limits = RowLimits(workload.sources, accuracies=ADMITS[accuracy])
     lines = []
     for use in uses:
         found = tiers.lookup(device, use.problem, limits)
-        line = Line(use, None, roofs=roofs_for(fields, use.threads), summary=workload.summary(use.problem))
+        line = ProblemRow(use, None, roofs=roofs_for(fields, use.threads), summary=workload.summary(use.problem))
         if found is not None:
             work = workload.work(use.problem, found.row.candidate)
             line = replace(line, row=found.row, work=work, tier=found.tier, remark=found.remark)
@@ -196,7 +196,7 @@ def best_lines(
     return lines
 
 
-def totals(lines: Sequence[Line]) -> dict[str, Any]:
+def totals(lines: Sequence[ProblemRow]) -> dict[str, Any]:
     """Of one network: executions, their time and GFLOP/s together, and the share of the roofs that bind them.
 
     Lines without a row are excluded; the share is known only if that of every other line is.
@@ -214,7 +214,7 @@ def totals(lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
-def total_text(lines: Sequence[Line]) -> str:
+def total_text(lines: Sequence[ProblemRow]) -> str:
     """The totals in words."""
     total = totals(lines)
     parts = [f"total: {total['layers']} executions", f"{total['time_ms']:.3f} ms"]
@@ -227,6 +227,6 @@ def total_text(lines: Sequence[Line]) -> str:
     return ", ".join(parts) + (f"; {total['missing']} without a result" if total["missing"] else "")
 
 
-def remedies(lines: Sequence[Line]) -> dict[str, str]:
+def remedies(lines: Sequence[ProblemRow]) -> dict[str, str]:
     """What helps lines bound by what, by the name of what binds them, each once."""
     return {str(line.verdict): line.verdict.remedy for line in lines if line.verdict is not None}

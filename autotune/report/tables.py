@@ -11,7 +11,7 @@ from typing import Any
 from tabulate import tabulate
 
 from autotune.report.page import page
-from autotune.report.table_rows import COLUMNS, Line, Section, remedies, total_text, totals
+from autotune.report.table_rows import COLUMNS, ProblemRow, Section, remedies, total_text, totals
 
 
 def render(sections: Sequence[Section], format: str) -> str:
@@ -25,7 +25,7 @@ def _text(format: str, sections: Sequence[Section]) -> str:
     for section in sections:
         parts.append(f"{marks[0]}{section.title}")
         for name, lines in section.networks().items():
-            rows = [[column.cell(record) for column in COLUMNS] for record in map(Line.record, lines)]
+            rows = [[column.cell(record) for column in COLUMNS] for record in map(ProblemRow.record, lines)]
             titles = [column.title for column in COLUMNS]
             alignment = ["right" if column.is_number else "left" for column in COLUMNS]
             table = tabulate(rows, titles, tablefmt=format, colalign=alignment, disable_numparse=True)

@@ -147,7 +147,7 @@ class Finished:
         return isinstance(self.threads, int) and isinstance(self.created, float)
 
 
-class Limits(NamedTuple):
+class RowLimits(NamedTuple):
     """What a choice among stored rows must keep to.
 
     Attributes

@@ -24,8 +24,8 @@ from autotune.store.rows import (
     WARM,
     WEIGHTS,
     Finished,
-    Limits,
     Row,
+    RowLimits,
     Use,
     from_values,
     to_values,
@@ -62,7 +62,7 @@ class Store(Connection):
 
     # -- what inference asks
 
-    def best(self, device: str, problem: str, limits: Limits, weights: str = WARM) -> Row | None:
+    def best(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> Row | None:
         """The best row that keeps the limits, or None.
 
         Parameters
@@ -129,7 +129,7 @@ class Store(Connection):
         weights: str = WARM,
     ) -> None:
         """Note that a problem was tuned with an effort, from these sources."""
-        values = (device, problem, weights, effort, together(sources), threads, time.time())
+        values = (device, problem, weights, effort, sources_hash(sources), threads, time.time())
         self._write(lambda c: c.execute(FINISH, values))
 
     def is_finished(
@@ -137,7 +137,7 @@ class Store(Connection):
     ) -> bool:
         """Whether the problem was tuned with one of the efforts, from these sources."""
         query = "SELECT effort FROM finished WHERE device = ? AND problem = ? AND weights = ? AND sources = ?"
-        values = (device, problem, weights, together(sources))
+        values = (device, problem, weights, sources_hash(sources))
         return any(effort in efforts for (effort,) in self._fetch(query, values))
 
     def claim(self, device: str, problem: str, weights: str = WARM) -> bool:
@@ -262,7 +262,7 @@ class Store(Connection):
         def work(connection: sqlite3.Connection) -> int:
             if keep:
                 connection.execute(
-                    "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, together(sources))
+                    "DELETE FROM finished WHERE device = ? AND sources <> ?", (device, sources_hash(sources))
                 )
                 return connection.execute(
                     f"""DELETE FROM trials WHERE device = ? AND sources NOT IN ({_marks(sources)})
@@ -299,7 +299,7 @@ def _marks(values: Collection[str]) -> str:
     return ", ".join("?" * len(values))
 
 
-def together(sources: Collection[str]) -> str:
+def sources_hash(sources: Collection[str]) -> str:
     """One hash of the hashes of all sources."""
     return hashlib.sha256("\n".join(sorted(sources)).encode()).hexdigest()[:16]
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from autotune.locks import Lock
 from autotune.store import database, store
 from autotune.store.connection import writes
-from autotune.store.rows import PROVISIONAL, WARM, WEIGHTS, Limits, Row
+from autotune.store.rows import PROVISIONAL, WARM, WEIGHTS, Row, RowLimits
 from autotune.wisdom.document import Wisdom, WisdomError, read
 
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
@@ -50,7 +50,7 @@ class Tier(Protocol):
     """What a tier can be asked; `Store` says how it answers."""
 
     def rows(self, device: str, problem: str, weights: str = WARM) -> list[Row]: ...
-    def best(self, device: str, problem: str, limits: Limits, weights: str = WARM) -> Row | None: ...
+    def best(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> Row | None: ...
     def winners(self, device: str, like: str, *, sources: Collection[str], weights: str = WARM) -> Winners: ...
     def version(self) -> tuple[Any, ...]: ...
 
@@ -68,13 +68,13 @@ class Book:
         """The problem's rows, as `Store.rows`."""
         return self._read().rows.get((device, problem, weights), [])
 
-    def best(self, device: str, problem: str, limits: Limits, weights: str = WARM) -> Row | None:
+    def best(self, device: str, problem: str, limits: RowLimits, weights: str = WARM) -> Row | None:
         """As `Store.best`."""
         return next((row for row in self.rows(device, problem, weights) if limits.admits(row)), None)
 
     def winners(self, device: str, like: str, *, sources: Collection[str], weights: str = WARM) -> Winners:
         """As `Store.winners`."""
-        limits, pattern = Limits(frozenset(sources)), re.compile(".*".join(map(re.escape, like.split("%"))))
+        limits, pattern = RowLimits(frozenset(sources)), re.compile(".*".join(map(re.escape, like.split("%"))))
         winners = []
         for key, rows in self._read().rows.items():
             if (key[0], key[2]) == (device, weights) and pattern.fullmatch(key[1]):
@@ -123,7 +123,7 @@ class _Look:
     state: list[tuple[Tier, tuple[Any, ...]]]
     until: float  # of `time.monotonic()`, when to look again
     writes: int  # of this process by then
-    answers: dict[tuple[str, Limits], Found | None] = field(default_factory=dict)
+    answers: dict[tuple[str, RowLimits], Found | None] = field(default_factory=dict)
     winners: dict[tuple[str, frozenset[str], str], Winners] = field(default_factory=dict)
 
 
@@ -145,7 +145,7 @@ class Tiers:
         self._books: dict[Path, Book] = {}
         self._looks: dict[tuple[str, bool], _Look] = {}
 
-    def lookup(self, device: str, problem: str, limits: Limits, *, read_only: bool = True) -> Found | None:
+    def lookup(self, device: str, problem: str, limits: RowLimits, *, read_only: bool = True) -> Found | None:
         """The best row of the first tier that has one within the limits, of the first weights that any tier knows.
 
         `read_only=False` asks the store that this process writes.
@@ -158,7 +158,7 @@ class Tiers:
             answer = look.answers[request] = _search(look.tiers, device, *request)
             return answer
 
-    def older(self, device: str, problem: str, limits: Limits) -> list[Found]:
+    def older(self, device: str, problem: str, limits: RowLimits) -> list[Found]:
         """Rows of other sources that nothing current has replaced, best first: the problem was not tuned since, and
         those that are still current from that tuning are slower than these, or there are none.
 
@@ -182,7 +182,7 @@ class Tiers:
             for row in rows:
                 if row.sources in sources:
                     current.setdefault(row.candidate, Found(row, name))
-            for row in _older(rows, Limits(frozenset(sources))):
+            for row in _older(rows, RowLimits(frozenset(sources))):
                 older.setdefault(row.candidate, Found(row, name, current=False))
         return older | current
 
@@ -235,7 +235,7 @@ def _make_room(answers: dict[Any, Any]) -> None:
         answers.clear()
 
 
-def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list[Row]:
+def _older(rows: Sequence[Row], limits: RowLimits, best: Row | None = None) -> list[Row]:
     """The rows of other sources than the limits', but within these, that were measured no earlier than those of a
     problem (`rows`) that are current, and rank before the best of them."""
     tuned = max((row.created for row in rows if row.is_timed and row.sources in limits.sources), default=0.0)
@@ -249,7 +249,7 @@ def _older(rows: Sequence[Row], limits: Limits, best: Row | None = None) -> list
     ]
 
 
-def _search(tiers: Iterable[tuple[str, Tier]], device: str, problem: str, limits: Limits) -> Found | None:
+def _search(tiers: Iterable[tuple[str, Tier]], device: str, problem: str, limits: RowLimits) -> Found | None:
     for weights in limits.weights:
         for name, tier in tiers:
             row = tier.best(device, problem, limits, weights)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from autotune.machine.device import fingerprint
 from autotune.paths import VARIABLE
-from autotune.store.rows import Limits
+from autotune.store.rows import RowLimits
 from autotune.store.store import Row, Store
 from bench.tuning.figures import Figure
 from bench.tuning.session import Session
@@ -24,7 +24,7 @@ OPENINGS = 30  # the same of openings
 
 def lookup(session: Session) -> Iterator[Figure]:
     """A look-up in a process that has asked before."""
-    device, limits = fingerprint().key, model.Limits()
+    device, limits = fingerprint().key, model.RowLimits()
     problem = ConvProblem.parse(session.problems[0].key)
     name = str(model.by_model(problem, limits))
     row = _row(device, 0)._replace(problem=problem.key, candidate=name, sources=workload.sources_of(name))
@@ -63,7 +63,7 @@ def large(session: Session) -> Iterator[Figure]:
 
     def first() -> object:
         with Store(path, read_only=True) as store:
-            return store.best(device, _row(device, count // 2).problem, Limits(frozenset({"sources"})))
+            return store.best(device, _row(device, count // 2).problem, RowLimits(frozenset({"sources"})))
 
     assert first() is not None
     seconds = min(_seconds(first, 1) for _ in range(OPENINGS))

@@ -18,7 +18,7 @@ from cpuconv.graph.stopping import Stop
 from cpuconv.network.definition import Definition
 from cpuconv.network.programs import Programs
 from cpuconv.network.reports.explain import Explanation
-from cpuconv.network.reports.profile import Profile, profile, together
+from cpuconv.network.reports.profile import Profile, combined, profile
 from cpuconv.network.saved.writing import write
 
 
@@ -146,7 +146,7 @@ class Model:
         if made.tail is None:
             return head
         values = {**dict(zip(self._definition.inputs, arrays, strict=True)), **outputs}
-        return together([head, *made.tail.profiles(values, int(runs))])
+        return combined([head, *made.tail.profiles(values, int(runs))])
 
     def explain(self) -> Explanation:
         """What was fused, folded and removed; layouts and algorithm of each operator; bytes of arena and weights.

@@ -190,6 +190,12 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return transformed.cost(problem, params, machine, out, planes(*form), _operations(*form, out[0]))
 
 
+def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
+    """Products and weights of the spectra."""
+    form = params.rows, params.cols, params.products
+    return transformed.least_work(problem, planes(*form), outputs(problem, *form[:2]))
+
+
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)

@@ -23,6 +23,7 @@ NAME = "first_layer"
 ACCURACY = "exact"
 ROUNDING = ()
 _LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
+_FAR_APART = 0.08  # of the estimate: a float of each plane, where input channels fill a block
 
 Params = blocked.Params
 
@@ -51,8 +52,13 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
-    """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
-    return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)
+    """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations.
+
+    Planes of many channels are far apart. As measured on a Xeon beside `direct`, with 16 to 512 input channels, that
+    takes up to 17% with kernels 2x2 and 3x3, 10 to 39% with 1x1.
+    """
+    plain = blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)
+    return plain.plus(_FAR_APART * plain.estimate) if problem.cg >= machine.isa.lanes else plain
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:

@@ -257,6 +257,12 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     return Cost(plain.bound, plain.estimate * (1 + _PRICE * error(problem, m)))
 
 
+def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
+    """Products and weights of the tiles' own domain."""
+    m = params.rows, params.cols
+    return transformed.least_work(problem, Planes(math.prod(outer(problem, m))), m, problem.dilation)
+
+
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
     return blocked.layout(isa), blocked.layout(isa)

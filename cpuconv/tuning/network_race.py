@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.locks import lazy
 from autotune.machine.device import fingerprint
-from autotune.store.rows import Limits as Admitted
+from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from autotune.timing.compare import MIN_ROUNDS
 from autotune.timing.sample import clock
@@ -72,7 +72,7 @@ def race_networks(
     for name, graph, shapes in sized(source, batches, inputs):
         target = Target(current(), threads, "cached")
         race = Race(prepared(graph, shapes, Rewriting()).graph, target)
-        asked = Admitted(race.sources)
+        asked = RowLimits(race.sources)
         if not again and store.best(fingerprint().key, race.key, asked) is not None:
             continue
         race.shorten(PATIENCE * EFFORTS[effort].seconds)

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.kernels.packing import packed_formats, packing
+from cpuconv.kernels.packing.packed_formats import Panels, Transformed
 from cpuconv.kernels.transforms.fft import GAUSS, REGULAR
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import TABLE, fft, winograd
+from cpuconv.solvers import TABLE, fft, im2col, winograd
 from support import oracle, packed
 from support.guarded import EDGES, named, place
 from support.strided import VIEWS
 
 ISA = current()
 SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
-TRANSFORMS = ("winograd", "fft")
 ALIGNED = [name for name in VIEWS if name != "unaligned"]  # what is not is copied before
 
 
@@ -66,7 +66,7 @@ def check(
         np.testing.assert_array_equal(placed, before)
     assert found.nbytes == form.size and found.ctypes.data % 64 == 0 and found.ndim == 1
     expected = packed.expected(problem, candidate, ISA, w)
-    same(found, expected, candidate.solver.NAME not in TRANSFORMS, about)
+    same(found, expected, not isinstance(form, Transformed), about)
     return found
 
 
@@ -154,7 +154,7 @@ def test_not_finite(solver):
     with np.errstate(invalid="ignore"):
         expected = packed.expected(problem, candidate, ISA, w)
     found = form.pack(w)
-    if solver.NAME in TRANSFORMS:
+    if isinstance(form, Transformed):
         assert not np.isfinite(found).all()
         assert np.isfinite(found)[
             np.isfinite(expected)
@@ -220,6 +220,21 @@ def test_equal_forms_are_equal_bytes(r, s):
         assert len(kinds) == len(bytes_of), f"{len(bytes_of)} forms of equal bytes"
 
     forms()
+
+
+def test_panels_are_in_blocks_of_channels_but_where_solvers_read_planes():
+    """What the oracle takes from the form, as solvers' sources say it."""
+    lanes = ISA.lanes
+    problem = ConvProblem(1, 3 * lanes, 14, 14, 2 * lanes, 3, 3)
+    found = {}
+    for solver in TABLE:
+        if solver.applicable(problem, ISA) is None:
+            form = candidates(solver, problem)[0].packing(problem)
+            if isinstance(form, Panels):
+                found[solver.NAME] = form.block, form.rows - 27 * lanes
+    step = im2col.unroll(27 * lanes)
+    assert found["direct"] == (lanes, 0) and found["first_layer"] == (1, 0)
+    assert found["im2col"] == (1, -27 * lanes % step)
 
 
 def test_forms_are_shared():

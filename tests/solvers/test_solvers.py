@@ -176,12 +176,19 @@ LIKELY: dict[str, list[dict[str, Any]]] = {  # what a solver may claim, where it
     "depthwise": [{**LANEWISE, "groups": upto(70), "cg": of(1)}],
     "grouped": [{**LANEWISE, "groups": upto(16), "cg": of(*([size for size in (2, 4, 8) if size < LANES] or [1]))}],
 }  # fmt: skip
+
+
+def likely_of(solver: ModuleType) -> list[dict[str, Any]]:
+    """Its own line, or that of the solver whose problem it takes."""
+    return LIKELY.get(solver.NAME) or LIKELY[oracle.kind(solver)]
+
+
 EXAMPLES = {"planar": 35, "fft": 20, "depthwise": 35, "grouped": 25}  # where 10 are not enough
 
 
 @SOLVERS
 def test_whatever_it_claims(solver):
-    likely = st.sampled_from(LIKELY[solver.NAME]).flatmap(lambda ranges: problems(**{**USUAL, **ranges}))
+    likely = st.sampled_from(likely_of(solver)).flatmap(lambda ranges: problems(**{**USUAL, **ranges}))
 
     @settings(max_examples=EXAMPLES.get(solver.NAME, 10))
     @given(likely, st.integers(0, 99))
@@ -196,7 +203,7 @@ def test_whatever_it_claims(solver):
 
 @SOLVERS
 def test_images_apart(solver):
-    likely = st.sampled_from(LIKELY[solver.NAME]).flatmap(
+    likely = st.sampled_from(likely_of(solver)).flatmap(
         lambda ranges: problems(**{**USUAL, **ranges, "n": of(1, 3, 3)})
     )
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import Isa
+from cpuconv.kernels.packing.packed_formats import Mixed, Panels, Scalars, Transformed
 from cpuconv.kernels.transforms.fft import REGULAR
+from cpuconv.kernels.transforms.winograd import winograd_weights
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import fft, im2col, winograd
+from cpuconv.solvers import fft, winograd
 
 
 def flushed(weight: np.ndarray) -> np.ndarray:
@@ -19,31 +21,24 @@ def flushed(weight: np.ndarray) -> np.ndarray:
     return np.where(np.abs(weight) < np.finfo(np.float32).tiny, np.float32(0), weight)
 
 
-def panels(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray, depth: int) -> np.ndarray:
-    """[group][panel][C/depth][R][S][depth of C][v·lanes of K], tail channels of K zero.
+def panels(form: Panels, weight: np.ndarray) -> np.ndarray:
+    """[group][panel][C/block][R][S][block of C][v·lanes of K], tail channels of K zero, and rows of zeros at the end.
 
     The last panel of a group overlaps the one before.
     """
-    lanes, groups = isa.lanes, problem.groups
-    vectors, reduction = divide(problem.kg, lanes), problem.cg * problem.r * problem.s
-    full = np.zeros((groups, vectors * lanes, problem.cg, problem.r, problem.s), np.float32)
-    full[:, : problem.kg] = weight.reshape(groups, problem.kg, problem.cg, problem.r, problem.s)
-    full = full.reshape(groups, vectors, lanes, problem.cg, problem.r, problem.s)
-    packed = np.empty((groups, divide(vectors, v), reduction, v, lanes), np.float32)
+    lanes, v, groups, kg = form.filters.lanes, form.filters.v, form.filters.groups, form.filters.k
+    vectors = divide(kg, lanes)
+    full = np.zeros((groups, vectors * lanes, form.c, form.r, form.s), np.float32)
+    full[:, :kg] = weight.reshape(groups, kg, form.c, form.r, form.s)
+    full = full.reshape(groups, vectors, lanes, form.c, form.r, form.s)
+    packed = np.zeros((groups, divide(vectors, v), form.rows, v, lanes), np.float32)
     for panel in range(packed.shape[1]):
         first = min(panel * v, vectors - v)
-        for channel in range(0, problem.cg, depth):
-            some = full[:, first : first + v, :, channel : channel + depth].transpose(0, 4, 5, 3, 1, 2)
-            start = channel * problem.r * problem.s
+        for channel in range(0, form.c, form.block):
+            some = full[:, first : first + v, :, channel : channel + form.block].transpose(0, 4, 5, 3, 1, 2)
+            start = channel * form.r * form.s
             packed[:, panel, start : start + math.prod(some.shape[1:4])] = some.reshape(groups, -1, v, lanes)
     return packed
-
-
-def matrix(problem: ConvProblem, v: int, isa: Isa, weight: np.ndarray) -> np.ndarray:
-    """Planar panels, with rows of zeros up to whole reduction steps."""
-    _, depth, padded = im2col.sizes(problem, isa)
-    found = panels(problem, v, isa, weight, 1)
-    return np.pad(found, ((0, 0), (0, 0), (0, padded - depth), (0, 0), (0, 0)))
 
 
 def lanewise(problem: ConvProblem, isa: Isa, weight: np.ndarray) -> np.ndarray:
@@ -111,21 +106,17 @@ def scalars(problem: ConvProblem, n: int, weight: np.ndarray) -> np.ndarray:
 
 def expected(problem: ConvProblem, candidate: Candidate, isa: Isa, weight: np.ndarray) -> np.ndarray:
     """The packed form of a candidate, flat; transforms in float64, rounded once."""
-    weight, params, name = flushed(weight), candidate.params, candidate.solver.NAME
-    if name in ("pointwise", "channels_last", "direct"):
-        packed = panels(problem, params.v, isa, weight, isa.lanes)
-    elif name == "first_layer":
-        packed = panels(problem, params.v, isa, weight, 1)
-    elif name == "im2col":
-        packed = matrix(problem, params.v, isa, weight)
-    elif name == "planar":
+    weight, params, form = flushed(weight), candidate.params, candidate.packing(problem)
+    if isinstance(form, Panels):
+        packed = panels(form, weight)
+    elif isinstance(form, Scalars):
         packed = scalars(problem, params.n, weight)
-    elif name in ("depthwise", "grouped"):
+    elif isinstance(form, Mixed):
         packed = lanewise(problem, isa, weight)
-    elif name == "winograd":
+    elif isinstance(form, Transformed) and form.transform.kernel is winograd_weights:
         packed = transformed(problem, params.v, isa, winograd_planes(problem, params, weight))
     else:
-        form = params.rows, params.cols, params.products
-        planes = spectrum(weight.astype(np.float64), problem.dilation, *form)
-        packed = transformed(problem, params.v, isa, planes, fft.planes(*form).pairs)
+        size = params.rows, params.cols, params.products
+        planes = spectrum(weight.astype(np.float64), problem.dilation, *size)
+        packed = transformed(problem, params.v, isa, planes, fft.planes(*size).pairs)
     return packed.ravel()

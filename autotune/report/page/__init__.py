@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from autotune.report.page.document import document, facts, let_break, of_column, sortable, text
 from autotune.report.page.plot import KINDS, marker, plot
-from autotune.report.table_rows import COLUMNS, Line, Section, remedies, total_text, totals
+from autotune.report.table_rows import COLUMNS, ProblemRow, Section, remedies, total_text, totals
 from autotune.text import count_of, number, size
 
 TITLE = "Tuned on this machine"
@@ -43,7 +43,7 @@ def _facts(device: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(title, str(value)) for title, value in told if value]
 
 
-def _network(parent: Element, title: str, lines: Sequence[Line], name: str) -> None:
+def _network(parent: Element, title: str, lines: Sequence[ProblemRow], name: str) -> None:
     part = SubElement(parent, "section")
     text(part, "h2", title)
     text(part, "p", total_text(lines))
@@ -61,7 +61,7 @@ def _network(parent: Element, title: str, lines: Sequence[Line], name: str) -> N
             text(list_, "dd", remedy)
 
 
-def _legend(parent: Element, lines: Sequence[Line]) -> None:
+def _legend(parent: Element, lines: Sequence[ProblemRow]) -> None:
     kinds = {line.verdict.kind for line in lines if line.verdict is not None}
     for kind in (kind for kind in KINDS if kind in kinds):
         entry = SubElement(parent, "span")
@@ -71,7 +71,7 @@ def _legend(parent: Element, lines: Sequence[Line]) -> None:
     text(parent, "span", "Area: part of the network's time. A point leads to its line in the table.")
 
 
-def _table(parent: Element, title: str, lines: Sequence[Line], name: str) -> None:
+def _table(parent: Element, title: str, lines: Sequence[ProblemRow], name: str) -> None:
     table, body = sortable(parent, title, [(column.title, column.is_number) for column in COLUMNS])
     for place, line in enumerate(lines):
         row, record = SubElement(body, "tr", id=f"{name}r{place}"), line.record()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
 from autotune.machine.roofline import BANDWIDTH, COMPUTE, OVERHEAD, Roofs, Verdict, Work
-from autotune.report.table_rows import Line
+from autotune.report.table_rows import ProblemRow
 from autotune.text import number
 
 WIDTH, HEIGHT = 400.0, 320.0
@@ -53,7 +53,7 @@ class Axis:
             yield from (step * 10.0**power for step in steps if self.low <= step * 10.0**power <= self.high)
 
 
-def plot(lines: Sequence[Line], name: str) -> Element | None:
+def plot(lines: Sequence[ProblemRow], name: str) -> Element | None:
     """The lines under their roofs, each a link to its row of the table `name`; None if the roofs are not known."""
     roofs = next((line.roofs for line in lines if line.verdict is not None), None)
     if roofs is None:
@@ -84,7 +84,7 @@ def marker(parent: Element, kind: str, x: float, y: float, radius: float) -> Non
     SubElement(parent, "path", {"class": f"marker {kind}", "d": KINDS[kind], "transform": transform})
 
 
-def _words(line: Line, work: Work, verdict: Verdict) -> str:
+def _words(line: ProblemRow, work: Work, verdict: Verdict) -> str:
     own = number(line.gflops, ".1f")
     executed = f"{line.executed_gflops:.1f} GFLOP/s executed, {work.intensity:.3g} FLOP/byte"
     reached = f"{verdict.share:.0%} of the {verdict.roof} roof, bound by {verdict}"

@@ -15,16 +15,13 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import BY_NAME, TABLE, TYPES, first_layer, im2col, why_not
-from cpuconv.solvers.shared import blocked
+from cpuconv.solvers import BY_NAME, TABLE, TYPES, why_not
 
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 _MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
 _STREAMED = 8.0  # bytes a cycle, at least, from any L3 when whole arrays are read in order: prefetchers run ahead
-_SCATTERED_CYCLES = 6.0  # of a float that im2col writes into a channel block that groups share
-_PLANES = 1.08  # of first_layer's own estimate, where input channels fill a block: a float of each plane, far apart
 _IN_THE_RUNNING = 1.5  # most of a favourite's estimate over the best one for it to be tried early
 
 
@@ -84,36 +81,11 @@ def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:
 
 
 def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
-    """The solver's own cost, that of the reorders around it, and what its cost leaves out."""
+    """The solver's own cost, and that of the reorders around it."""
     here = machine()
     cost = candidate.solver.cost(problem, candidate.params, here)
-    beside = _reorders(problem, *candidate.solver.layouts(problem, candidate.params, here.isa))
-    if candidate.solver is im2col:
-        beside += _scattered(problem)
-    if candidate.solver is first_layer:
-        beside += _far_apart(problem, cost)
-    return Cost(cost.bound, cost.estimate + beside) if beside else cost
-
-
-def _scattered(problem: ConvProblem) -> float:
-    """Seconds for im2col to write the output float by float, which its own cost leaves out: where groups share blocks.
-
-    As measured on 28x28 and 56x56 pixels, 5 to 8 cycles a float; smaller planes stay in L1, and take less.
-    """
-    here = machine()
-    shared = problem.groups > 1 and problem.kg % here.isa.lanes and problem.out_layout == blocked.layout(here.isa)
-    return (
-        here.seconds(_SCATTERED_CYCLES * problem.out_bytes / problem.types.y.bytes, problem.threads) if shared else 0.0
-    )
-
-
-def _far_apart(problem: ConvProblem, cost: Cost) -> float:
-    """Seconds for first_layer to read planes that are far apart, which its own cost leaves out.
-
-    As measured on a Xeon beside `direct`, with 16 to 512 input channels: up to 17% with kernels 2x2 and 3x3,
-    10 to 39% with 1x1.
-    """
-    return (_PLANES - 1) * cost.estimate if problem.cg >= machine().isa.lanes else 0.0
+    reorders = _reorders(problem, *candidate.solver.layouts(problem, candidate.params, here.isa))
+    return cost.plus(reorders) if reorders else cost
 
 
 def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:

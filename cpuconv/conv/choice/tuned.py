@@ -68,6 +68,6 @@ def roofs(threads: int) -> Roofs | None:
     return roofs_for(shared().devices().get(fingerprint().key, {}), threads)
 
 
-def _stored_limits(limits: Limits, prefix: str) -> stored.Limits:
+def _stored_limits(limits: Limits, prefix: str) -> stored.RowLimits:
     weights = WEIGHTS[::-1] if limits.cold else WEIGHTS
-    return stored.Limits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix, weights)
+    return stored.RowLimits(current_sources(), limits.workspace, ADMITS[limits.accuracy], prefix, weights)

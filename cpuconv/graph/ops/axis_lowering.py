@@ -29,7 +29,7 @@ class Axes:
     last: int
 
 
-def together(shape: Sequence[int], chosen: Sequence[int]) -> Axes | None:
+def neighbouring(shape: Sequence[int], chosen: Sequence[int]) -> Axes | None:
     """The chosen axes as neighbouring ones, where those between them have one element; None where they are not."""
     axes = [axis for axis in chosen if shape[axis] > 1] or list(chosen[:1])
     if not axes:

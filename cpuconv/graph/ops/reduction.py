@@ -12,7 +12,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.axis_lowering import full, line_offers, line_steps, together
+from cpuconv.graph.ops.axis_lowering import full, line_offers, line_steps, neighbouring
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers
 from cpuconv.graph.ops.planes import lower_planes, plane_offers
 from cpuconv.kernels.axis.axis_driver import WORKS
@@ -60,7 +60,7 @@ def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Plain tensors, of which the reduced axes are neighbours."""
     x, stated = inputs[0], given(inputs, 1)
     axes = _axes(node, len(x.shape), stated and stated.array)
-    return line_offers([x], _OPERATIONS, target, len(inputs) - 1) if together(x.shape, axes) else []
+    return line_offers([x], _OPERATIONS, target, len(inputs) - 1) if neighbouring(x.shape, axes) else []
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -76,7 +76,7 @@ def lower_rows(call: Call) -> list[Step]:
     x, stated = call.inputs[0], call.given(1)
     assert x is not None
     chosen = _axes(call.node, len(x.shape), stated.array if stated else None)
-    axes = together(x.shape, chosen)
+    axes = neighbouring(x.shape, chosen)
     assert axes is not None
     return line_steps(call, axes, full(call.outputs[0], x.shape, chosen))
 

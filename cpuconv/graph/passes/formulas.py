@@ -122,10 +122,10 @@ FORMULAS: tuple[Formula, ...] = (
 
 
 def _rule(formula: Formula, graph: Graph, node: Node) -> Rewrite | None:
-    if node.op not in formula.pattern.roots or len(node.outputs) != 1 or not is_float(graph, node.outputs[0]):
-        return None
     found = found_at(graph, node, formula.pattern)
-    if found is None or graph.value(found.names["x"]) != graph.value(node.outputs[0]):
+    if found is None or len(node.outputs) != 1 or not is_float(graph, node.outputs[0]):
+        return None
+    if graph.value(found.names["x"]) != graph.value(node.outputs[0]):
         return None
     maker = Maker(graph, *reversed(found.nodes), origin=node.origin)
     return maker.done() if formula.make(maker, found) else None

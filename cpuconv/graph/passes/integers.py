@@ -13,37 +13,24 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, sole_reader
+from cpuconv.graph.passes.pattern import Either, Maybe, Symbol, found_at, operator
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, rewritten
 from cpuconv.kernels.binding.place import FLOAT32
 
 _PRODUCTS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+_operands = Symbol("x"), Symbol("w"), Maybe("zero"), Maybe("w_zero")
+_product = Either(tuple(operator(op)(*_operands) for op in _PRODUCTS))
+_PATTERN = operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32)
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    if node.op != "Cast" or node["to"] != FLOAT32:
+    found = found_at(graph, node, _PATTERN)
+    if found is None:
         return None
-    inner, added = graph.producer(node.inputs[0]), ""
-    old = [node]
-    if inner is not None and inner.op == "Add":
-        old.insert(0, inner)
-        producers = [graph.producer(name) for name in inner.inputs]
-        at = next((at for at, one in enumerate(producers) if one is not None and one.op in _PRODUCTS), None)
-        if at is None:
-            return None
-        added, inner = inner.inputs[1 - at], producers[at]
-    if inner is None or inner.op not in _PRODUCTS:
-        return None
-    old.insert(0, inner)
-    if any(sole_reader(graph, one.outputs[0]) is None for one in old[:-1]):
-        return None
-    return _made(graph, inner, added, old)
-
-
-def _made(graph: Graph, product: Node, added: str, old: list[Node]) -> Rewrite | None:
-    """The product in floats, and what is added."""
-    x, zero = product.inputs[0], operand(product, 2)
-    w, w_zero = constant(graph, product.inputs[1]), constant(graph, operand(product, 3))
-    if w is None or (operand(product, 3) and w_zero is None):
+    old, names = found.nodes[::-1], found.names
+    product, x, zero, added = old[0], names["x"], names["zero"], names.get("added", "")
+    w, w_zero = constant(graph, names["w"]), constant(graph, names["w_zero"])
+    if w is None or (names["w_zero"] and w_zero is None):
         return None
     if zero and int(np.prod(graph.value(zero).shape, dtype=np.int64)) != 1:  # type: ignore[arg-type]
         return None

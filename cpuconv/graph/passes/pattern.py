@@ -1,9 +1,10 @@
 """Formulas that graphs are searched for, written as such: ``x * Sigmoid(x)``.
 
 ``x = Symbol("x")`` stands for any value, the same one wherever it occurs; a number for a constant of one element that
-is within `TOLERANCE` of it; ``Free("slope")`` for any constant of one element. Python's operators and what `operator`
-makes build patterns from these. Sums and products match either way round, and where a number scales or shifts, a
-quotient or difference that does the same matches too; ``p | q`` matches either. In the manner of rten's matcher.
+is within `TOLERANCE` of it; ``Free("slope")`` for any constant of one element; ``Maybe("bias")`` for any value, or for
+an operand that is left out, named "". Python's operators and what `operator` makes build patterns from these. Sums and
+products match either way round, and where a number scales or shifts, a quotient or difference that does the same
+matches too; ``p | q`` matches either. In the manner of rten's matcher.
 """
 
 from __future__ import annotations
@@ -103,6 +104,11 @@ class Symbol(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
+class Maybe(Symbol):
+    """Any value, or "": an operand at the end that is left out."""
+
+
+@dataclass(frozen=True, eq=False)
 class Number(Pattern):
     """A constant of one element near a number."""
 
@@ -165,7 +171,9 @@ class Applied(Pattern):
 
     def matches(self, graph: Graph, name: str, found: Found) -> Iterator[Found]:
         node = graph.producer(name)
-        if node is None or node.op != self.op or node.meaning is not None or len(node.inputs) != len(self.operands):
+        if node is None or node.op != self.op or node.meaning is not None or len(node.inputs) > len(self.operands):
+            return
+        if not all(isinstance(operand, Maybe) for operand in self.operands[len(node.inputs) :]):
             return
         if not all(_alike(node[attribute], value) for attribute, value in self.attributes.items()):
             return
@@ -173,7 +181,8 @@ class Applied(Pattern):
         if any(pattern.roots and pattern.roots.isdisjoint(read) for pattern in self.operands):
             return
         nodes = found.nodes if node in found.nodes else (*found.nodes, node)
-        orders = itertools.permutations(node.inputs) if self.op in COMMUTATIVE else [node.inputs]
+        stated = (*node.inputs, *[""] * (len(self.operands) - len(node.inputs)))
+        orders = itertools.permutations(stated) if self.op in COMMUTATIVE else [stated]
         for inputs in orders:
             yield from _all(graph, self.operands, inputs, Found(found.names, found.numbers, nodes))
 
@@ -214,9 +223,13 @@ def product(a: Pattern, b: Pattern, number: float) -> Pattern:
     return (a * b) * number | (a * number) * b | a * (b * number)
 
 
-def found_at(graph: Graph, root: Node, pattern: Pattern) -> Found | None:
-    """The first match whose result `root` gives, and whose other values nobody else reads."""
+def found_at(graph: Graph, root: Node, pattern: Pattern, alone: bool = True) -> Found | None:
+    """The first match whose result `root` gives, and (`alone`) whose other values nobody else reads."""
+    if root.op not in pattern.roots:
+        return None
     for found in pattern.matches(graph, root.outputs[0], Found()):
+        if not alone:
+            return found
         inner = [name for node in found.nodes if node is not root for name in node.outputs if name]
         inside = {id(node) for node in found.nodes}
         if all(name not in graph.outputs and all(id(user) in inside for user in graph.users(name)) for name in inner):

@@ -9,17 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.pattern import Symbol, found_at, operator
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten, shape_of
+
+_Reshape, _Transpose = operator("Reshape"), operator("Transpose")
+_PATTERN = _Reshape(_Transpose(_Reshape(Symbol("x"), Symbol("split"))), Symbol("end"))
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    turned = graph.producer(node.inputs[0]) if node.op == "Reshape" else None
-    first = graph.producer(turned.inputs[0]) if turned is not None and turned.op == "Transpose" else None
-    if turned is None or first is None or first.op != "Reshape" or turned["perm"] is None:
+    found = found_at(graph, node, _PATTERN, alone=False)
+    if found is None or (perm := found.nodes[1]["perm"]) is None:
         return None
-    x = first.inputs[0]
-    shape, split = shape_of(graph, x), shape_of(graph, first.outputs[0])
-    channels = _order(shape, split, list(turned["perm"])) if shape == shape_of(graph, node.outputs[0]) else None
+    x = found.names["x"]
+    shape, split = shape_of(graph, x), shape_of(graph, found.nodes[2].outputs[0])
+    channels = _order(shape, split, list(perm)) if shape == shape_of(graph, node.outputs[0]) else None
     if channels is None:
         return None
     maker = Maker(graph, node)

@@ -30,6 +30,10 @@ class Cost:
     bound: float
     estimate: float
 
+    def plus(self, seconds: float) -> Cost:
+        """The same, but expected to take so much longer."""
+        return Cost(self.bound, self.estimate + seconds)
+
 
 @dataclass(frozen=True)
 class Machine:

@@ -102,7 +102,7 @@ class Profile:
         return f"{tabulate(table, heads, disable_numparse=True)}\n{end}"
 
 
-def together(profiles: Sequence[Profile]) -> Profile:
+def combined(profiles: Sequence[Profile]) -> Profile:
     """Parts of a network that run one after another, as one; the first part's workers may have been watched."""
     rows = [row for each in profiles for row in each.rows]
     total = sum(row.seconds for row in rows)

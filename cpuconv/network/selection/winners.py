@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from autotune.machine.device import fingerprint
-from autotune.store.rows import Limits as Admitted
-from autotune.store.store import together
+from autotune.store.rows import RowLimits
+from autotune.store.store import sources_hash
 from autotune.workload import WEIGHTS
 from cpuconv.conv import session
 from cpuconv.conv.recipe import current_sources
@@ -24,7 +24,7 @@ from cpuconv.network.selection.planning import PLANS
 
 def sources() -> str:
     """Hash of the sources of all kernels: races of others say nothing."""
-    return together(current_sources())
+    return sources_hash(current_sources())
 
 
 def key_of(graph: Graph, target: Target) -> str:
@@ -48,7 +48,7 @@ def winner(graph: Graph, target: Target) -> str | None:
     device, tiers, kind = fingerprint().key, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
         return None  # no network has raced, and hashing this one would take longer than laying it out
-    asked = Admitted(frozenset({sources()}))
+    asked = RowLimits(frozenset({sources()}))
     found = tiers.lookup(device, key_of(graph, target), asked)
     return found.row.candidate if found is not None and found.row.candidate in PLANS else None
 

@@ -9,6 +9,8 @@ name, in the store and in `plan.algorithm`.
     candidates(problem, isa) -> Iterable[Params]        what is worth running, best guess first
     bound(problem, machine) -> float                    seconds that no candidate's estimate is below, found cheaply
     cost(problem, params, machine) -> Cost              lower bound and estimate
+    least_work(problem, params) -> (int, int)           operations and bytes of weights that it cannot avoid, without
+                                                        lanes that hold no channel; left out: those of the direct sum
     layouts(problem, params, isa) -> (str | None, str | None)     layouts it needs in and out; None: any strides.
                                                         With params None: what every candidate needs
     packing(problem, params, isa) -> Packing            the form in which weights are read
@@ -29,9 +31,19 @@ What can run is kept apart from what is worth running. The workspace of a candid
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
+
 import layouts
 from cpuconv.elements import F32
+from cpuconv.problem.problem import ConvProblem
 from layouts import Strides
+
+
+def least_work(solver: ModuleType, problem: ConvProblem, params: Any) -> tuple[int, int]:
+    """Operations and bytes of weights that a solver cannot avoid: its own, or those of the direct sum."""
+    own = getattr(solver, "least_work", None)
+    return (problem.flops, problem.weight_bytes) if own is None else own(problem, params)
 
 
 def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:

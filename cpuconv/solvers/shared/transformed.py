@@ -294,6 +294,13 @@ def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
     return machine.seconds(problem.groups * float(least) + activations, problem.threads)
 
 
+def least_work(problem: ConvProblem, planes: Planes, m: Size, dilation: Size = (1, 1)) -> tuple[int, int]:
+    """Operations of the products, and bytes of the weights, without lanes that hold no channel."""
+    pairs = problem.cg * problem.k
+    flops = 2 * pairs * planes.products * tile_grid(problem, m, dilation)[2]
+    return flops, pairs * planes.count * F32.bytes
+
+
 def cost(
     problem: ConvProblem,
     params: Any,

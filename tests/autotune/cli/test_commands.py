@@ -21,7 +21,7 @@ from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.report import doctor
-from autotune.report.table_rows import Line
+from autotune.report.table_rows import ProblemRow
 from autotune.store.database import StoreWarning
 from autotune.store.store import Store, Use
 from autotune.workload import Reading
@@ -119,9 +119,11 @@ def test_a_warmup_goes_on_without_roofs(capsys: pytest.CaptureFixture[str], monk
 def test_rows_say_what_a_problem_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake.Fake, "summary", lambda self, key: "3→64 7x7/2 @224x224")
     use = Use("net", 1, "auto", "conv1", "good:1 threads=1", 1, 1e6)
-    assert Line(use, None, summary=workload.summary(use.problem)).title == "conv1 · 3→64 7x7/2 @224x224"
-    assert Line(use, None).title == "conv1"
-    assert Line(replace(use, label="good:1"), None, summary="3→64").title == "3→64"  # a name that only repeats the key
+    assert ProblemRow(use, None, summary=workload.summary(use.problem)).title == "conv1 · 3→64 7x7/2 @224x224"
+    assert ProblemRow(use, None).title == "conv1"
+    assert (
+        ProblemRow(replace(use, label="good:1"), None, summary="3→64").title == "3→64"
+    )  # a name that only repeats the key
     assert main(["warmup", "good:2", "--threads", "1"]) == OK
     for arguments in (["table"], ["table", "--format", "html"], ["explain", "good:2"]):
         capsys.readouterr()

@@ -11,7 +11,7 @@ import pytest
 from autotune.machine.roofline import Level, Roofs, Work
 from autotune.report.page import page
 from autotune.report.page.plot import Axis
-from autotune.report.table_rows import COLUMNS, Line, Section
+from autotune.report.table_rows import COLUMNS, ProblemRow, Section
 from autotune.report.tables import FORMATS, render
 from autotune.store.store import Row, Use
 from support.browser import Browser
@@ -33,11 +33,13 @@ DEVICE = {
 }
 
 
-def line(label: str, micro: float, count: int, work: Work | None, roofs: Roofs | None = ROOFS, network="net") -> Line:
+def line(
+    label: str, micro: float, count: int, work: Work | None, roofs: Roofs | None = ROOFS, network="net"
+) -> ProblemRow:
     use = Use(network, 1, "auto,auto", label, f"shape of {label} " + "x" * 60, count, 2e6)
     way = f"way({label},first_parameter=1000,second_parameter=1000,third_parameter=1000,fourth=2)"
     row = Row("d", use.problem, way, "s", "ok", median=micro * US, spread=US, count=5, score=micro * US)
-    return Line(use, row, work, roofs, summary=ABOUT)
+    return ProblemRow(use, row, work, roofs, summary=ABOUT)
 
 
 LINES = [

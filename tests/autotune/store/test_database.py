@@ -14,11 +14,11 @@ import pytest
 
 from autotune.store import database, schema
 from autotune.store.database import StoreWarning
-from autotune.store.rows import Limits, to_values
+from autotune.store.rows import RowLimits, to_values
 from autotune.store.store import Store
 from support.stored import row
 
-CURRENT = Limits(frozenset({"s"}))
+CURRENT = RowLimits(frozenset({"s"}))
 
 
 @pytest.fixture

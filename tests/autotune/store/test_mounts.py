@@ -13,7 +13,7 @@ import pytest
 
 from autotune.store import mounts
 from autotune.store.mounts import is_remote
-from autotune.store.rows import Limits
+from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from support.stored import row
 
@@ -88,7 +88,7 @@ def test_a_store_on_another_machine_has_a_rollback_journal(mounted: Callable[...
             assert journal(path) == expected
             assert Path(f"{path}-shm").exists() == (expected == "wal")
             reader = Store(path, read_only=True)
-            assert reader.best("d", "p", Limits(frozenset({"s"}))).candidate == "a"
+            assert reader.best("d", "p", RowLimits(frozenset({"s"}))).candidate == "a"
 
 
 def test_a_store_that_moves_there_changes_its_journal(mounted: Callable[..., None], tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from autotune.store import store
-from autotune.store.rows import Limits
+from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from bench.tuning import kills
 from support.processes import run, start
 from support.stored import row
 
-CURRENT = Limits(frozenset({"s"}))
+CURRENT = RowLimits(frozenset({"s"}))
 KEY = ("d", "p", "warm")
 
 

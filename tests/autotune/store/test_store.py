@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.store.rows import KEY, Limits
+from autotune.store.rows import KEY, RowLimits
 from autotune.store.store import Store, shared
 from autotune.workload import Problem
 from support.processes import finish, start
 from support.stored import row
 
-CURRENT = Limits(frozenset({"s"}))
+CURRENT = RowLimits(frozenset({"s"}))
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from autotune import paths
 from autotune.paths import NoFolderError, cache_folder, store_path
 from autotune.store.claims import LEFT_SECONDS
 from autotune.store.database import StoreWarning
-from autotune.store.rows import Limits
+from autotune.store.rows import RowLimits
 from autotune.store.store import NOWHERE, Store, shared
 from autotune.tuning import background
 from support.stored import row
 
-CURRENT = Limits(frozenset({"s"}))
+CURRENT = RowLimits(frozenset({"s"}))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.cli.main import FAILED, OK, USAGE, main
 from autotune.machine.device import fingerprint
-from autotune.store.rows import Limits
+from autotune.store.rows import RowLimits
 from autotune.store.store import Row, Store
 from autotune.tuning import fleet
 from autotune.wisdom.document import read
@@ -156,7 +156,7 @@ def test_a_cluster_tunes_each_problem_once(cluster, tmp_path: Path, capsys: pyte
     assert len({line.rpartition(" by ")[2] for line in err.splitlines() if " by " in line}) == 2
     with Store() as store:
         assert len(store.finished(fingerprint().key)) == 7
-        assert store.best(fingerprint().key, store.problems(fingerprint().key)[0].problem, Limits(workload.sources))
+        assert store.best(fingerprint().key, store.problems(fingerprint().key)[0].problem, RowLimits(workload.sources))
     assert main(["warmup", "net.txt", "--threads", "1", "--json"]) == OK
     assert len(json.loads(capsys.readouterr().out)["resumed"]) == 7
     tried = [problem for problem in prepared(tmp_path) if problem.startswith("good")]

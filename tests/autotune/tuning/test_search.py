@@ -13,7 +13,7 @@ import pytest
 
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
-from autotune.store.rows import Limits
+from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from autotune.tuning import worker
 from autotune.tuning.candidates import choose
@@ -37,7 +37,7 @@ def test_the_fastest_is_found_and_stored(store: Store) -> None:
     (problem,) = problems("good")
     best = profile(workload, problem.key, store)
     assert best.candidate == "fast"
-    assert best == store.best(fingerprint().key, problem.key, Limits(workload.sources))._replace(created=0.0)
+    assert best == store.best(fingerprint().key, problem.key, RowLimits(workload.sources))._replace(created=0.0)
     found = rows(store, problem)
     assert found["fast"].median == pytest.approx(100e-6, rel=0.05)
     assert found["fast"].count >= 3
@@ -77,7 +77,7 @@ def test_what_was_timed_before_keeps_its_place_on_a_slower_day(store: Store, fak
     found = rows(store, problem)
     assert found["good"].median == pytest.approx(2000e-6, rel=0.05)
     assert found["model"].median == pytest.approx(500e-6, rel=0.05)
-    assert store.best(fingerprint().key, problem.key, Limits(workload.sources)).candidate == "model"
+    assert store.best(fingerprint().key, problem.key, RowLimits(workload.sources)).candidate == "model"
 
 
 def test_what_cannot_win_is_not_prepared(store: Store) -> None:
@@ -94,8 +94,8 @@ def test_the_bound_prunes_only_what_a_faster_one_can_stand_for(store: Store) -> 
     # The exact one is slower than the fast one can be, but nothing else serves who wants it exact.
     assert found["plain"].state == "ok"
     key = (fingerprint().key, problem.key)
-    assert store.best(*key, Limits(workload.sources, accuracies=("exact", "standard"))).candidate == "good"
-    assert store.best(*key, Limits(workload.sources, accuracies=("exact",))).candidate == "plain"
+    assert store.best(*key, RowLimits(workload.sources, accuracies=("exact", "standard"))).candidate == "good"
+    assert store.best(*key, RowLimits(workload.sources, accuracies=("exact",))).candidate == "plain"
     assert profile(workload, problem.key, store, accuracies=("exact",)).candidate == "plain"
     assert profile(workload, problem.key, store, accuracies=("exact", "standard"), workspace_limit=99).candidate == (
         "plain"
@@ -122,7 +122,7 @@ def test_a_problem_without_a_solution_is_said_to_have_none(store: Store) -> None
     good, none = problems("good", "none")
     outcome = warmup(workload, [good, none], store)
     assert (list(outcome.tuned), outcome.failed, outcome.left) == ([good.key], [none.key], [])
-    assert store.best(fingerprint().key, none.key, Limits(workload.sources)) is None
+    assert store.best(fingerprint().key, none.key, RowLimits(workload.sources)) is None
 
 
 def test_a_second_warmup_tunes_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from autotune.machine.cores import thread_counts
 from autotune.machine.device import fingerprint
 from autotune.report.explain import explain_stored
-from autotune.store.rows import Limits
+from autotune.store.rows import RowLimits
 from autotune.store.store import Row, Store
 from autotune.tuning import background, threads, worker
 from autotune.tuning.candidates import choose
@@ -72,7 +72,7 @@ def test_each_race_is_stored_at_once_and_refined_later(store: Store, fake_clock:
     for problem, winner in zip(asked, ("fast", "model"), strict=True):
         found = rows(store, problem)
         assert {row.state for row in found.values()} == {"provisional"}
-        assert store.best(DEVICE, problem.key, Limits(workload.sources)).candidate == winner
+        assert store.best(DEVICE, problem.key, RowLimits(workload.sources)).candidate == winner
         told = explain_stored(store, DEVICE, workload, problem.key, problem.flops, 1, "quick")
         assert (told.algorithm, told.decided_by, told.lines[0].remark) == (winner, "store", "provisional")
         assert "the next one goes on" in str(told) and "store · provisional" in str(told)

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.machine.device import fingerprint
 from autotune.store.database import StoreWarning
-from autotune.store.rows import COLD, WARM, Limits, Row
+from autotune.store.rows import COLD, WARM, Row, RowLimits
 from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
 from autotune.wisdom import tiers
@@ -21,7 +21,7 @@ from support import processes, stored
 
 HERE = fingerprint()
 SOURCES = frozenset({"s"})
-LIMITS = Limits(SOURCES)
+LIMITS = RowLimits(SOURCES)
 row = functools.partial(stored.row, device=HERE.key)
 
 

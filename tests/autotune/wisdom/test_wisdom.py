@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.machine.device import fingerprint
-from autotune.store.rows import COLD, Finished, Limits
+from autotune.store.rows import COLD, Finished, RowLimits
 from autotune.store.store import Store
 from autotune.wisdom import document as wisdom
 from autotune.wisdom import exchange
@@ -63,7 +63,7 @@ def test_what_is_written_is_read(kept: Store, tmp_path: Path) -> None:
     with Store(tmp_path / "b.sqlite") as second:
         exchange.into_store(again, second)
         assert same(exchange.from_store(second), told)
-        assert second.best(HERE.key, "p", Limits(SOURCES)).candidate == "direct(v=2)"
+        assert second.best(HERE.key, "p", RowLimits(SOURCES)).candidate == "direct(v=2)"
         assert second.is_finished(HERE.key, "p", efforts=("quick",), sources=SOURCES)
         assert [use.label for use in second.problems(HERE.key)] == ["first"]
         exchange.into_store(again, second)
@@ -75,7 +75,7 @@ def test_what_is_written_is_read(kept: Store, tmp_path: Path) -> None:
 def test_another_device_only_seeds(kept: Store, tmp_path: Path) -> None:
     with Store(tmp_path / "b.sqlite") as here:
         exchange.into_store(exchange.from_store(kept), here)
-        assert here.best(HERE.key, "q", Limits(SOURCES)) is None
+        assert here.best(HERE.key, "q", RowLimits(SOURCES)) is None
         assert here.seeds("q") == ["fft(n=8)"]
         assert here.seeds("p")[0] == "z"  # once the best, from sources that are no more
         assert here.seeds("unknown") == []

@@ -175,11 +175,26 @@ def test_the_tuner_meets_every_way_to_form_sums_first(size: tuple[int, int, int]
         assert [each.cost.estimate for each in part] == sorted(each.cost.estimate for each in part)
 
 
-def test_im2col_writes_blocks_that_groups_share_float_by_float():
+def test_im2col_writes_blocks_that_groups_share_float_by_float(monkeypatch):
     lanes = current().lanes
     shared = ConvProblem(1, 4 * lanes, 28, 28, 2 * lanes, 1, 1, groups=4, in_layout=BLOCKED, out_layout=BLOCKED)
     alike = (replace(shared, out_layout="NCHW"), replace(shared, groups=2), replace(shared, groups=1))
     for problem in (shared, *alike):
-        for ranked in model.ranking(problem, "im2col"):
-            own = im2col.cost(problem, ranked.candidate.params, machine()).estimate
-            assert (ranked.cost.estimate > own) == (problem is shared)
+        for params in im2col.candidates(problem, current()):
+            whole = im2col.cost(problem, params, machine())
+            assert model.modelled_cost(problem, Candidate(im2col, params)) == whole
+            with monkeypatch.context() as patch:
+                patch.setattr(im2col, "_SCATTERED_CYCLES", 0.0)
+                assert (whole.estimate > im2col.cost(problem, params, machine()).estimate) == (problem is shared)
+
+
+def test_first_layer_pays_for_planes_that_are_far_apart(monkeypatch):
+    lanes = current().lanes
+    few = ConvProblem(1, lanes - 1, 28, 28, 2 * lanes, 3, 3, out_layout=BLOCKED)
+    for problem in (few, replace(few, c=lanes)):
+        params = next(iter(first_layer.candidates(problem, current())))
+        whole = model.modelled_cost(problem, Candidate(first_layer, params))
+        assert whole == first_layer.cost(problem, params, machine())
+        with monkeypatch.context() as patch:
+            patch.setattr(first_layer, "_FAR_APART", 0.0)
+            assert (whole.estimate > first_layer.cost(problem, params, machine()).estimate) == (problem.c == lanes)

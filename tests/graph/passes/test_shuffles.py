@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,3 +62,9 @@ def test_channels_come_in_the_same_order(data):
 )
 def test_other_turns_stay(shape, split, perm, end):
     assert operators(shuffles.run(network(shape, split, perm, end))) == ["Reshape", "Transpose", "Reshape"]
+
+
+def test_what_others_read_of_it_stays():
+    shape = (2, 6, 3, 4)
+    graph = replace(network(shape, (2, 2, 3, 3, 4), [0, 2, 1, 3, 4], shape), outputs=("y", "turned"))
+    assert sorted(operators(shuffles.run(graph))) == ["Gather", "Reshape", "Transpose"]

@@ -1,0 +1,54 @@
+"""Equal constants become one, and nodes that compute the same become one.
+
+Patterns: constants of the same type, shape and bits; nodes of the same operator with the same inputs and attributes,
+arrays among them compared by their bits. Equal in every bit, as operators of the table always give the same for the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.notes import frozen
+from cpuconv.graph.passes.rewriting import without
+
+_SAMPLE = 16  # elements that tell most constants apart
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Bit by bit, so that -0 is not 0 and NaN is NaN."""
+    return a is b or a.tobytes() == b.tobytes()
+
+
+def constants(graph: Graph) -> Graph:
+    """Read the first of equal constants in the place of the others."""
+    kept: dict[tuple[object, ...], list[str]] = {}
+    names: dict[str, str] = {}
+    for name, array in graph.constants.items():
+        alike = kept.setdefault((array.dtype, array.shape, array.flat[:_SAMPLE].tobytes()), [])
+        same = next((other for other in alike if _equal(array, graph.constants[other])), None)
+        if same is None or name in graph.outputs:
+            alike.append(name)
+        else:
+            names[name] = same
+    return replace(graph, nodes=tuple(node.reads(names) for node in graph.nodes)).live() if names else graph
+
+
+def nodes(graph: Graph) -> Graph:
+    """Drop the later of equal nodes."""
+    known: dict[Hashable, Node] = {}
+    names: dict[str, str] = {}
+    equal = []
+    for node in graph.nodes:
+        if node.meaning is not None:
+            continue
+        inputs = tuple(names.get(name, name) for name in node.inputs)
+        first = known.setdefault((node.op, inputs, frozen(node.attributes), tuple(map(bool, node.outputs))), node)
+        if first is not node and not (len(node.outputs) > 1 and {*node.outputs} & {*graph.outputs}):
+            equal.append((node, first.outputs))
+            names.update(zip(node.outputs, first.outputs, strict=True))
+    return without(graph, equal)
