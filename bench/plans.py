@@ -36,7 +36,7 @@ from cpuconv.isa import current
 
 if TYPE_CHECKING:
     from cpuconv.network.running.executable import Executable
-    from cpuconv.network.selection.layout import Laid, Layout
+    from cpuconv.network.selection.layout import NetworkPlan, NodePlan
     from cpuconv.problem.problem import ConvProblem
 
 PLANNED, UNTUNED = "planned", "untuned"
@@ -132,12 +132,12 @@ def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[
     return sorted(took.items(), key=lambda each: -each[1])[:MOST]
 
 
-def problem_of(laid: Laid) -> ConvProblem | None:
+def problem_of(laid: NodePlan) -> ConvProblem | None:
     """What a node asks solvers for, if it does."""
     return getattr(laid.offer.detail, "problem", None) if laid.offer is not None else None
 
 
-def alone(laid: Layout, threads: int) -> float | None:
+def alone(laid: NetworkPlan, threads: int) -> float | None:
     """Seconds of the convolutions and products of a network, each alone; None if one is not tuned."""
     from cpuconv.graph.lowering import IN_NETWORK
 

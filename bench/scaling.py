@@ -44,7 +44,7 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.network.running.building import Builder
-from cpuconv.network.running.executable import Work
+from cpuconv.network.running.executable import CompiledNode
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
@@ -296,7 +296,9 @@ def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predict
             before = found
 
 
-def _work_on(work: Work, alone: Work, workers: int, machines: Machines, before: Predicted | None) -> Predicted | None:
+def _work_on(
+    work: CompiledNode, alone: CompiledNode, workers: int, machines: Machines, before: Predicted | None
+) -> Predicted | None:
     """An operator of a network beside another one; None where its reference runs."""
     node, offer, single = work.laid.node, work.laid.offer, alone.laid.offer
     if offer is None or single is None:

@@ -11,7 +11,7 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
-from cpuconv.network.selection.layout import Layout, plans
+from cpuconv.network.selection.layout import NetworkPlan, plans
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.network.sizes.specialise import bound_inputs
@@ -89,7 +89,7 @@ def _near_best(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) 
             yield from (found for found in _problems_in(rival) if found[0] not in first)
 
 
-def _problems_in(laid: Layout) -> Iterator[tuple[ConvProblem, str]]:
+def _problems_in(laid: NetworkPlan) -> Iterator[tuple[ConvProblem, str]]:
     for node in laid.nodes:
         problem = getattr(node.offer.detail, "problem", None) if node.offer is not None else None
         if problem is not None:

@@ -21,7 +21,7 @@ from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.saved.program import Shapes
 from cpuconv.network.selection.decisions import Decisions
-from cpuconv.network.selection.layout import Layout, lay_out
+from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 from cpuconv.network.thread_count import fastest
@@ -35,7 +35,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
+class ShapeProgram:
     """What runs for inputs of certain sizes.
 
     Attributes
@@ -102,7 +102,7 @@ class ProgramBuilder:
         """For how many ranges of sizes layouts were chosen, which other sizes of that range take."""
         return len(self._decisions)
 
-    def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> Program:
+    def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         """The program for inputs of these shapes and elements."""
         definition = self.definition
         whole = definition.graph_for(key.shapes)
@@ -122,13 +122,13 @@ class ProgramBuilder:
                 executable = build(laid, self.target, self.packed)
         tail = None if late is None else Tail(stages(_owned(late)), order, self._part)
         let_go(raw)
-        made = Program(key, shape_arrays, executable, tail, laid.decisions())
+        made = ShapeProgram(key, shape_arrays, executable, tail, laid.decisions())
         if not definition.is_fixed:
             return made
         definition.let_go()
         return replace(made, explanation=Explanation.of(definition.name, laid, executable, notes))
 
-    def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> Layout:
+    def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
         """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
         if decisions is not None:
             return lay_out(graph, target, decisions)
@@ -149,7 +149,7 @@ class ProgramBuilder:
         like = next((each for each in saved.shapes if _digits(each) == _digits(shapes)), None)
         return None if like is None else saved.decisions(like)
 
-    def explained(self, made: Program) -> Explanation:
+    def explained(self, made: ShapeProgram) -> Explanation:
         """What became of the network for a program; if need be derived once more, as a new size does not wait for it.
 
         What runs behind the program is left out.

@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.locks import Lock
 from cpuconv.conv.remembering.remembered import Remembered, default_limit
-from cpuconv.network.program_builder import Key, Program, ProgramBuilder
+from cpuconv.network.program_builder import Key, ProgramBuilder, ShapeProgram
 from cpuconv.network.saved.program import SavedProgram, Shapes, form_digest, packing_of
 
 _MOST_BYTES = 1 << 30  # of programs that are kept, packed weights aside; less where memory is small
@@ -30,7 +30,7 @@ class Programs:
     def __init__(self, builder: ProgramBuilder, making: Lock) -> None:
         """Remember none yet."""
         self.builder, self.making = builder, making
-        self.last: Program | None = None
+        self.last: ShapeProgram | None = None
         self._definition = builder.definition
         self._remembered = Remembered(min(_MOST_BYTES, default_limit()))
 
@@ -40,7 +40,7 @@ class Programs:
     @property
     def nbytes(self) -> int:
         """Bytes of those that are kept, with the memory of all their runs; packed weights are not counted."""
-        kept: dict[int, Program] = {id(made): made for _, made in self._remembered.items()}
+        kept: dict[int, ShapeProgram] = {id(made): made for _, made in self._remembered.items()}
         if self.last is not None:
             kept[id(self.last)] = self.last
         return sum(made.nbytes for made in kept.values())
@@ -58,7 +58,7 @@ class Programs:
         """Forget all but the last."""
         self._remembered.clear()
 
-    def fitting(self, arrays: Sequence[np.ndarray]) -> tuple[Program, list[np.ndarray]]:
+    def fitting(self, arrays: Sequence[np.ndarray]) -> tuple[ShapeProgram, list[np.ndarray]]:
         """The program for arrays of all inputs, and the arrays that it is given."""
         shapes = tuple(array.shape for array in arrays)
         if not self._definition.shape_inputs:
@@ -67,7 +67,7 @@ class Programs:
         shape_arrays = {name: named.pop(name) for name in self._definition.shape_inputs}
         return self.find(shapes, shape_arrays), list(named.values())
 
-    def find(self, shapes: Shapes, shape_arrays: Mapping[str, np.ndarray] | None = None) -> Program:
+    def find(self, shapes: Shapes, shape_arrays: Mapping[str, np.ndarray] | None = None) -> ShapeProgram:
         """The program for inputs of these shapes; made at first use, and again if it was forgotten since.
 
         `shape_arrays` are the arrays of inputs whose elements decide sizes.
@@ -76,7 +76,7 @@ class Programs:
         key, last = Key(shapes, tuple(array.tobytes() for array in shape_arrays.values())), self.last
         if last is not None and last.key == key:
             return last
-        made: Program | None = self._remembered.get(key)
+        made: ShapeProgram | None = self._remembered.get(key)
         if made is None:
             with self.making:
                 made = self._remembered.get(key)
@@ -86,7 +86,7 @@ class Programs:
         self.last = made
         return made
 
-    def remember(self, made: Program) -> None:
+    def remember(self, made: ShapeProgram) -> None:
         """Remember a program, as large as it is now, and forget those used least recently for it.
 
         What it takes changes while other threads run it. Who changes it calls this afterwards, so that the last of them
@@ -105,7 +105,7 @@ class Programs:
         have other numbers of threads than others.
         """
         definition = self._definition
-        programs: dict[Any, Program] = dict(self._remembered.items())
+        programs: dict[Any, ShapeProgram] = dict(self._remembered.items())
         if self.last is not None:
             programs[self.last.key] = self.last
         if definition.shape_inputs or (self.builder.auto and not definition.is_fixed):

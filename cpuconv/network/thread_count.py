@@ -19,14 +19,16 @@ from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.by_solvers import Convolution
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.network.running.building import build
-from cpuconv.network.running.executable import Executable, Work
+from cpuconv.network.running.executable import CompiledNode, Executable
 from cpuconv.network.running.packed import Packed
-from cpuconv.network.selection.layout import Layout
+from cpuconv.network.selection.layout import NetworkPlan
 
 _SECONDS, _ROUNDS = 0.3, 15  # of timing all counts together; most of its rounds
 
 
-def fastest(laid_out: Callable[[Target], Layout], target: Target, packed: Packed) -> tuple[Layout, Executable]:
+def fastest(
+    laid_out: Callable[[Target], NetworkPlan], target: Target, packed: Packed
+) -> tuple[NetworkPlan, Executable]:
     """The network for at most the target's threads, and how it is laid out."""
     made = {}
     for count in thread_counts(target.threads):
@@ -45,7 +47,7 @@ def modelled(executable: Executable) -> float:
     return sum(_seconds(work, threads) for work in executable.works) - saved * join_seconds(threads)
 
 
-def _seconds(work: Work, threads: int) -> float:
+def _seconds(work: CompiledNode, threads: int) -> float:
     offer = work.laid.offer
     if offer is None:
         return 0.0

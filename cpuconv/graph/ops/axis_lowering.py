@@ -10,8 +10,8 @@ from typing import Any
 from cpuconv.elements import F32
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import Isa
-from cpuconv.kernels.axis.axis_driver import LinesTile, line, lines
-from cpuconv.kernels.axis.axis_emitter import LineTile
+from cpuconv.kernels.axis.axis_driver import AxisDriverTile, line, lines
+from cpuconv.kernels.axis.axis_emitter import AxisTile
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
@@ -107,7 +107,7 @@ def line_steps(
     channels : int
         Lines with a scale of their own that follow one another; 0: scales are of elements.
     **tile
-        Further fields of `LineTile`.
+        Further fields of `AxisTile`.
     """
     x, isa, steps = call.inputs[0], call.target.isa, []
     assert x is not None
@@ -132,8 +132,8 @@ def line_steps(
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
     held = vectors if not across and vectors <= isa.registers // 2 else 0
-    many = LineTile(isa.lanes, _VECTORS, call.node.op, across, held, **tile)
-    one = LineTile(isa.lanes, 1, call.node.op, across, masked=True, **tile)
+    many = AxisTile(isa.lanes, _VECTORS, call.node.op, across, held, **tile)
+    one = AxisTile(isa.lanes, 1, call.node.op, across, masked=True, **tile)
     args = {
         "micro": MicroRef(line, many) if wide else 0,
         "micro_last": MicroRef(line, one) if narrow else 0,
@@ -153,7 +153,7 @@ def line_steps(
         "channel_step": F32.bytes if channels else 0,
     }
     parts = call.target.parts(x.size + y.size)
-    return [*steps, Step(lines, LinesTile(isa.lanes, _VECTORS), args, parts), *after]
+    return [*steps, Step(lines, AxisDriverTile(isa.lanes, _VECTORS), args, parts), *after]
 
 
 def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:

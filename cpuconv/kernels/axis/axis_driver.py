@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.axis.axis_emitter import At, Line, LineTile
+from cpuconv.kernels.axis.axis_emitter import At, AxisTile, Line
 from cpuconv.kernels.elementwise.exponential import factors
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.runtime.kernel import kernel
@@ -135,7 +135,7 @@ WORKS: dict[str, Callable[[Line], None]] = {
 
 @MicroKernel
 def line(
-    tile: LineTile,
+    tile: AxisTile,
     builder: ir.IRBuilder,
     x: Any,
     x_step: Any,
@@ -166,7 +166,7 @@ _call_line = line.caller()
 
 
 @dataclass(frozen=True)
-class LinesTile:
+class AxisDriverTile:
     """Lanes of the instruction set, and vectors that a call of the micro-kernel for many lines takes."""
 
     lanes: int

@@ -28,7 +28,7 @@ COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
 
 
 @dataclass(frozen=True)
-class LineTile:
+class AxisTile:
     """What is done along lines, and how lanes lie.
 
     Attributes
@@ -99,7 +99,7 @@ class At:
 class Line:
     """A line, or `vectors` vectors of neighbouring lines, and its operands."""
 
-    tile: LineTile
+    tile: AxisTile
     vec: Math
     x: Any
     x_step: Any

@@ -63,7 +63,7 @@ class Place:
         return cls(ref, tuple(shape), contiguous_strides(physical, FLOAT32.itemsize), block, FLOAT32, array)
 
     @property
-    def lies(self) -> str:
+    def format(self) -> str:
         """`DENSE`, `STRIDED` or `BLOCKED`."""
         if self.block > 1:
             return BLOCKED

@@ -23,12 +23,12 @@ _WORDS = 4
 
 
 @dataclass(frozen=True)
-class BesideTile:
+class ParallelGroupTile:
     """There is one for all kernels."""
 
 
 @kernel("calls count each")
-def beside(tile, worker, before, part, parts, args):
+def parallel_group(tile, worker, before, part, parts, args):
     """A part of one of `count` calls, which have `each` parts for a worker together; all of them if there is one part.
 
     Every call has a workspace of its own, so that what a worker left there is still there.
@@ -55,7 +55,7 @@ def beside(tile, worker, before, part, parts, args):
         call_kernel(entry, worker, last, owner * count + place, count * workers, block)
 
 
-def joined(rows: Rows, sets: Sequence[int], kept: list[Any]) -> Rows:
+def grouped(rows: Rows, sets: Sequence[int], kept: list[Any]) -> Rows:
     """Rows of which each runs the next `sets[i]` of the given ones; what these rows refer to goes to `kept`."""
     made: Rows = []
     given = iter(rows)
@@ -74,5 +74,5 @@ def joined(rows: Rows, sets: Sequence[int], kept: list[Any]) -> Rows:
         )
         kept += [calls, *(block for _, block, _ in members)]
         words = {"calls": address(calls), "count": size, "each": int(ends[-1])}
-        made.append((beside.entry(BesideTile()), beside.pack(words), int(ends[-1])))
+        made.append((parallel_group.entry(ParallelGroupTile()), parallel_group.pack(words), int(ends[-1])))
     return made

@@ -148,12 +148,12 @@ _call_window = window.caller()
 
 
 @dataclass(frozen=True)
-class NeighboursTile:
+class LocalResponseNormTile:
     """Nothing: the micro-kernel is an argument."""
 
 
 @kernel("micro x y zeros images planes before after pixels chunks chunk pixel x_image y_image plane")
-def neighbours(tile, worker, before, part, parts, args):
+def local_response_norm(tile, worker, before, part, parts, args):
     """The micro-kernel for every unit: (image, chunk of pixels, plane or channel block)."""
     units = args.images * args.chunks * args.planes
     for unit in range(units * part // parts, units * (part + 1) // parts):
@@ -202,4 +202,4 @@ def norm_step(processor: Processor, x: Place, y: Place, size: int, alpha: float,
         "y_image": y.strides[0],
         "plane": h * w * pixel,
     }
-    return Step(neighbours, NeighboursTile(), args, processor.parts(x.size + y.size))
+    return Step(local_response_norm, LocalResponseNormTile(), args, processor.parts(x.size + y.size))

@@ -22,7 +22,7 @@ from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors, unpack_vectors
 from cpuconv.kernels.emit.intrinsics import emitter, word
-from cpuconv.kernels.emit.specialise_on_tile import choose
+from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -202,7 +202,7 @@ _PLANES = {
 }
 
 
-@choose(lambda tile: _PLANES[tile.mode])
+@specialise_on_tile(lambda tile: _PLANES[tile.mode])
 def _copy_plane(tile, args, x, y, row, rows, column, columns):
     """Rows and columns from `row` and `column` on of the plane at `x` to the one at `y`."""
 

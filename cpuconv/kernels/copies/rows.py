@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_float, zero_vector
-from cpuconv.kernels.emit.specialise_on_tile import choose
+from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_from_narrow, transpose_part, transpose_to_narrow
 from cpuconv.kernels.emit.vector_copies import copy_valid, gather_blocks, scatter_blocks, store_valid
 from cpuconv.runtime.kernel import inline
@@ -122,7 +122,7 @@ _PACK = {
 }
 
 
-@choose(lambda tile: _PACK[tile.kind])
+@specialise_on_tile(lambda tile: _PACK[tile.kind])
 def pack_vectors(tile, row, first, valid, block, cb, c, w, target, step, width):
     """Columns 0 … width-1 of channels first … first+valid-1 to vectors `step` bytes apart, missing lanes zero.
 
@@ -198,7 +198,7 @@ _UNPACK = {
 }
 
 
-@choose(lambda tile: _UNPACK[tile.kind])
+@specialise_on_tile(lambda tile: _UNPACK[tile.kind])
 def unpack_vectors(tile, source, step, first, valid, block, cb, c, w, row, width):
     """The reverse: vectors `step` bytes apart to columns 0 … width-1 of channels first … first+valid-1 of a view.
 

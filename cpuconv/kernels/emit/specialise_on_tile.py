@@ -10,7 +10,9 @@ from numba.extending import overload
 _OPTIONS = {"nogil": True, "error_model": "numpy", "forceinline": True}
 
 
-def choose(choice: Callable[[Any], Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def specialise_on_tile(
+    choice: Callable[[Any], Callable[..., Any]],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: in kernels, a call of the decorated (empty) function is a call of `choice(tile)`.
 
     `choice(tile)` is a function of the same arguments, of which the tile is the first.

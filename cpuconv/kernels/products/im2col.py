@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, pack_row, unpack_row
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_float, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.specialise_on_tile import choose
+from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.emit.vector_copies import copy_alternate
 from cpuconv.kernels.products.gemm import call_gemm_strip
@@ -73,7 +73,7 @@ def _move_vectors(tile, source, step, target, row_step, rows, width, end):
         copy_float(tile, source + i * step, target + i * 4)
 
 
-@choose(lambda tile: {LINES: _move_line, VECTORS: _move_vectors}[tile.load])
+@specialise_on_tile(lambda tile: {LINES: _move_line, VECTORS: _move_vectors}[tile.load])
 def _move(tile, source, step, target, row_step, rows, width, end):
     """Move a run of pixels, `step` bytes apart, of one channel or of `lanes` channels (`rows`) to column rows.
 
@@ -132,7 +132,7 @@ def pack_columns(tile, args, x, group, target, first, count):
         channel += rows
 
 
-@choose(lambda tile: _nothing if tile.load == IN_PLACE else pack_columns)
+@specialise_on_tile(lambda tile: _nothing if tile.load == IN_PLACE else pack_columns)
 def _pack_columns(tile, args, x, group, target, first, count):
     """The columns of pixels first … first+count-1 of a group."""
 
@@ -163,7 +163,7 @@ def _residual(tile, args, image, channel, valid, buffer, first, last):
         first += width
 
 
-@choose(lambda tile: _residual if tile.residual and not tile.direct else _no_residual)
+@specialise_on_tile(lambda tile: _residual if tile.residual and not tile.direct else _no_residual)
 def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
     """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to blocked rows."""
 

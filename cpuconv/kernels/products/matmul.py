@@ -28,7 +28,7 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
 from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
 from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.specialise_on_tile import choose
+from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.gemm import GemmTile, call_gemm_strip, gemm_strip
@@ -88,7 +88,7 @@ def _gather(tile, args, b, count, processor):
 _PACKS = {IN_PLACE: _gather, COPIED: _copy, TURNED: _turn, ANY: _gather}
 
 
-@choose(lambda tile: _PACKS[tile.pack])
+@specialise_on_tile(lambda tile: _PACKS[tile.pack])
 def _pack(tile, args, b, count, processor):
     """A panel of `count` columns of the right matrix, which begins at `b`."""
 

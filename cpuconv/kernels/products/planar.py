@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.specialise_on_tile import choose
+from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.vector_copies import copy_every
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.im2col import LINES, pack_columns
@@ -97,7 +97,7 @@ def _rows(tile, args, x, group, target, first, count):
         row += 1
 
 
-@choose(lambda tile: {IN_PLACE: _nothing, PLANES: _copy, ROWS: _rows, ANY: pack_columns}[tile.pack])
+@specialise_on_tile(lambda tile: {IN_PLACE: _nothing, PLANES: _copy, ROWS: _rows, ANY: pack_columns}[tile.pack])
 def _pack_panel(tile, args, x, group, target, first, count):
     """The columns of pixels first … first+count-1 of a group, rows `args.pitch` bytes apart, with a vector to spare."""
 

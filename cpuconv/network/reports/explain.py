@@ -13,7 +13,7 @@ from cpuconv.conv.choice.model import Choice
 from cpuconv.graph.ir import Node
 from cpuconv.graph.passes import Note, summary
 from cpuconv.network.running.executable import Executable
-from cpuconv.network.selection.layout import LEAST, Laid, Layout
+from cpuconv.network.selection.layout import LEAST, NetworkPlan, NodePlan
 from cpuconv.network.selection.planning import CHEAPEST
 
 COPY = "Copy"
@@ -97,7 +97,7 @@ class Explanation:
     weighed: Mapping[str, float]
 
     @classmethod
-    def of(cls, name: str, laid: Layout, executable: Executable, notes: Sequence[Note]) -> Explanation:
+    def of(cls, name: str, laid: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
         """Of a network that was laid out and built."""
         rows = []
         for node in laid.nodes:
@@ -190,7 +190,7 @@ def _brief(note: Note) -> str:
     return f"{old} became {new} {shortened(last.name)!r}"
 
 
-def forms(laid: Laid) -> str:
+def forms(laid: NodePlan) -> str:
     """How the operands of a node lie: ``blocked, dense -> blocked``."""
     if laid.offer is None:
         return "dense -> dense"
@@ -198,7 +198,7 @@ def forms(laid: Laid) -> str:
     return f"{inputs} -> {', '.join(dict.fromkeys(laid.offer.outputs))}"
 
 
-def algorithm(laid: Laid) -> str:
+def algorithm(laid: NodePlan) -> str:
     """What computes a node, as far as there is a choice."""
     if laid.offer is None:
         return REFERENCE if laid.node.meaning is None else EVALUATOR
@@ -206,13 +206,13 @@ def algorithm(laid: Laid) -> str:
     return "view" if laid.offer.view else "" if choice is None else str(choice.candidate)
 
 
-def decided_by(laid: Laid) -> str:
+def decided_by(laid: NodePlan) -> str:
     """What chose the algorithm of a node."""
     choice = choice_of(laid)
     return "" if choice is None else choice.decided_by
 
 
-def choice_of(laid: Laid) -> Choice | None:
+def choice_of(laid: NodePlan) -> Choice | None:
     """The choice of a convolution's algorithm, which its offer holds."""
     return getattr(laid.offer.detail, "choice", None) if laid.offer is not None else None
 

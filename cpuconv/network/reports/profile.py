@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
+from autotune.machine.roofline import Roofs, classify
 from cpuconv.conv.choice.tuned import roofs
 from cpuconv.graph.ir import Node
 from cpuconv.network.reports.explain import COPY, EVALUATOR, REFERENCE, algorithm, forms, shortened
 from cpuconv.network.reports.timing import Watched, time_works, watch_run
-from cpuconv.network.running.executable import Executable, Work
+from cpuconv.network.running.executable import CompiledNode, Executable
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def profile(
     return Profile(rows, float(np.median(whole)), executable.target.threads, watched)
 
 
-def _row(work: Work, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
+def _row(work: CompiledNode, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
     node = work.laid.node
     flops = getattr(work.laid.offer.detail, "flops", None) if work.laid.offer is not None else None
     least = Least(flops or 0, work.inputs, work.weights, work.outputs)

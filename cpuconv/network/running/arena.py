@@ -21,7 +21,7 @@ from cpuconv.graph.ops.base import Op
 from cpuconv.kernels.binding.place import BLOCKED, FLOAT32, STRIDED, Place
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.memory.aligned import ALIGNMENT
-from cpuconv.network.selection.layout import Laid, Layout
+from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 from cpuconv.problem.integers import divide
 
 ARENA, WORKSPACE = "arena", "workspace"
@@ -46,7 +46,7 @@ class Memory:
     unshared: int
 
 
-def plan_memory(laid: Layout, block: int, moments: Sequence[int] | None = None) -> Memory:
+def plan_memory(laid: NetworkPlan, block: int, moments: Sequence[int] | None = None) -> Memory:
     """Places for a graph whose offers are chosen.
 
     Parameters
@@ -64,7 +64,7 @@ def plan_memory(laid: Layout, block: int, moments: Sequence[int] | None = None) 
 class _Planner:
     """Buffers are bases of their own name until they get an offset in the arena."""
 
-    def __init__(self, laid: Layout, block: int, moments: Sequence[int]) -> None:
+    def __init__(self, laid: NetworkPlan, block: int, moments: Sequence[int]) -> None:
         self.laid, self.graph, self.block, self.moments = laid, laid.graph, block, moments
         self._last = self._last_reads()
         self._last_of: dict[str, int] = {}  # by base: the last node known to read something in it
@@ -98,7 +98,7 @@ class _Planner:
                 pinned[name] = f"output {at}"
         return pinned
 
-    def _claim_parts(self, laid: Laid) -> None:
+    def _claim_parts(self, laid: NodePlan) -> None:
         """Let producers write into the output of a concatenation, where that is legal."""
         op = _op(laid)
         if op is None or op.parts is None or laid.offer is None or laid.offer.view:
@@ -110,11 +110,11 @@ class _Planner:
         whole = self._place(output, "whole", laid.offer.outputs[0])
         parts = op.parts(node, values, whole)
         for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
-            viewed = part is not None and part.lies == STRIDED and name in self._viewed  # views may need one piece
+            viewed = part is not None and part.format == STRIDED and name in self._viewed  # views may need one piece
             if self._may_be_part(name, laid) and part is not None and not viewed:
                 self.parts[name] = (output, at)
 
-    def _may_be_part(self, name: str, reader: Laid) -> bool:
+    def _may_be_part(self, name: str, reader: NodePlan) -> bool:
         producer = self.producers.get(name)
         if producer is None or producer.offer is None or producer.offer.view:
             return False
@@ -123,7 +123,7 @@ class _Planner:
         return alone and written == reader.writes(0)
 
     @lazy
-    def producers(self) -> Mapping[str, Laid]:
+    def producers(self) -> Mapping[str, NodePlan]:
         """The node that writes each value."""
         return {name: laid for laid in self.laid.nodes for name in laid.node.outputs if name}
 
@@ -135,7 +135,7 @@ class _Planner:
         ref = Ref(base)
         return Place.blocked(ref, shape, self.block) if lies == BLOCKED else Place.plain(ref, shape, dtype)
 
-    def _put(self, at: int, laid: Laid) -> None:
+    def _put(self, at: int, laid: NodePlan) -> None:
         """Places of a node's outputs."""
         node, op = laid.node, _op(laid)
         if laid.offer is not None and laid.offer.view and op is not None and op.view is not None:
@@ -175,7 +175,7 @@ class _Planner:
             return op.parts(reader.node, values, self.places[output])[at]
         return self._place(name, self.pinned.get(name, f"buffer {name}"), lies)
 
-    def _in_place(self, at: int, laid: Laid, name: str) -> Place | None:
+    def _in_place(self, at: int, laid: NodePlan, name: str) -> Place | None:
         """The place of an operand that nobody reads afterwards, for an operator that allows that."""
         op = _op(laid)
         if op is None or not op.in_place or laid.offer is None or name in self.pinned or name in self.parts:
@@ -186,12 +186,12 @@ class _Planner:
             if place is None or place.shape != shape or place.dtype != FLOAT32 or place.ref.offset:
                 continue
             owner = self.places.get(place.ref.name.removeprefix("buffer "))
-            alike = place.lies == laid.writes(0) == laid.reads(position)
+            alike = place.format == laid.writes(0) == laid.reads(position)
             if alike and owner is not None and owner.size == place.size and self._is_free(at, laid, place):
                 return place
         return None
 
-    def _is_free(self, at: int, laid: Laid, place: Place) -> bool:
+    def _is_free(self, at: int, laid: NodePlan, place: Place) -> bool:
         """Whether node `at` may overwrite a whole buffer: it reads it last, and in the same order throughout."""
         base = place.ref.name
         operands = [self.places[name] for name in laid.node.inputs if name in self.places]
@@ -234,7 +234,7 @@ class _Planner:
         return sizes, lives
 
 
-def _op(laid: Laid) -> Op | None:
+def _op(laid: NodePlan) -> Op | None:
     return None if laid.node.meaning is not None else ops.TABLE[laid.node.op]
 
 

@@ -18,16 +18,16 @@ from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan
 from cpuconv.network.running.caller import Host, Segment
 from cpuconv.network.running.callers import Callers
 from cpuconv.network.running.constants import FixedConstants
-from cpuconv.network.running.executable import Executable, Work
+from cpuconv.network.running.executable import CompiledNode, Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording
 from cpuconv.network.running.schedule import Touched, scheduled, sets
-from cpuconv.network.selection.layout import Laid, Layout
+from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 
 
-def build(laid: Layout, target: Target, packed: Packed) -> Executable:
+def build(laid: NetworkPlan, target: Target, packed: Packed) -> Executable:
     """The network of a layout, ready to run.
 
     Parameters
@@ -51,7 +51,7 @@ class Builder:
         As those of `Executable`; nothing is compiled yet.
     """
 
-    def __init__(self, laid: Layout, target: Target, packed: Packed) -> None:
+    def __init__(self, laid: NetworkPlan, target: Target, packed: Packed) -> None:
         laid, moments = scheduled(laid)
         graph = laid.graph
         self._target, self._raw = target, graph.constants
@@ -97,14 +97,14 @@ class Builder:
         )
 
     def _works(
-        self, laid: Layout, moments: Sequence[int], last_reads: Mapping[str, int]
-    ) -> tuple[list[Work], list[list[int]]]:
+        self, laid: NetworkPlan, moments: Sequence[int], last_reads: Mapping[str, int]
+    ) -> tuple[list[CompiledNode], list[list[int]]]:
         """What runs, in order, and which of it side by side. A constant goes when its last reader has packed it: those
         of a network fill memory."""
         ending: dict[int, list[str]] = {}
         for name, at in last_reads.items():
             ending.setdefault(at, []).append(name)
-        works: list[Work] = []
+        works: list[CompiledNode] = []
         touched: list[Touched] = []
         for at, each in enumerate(laid.nodes):
             if at and moments[at] != moments[at - 1]:
@@ -118,12 +118,12 @@ class Builder:
                 laid.graph.forget(name)
         return works, sets(touched)
 
-    def _touched(self, moment: int, work: Work) -> Touched:
+    def _touched(self, moment: int, work: CompiledNode) -> Touched:
         node, places = work.laid.node, self._memory.places
         read, written = ([places[name] for name in names if name in places] for names in (node.inputs, node.outputs))
         return Touched(moment, work.steps, read, written)
 
-    def _work(self, laid: Laid) -> Work | None:
+    def _work(self, laid: NodePlan) -> CompiledNode | None:
         """What a node does; None of a view, and of what others write in place."""
         node, offer = laid.node, laid.offer
         if offer is None:
@@ -133,7 +133,7 @@ class Builder:
             return None
         raw, places = self._raw, self._memory.places
         read = [name for name in dict.fromkeys(node.inputs) if name]
-        return Work(
+        return CompiledNode(
             laid,
             steps,
             offer is None,
@@ -143,7 +143,7 @@ class Builder:
             places[next(filter(None, node.outputs))].shape,
         )
 
-    def _lowered(self, laid: Laid, offer: Offer) -> list[Step]:
+    def _lowered(self, laid: NodePlan, offer: Offer) -> list[Step]:
         node = laid.node
         inputs = [self._operand(name, laid.reads(at)) if name else None for at, name in enumerate(node.inputs)]
         outputs = [self._memory.places[name] for name in node.outputs if name]

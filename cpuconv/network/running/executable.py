@@ -16,11 +16,11 @@ from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.network.running.arena import Memory
 from cpuconv.network.running.caller import Caller, Segment
 from cpuconv.network.running.callers import Callers
-from cpuconv.network.selection.layout import Laid
+from cpuconv.network.selection.layout import NodePlan
 
 
 @dataclass(frozen=True)
-class Work:
+class CompiledNode:
     """What one node does when the network runs.
 
     Attributes
@@ -36,7 +36,7 @@ class Work:
         Of its first output.
     """
 
-    laid: Laid
+    laid: NodePlan
     steps: list[Step]
     host: bool
     inputs: int
@@ -59,7 +59,7 @@ class Executable:
     target : Target
     inputs, outputs : mapping of str to Value
         Shape and dtype of each.
-    works : list[Work]
+    works : list[CompiledNode]
         What runs, in order; views and what is written in place by others do not appear.
     sets : list[list[int]]
         Places of works that run side by side, in order.
@@ -80,7 +80,7 @@ class Executable:
     target: Target
     inputs: Mapping[str, Value]
     outputs: Mapping[str, Value]
-    works: list[Work]
+    works: list[CompiledNode]
     sets: list[list[int]]
     segments: list[Segment]
     memory: Memory

@@ -18,7 +18,7 @@ from cpuconv import runtime
 from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.calls.parallel_group import joined
+from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
 
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
@@ -94,7 +94,7 @@ class Bound:
         if watch is not None:
             kept.append(watch)
             rows = watch.timed(rows)
-        rows = joined(rows, recording.sets, kept)
+        rows = grouped(rows, recording.sets, kept)
         self._program = runtime.Program(rows, recording.threads, kept) if rows else None
         self._slices = [runtime.Program(rows[part], recording.threads, kept) for part in recording.slices]
 

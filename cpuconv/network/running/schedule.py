@@ -15,13 +15,13 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.network.running.arena import WORKSPACE
-from cpuconv.network.selection.layout import Laid, Layout
+from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
 _SMALL = 1000  # joins: an operator that takes longer has units enough for every worker
 _AHEAD = 32  # operators that are looked at: values computed far ahead of their readers leave the caches
 
 
-def scheduled(laid: Layout) -> tuple[Layout, list[int]]:
+def scheduled(laid: NetworkPlan) -> tuple[NetworkPlan, list[int]]:
     """The network with small independent operators brought together, and for each node its moment: those of one moment
     may run side by side."""
     threads = laid.target.threads
@@ -52,11 +52,11 @@ def scheduled(laid: Layout) -> tuple[Layout, list[int]]:
     return replace(laid, nodes=[laid.nodes[at] for at in moments]), list(moments.values())
 
 
-def _is_view(laid: Laid) -> bool:
+def _is_view(laid: NodePlan) -> bool:
     return laid.offer is not None and laid.offer.view
 
 
-def _is_small(laid: Laid, threads: int) -> bool:
+def _is_small(laid: NodePlan, threads: int) -> bool:
     """Whether a kernel takes less than `_SMALL` joins."""
     offer = laid.offer
     return offer is not None and not offer.view and offer.seconds < _SMALL * join_seconds(threads)

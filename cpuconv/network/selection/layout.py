@@ -33,7 +33,7 @@ _COMPARED = ("blocked", "greedy")  # plans that `Layout.weighed` has in any case
 
 
 @dataclass(frozen=True)
-class Laid:
+class NodePlan:
     """A node and how it is computed; without an offer the reference computes it while the network runs."""
 
     node: Node
@@ -49,7 +49,7 @@ class Laid:
 
 
 @dataclass(frozen=True)
-class Layout:
+class NetworkPlan:
     """A graph with an offer for every node.
 
     Attributes
@@ -72,7 +72,7 @@ class Layout:
     """
 
     graph: Graph
-    nodes: list[Laid]
+    nodes: list[NodePlan]
     outputs: dict[str, str]
     target: Target
     plan: str
@@ -97,7 +97,7 @@ def lay_out(
     *,
     algorithms: bool = True,
     plan: str | None = None,
-) -> Layout:
+) -> NetworkPlan:
     """Choose an offer for each node of a specialised graph, and insert copies.
 
     Parameters
@@ -123,10 +123,10 @@ def lay_out(
     return _with_copies(planner, picked, name, "raced" if plan else "model", _weighed(planner, name, picked))
 
 
-def plans(graph: Graph, target: Target) -> list[Layout]:
+def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
     """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
     planner = Planner(graph, [_offers(graph, node, target) for node in graph.nodes], target)
-    made: dict[tuple[int, ...], Layout] = {}
+    made: dict[tuple[int, ...], NetworkPlan] = {}
     for name, select in PLANS.items():
         picked = select(planner)
         if tuple(picked) not in made:
@@ -201,22 +201,22 @@ class _Copies:
 
     def __init__(self, graph: Graph, target: Target) -> None:
         self.graph, self.target = graph, target
-        self.nodes: list[Laid] = []
+        self.nodes: list[NodePlan] = []
         self.values: dict[str, Value] = {}
-        self.lies = dict.fromkeys(graph.inputs, DENSE)
+        self.format = dict.fromkeys(graph.inputs, DENSE)
         self._made: dict[tuple[str, str], str] = {}
-        self._producers: dict[str, Laid] = {}
+        self._producers: dict[str, NodePlan] = {}
 
-    def add(self, laid: Laid) -> None:
+    def add(self, laid: NodePlan) -> None:
         """A node, behind the copies that it needs."""
         node = laid.node
         names = {}
         for position, name in enumerate(node.inputs):
-            if name and name not in self.graph.constants and not fits(self.lies[name], laid.reads(position)):
+            if name and name not in self.graph.constants and not fits(self.format[name], laid.reads(position)):
                 names[position] = self.copied(name, laid.reads(position))
         inputs = tuple(names.get(position, name) for position, name in enumerate(node.inputs))
-        self._append(Laid(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
-        self.lies |= {name: laid.writes(position) for position, name in enumerate(node.outputs) if name}
+        self._append(NodePlan(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
+        self.format |= {name: laid.writes(position) for position, name in enumerate(node.outputs) if name}
 
     def copied(self, name: str, form: str) -> str:
         """The name of a copy for a reader that needs that form."""
@@ -233,12 +233,12 @@ class _Copies:
         node = op.node([name], [copy], name)
         assert op.offers is not None
         offers = op.offers(node, [value], self.target)
-        fitting = [o for o in offers if fits(self.lies[name], o.inputs[0]) and o.outputs[0] == form]
-        self._append(Laid(node, min(fitting, key=lambda offer: offer.seconds, default=None)))
+        fitting = [o for o in offers if fits(self.format[name], o.inputs[0]) and o.outputs[0] == form]
+        self._append(NodePlan(node, min(fitting, key=lambda offer: offer.seconds, default=None)))
         self.values[copy] = value
-        self.lies[copy] = form
+        self.format[copy] = form
 
-    def _append(self, laid: Laid) -> None:
+    def _append(self, laid: NodePlan) -> None:
         self.nodes.append(laid)
         self._producers |= dict.fromkeys(laid.node.outputs, laid)
 
@@ -246,7 +246,7 @@ class _Copies:
         """The value that callers get for an output of the network: dense, in memory of its own."""
         if name in self.graph.constants:
             return name
-        if self.lies[name] == DENSE and self._own(name) not in taken | {None}:
+        if self.format[name] == DENSE and self._own(name) not in taken | {None}:
             taken.add(str(self._own(name)))
             return name
         copy = f"{name}@output"
@@ -261,7 +261,7 @@ class _Copies:
         producers = self._producers
         while name in producers and (offer := producers[name].offer) is not None and offer.view:
             before = producers[name].node.inputs[0]
-            if self.lies.get(before) != DENSE or self._elements(before) != self._elements(name):
+            if self.format.get(before) != DENSE or self._elements(before) != self._elements(name):
                 return None
             name = before
         return name if name in producers else None
@@ -278,14 +278,14 @@ def _with_copies(
     decided_by: str,
     weighed: Mapping[str, float],
     anew: tuple[str, ...] = (),
-) -> Layout:
+) -> NetworkPlan:
     graph, target = planner.graph, planner.target
     copies = _Copies(graph, target)
     for node, options, at in zip(graph.nodes, planner.offers, picked, strict=True):
-        copies.add(Laid(node, options[at]))
+        copies.add(NodePlan(node, options[at]))
     taken: set[str] = set()
     outputs = {name: copies.output(name, taken) for name in graph.outputs}
     nodes = tuple(laid.node for laid in copies.nodes)
     values = {**graph.values, **copies.values}
     made = Graph(graph.inputs, tuple(outputs.values()), nodes, graph.constants, values, graph.name)
-    return Layout(made, copies.nodes, outputs, target, plan, decided_by, weighed, anew)
+    return NetworkPlan(made, copies.nodes, outputs, target, plan, decided_by, weighed, anew)

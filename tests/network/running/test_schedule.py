@@ -19,7 +19,7 @@ from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
-from cpuconv.kernels.calls.parallel_group import joined  # noqa: E402
+from cpuconv.kernels.calls.parallel_group import grouped  # noqa: E402
 from cpuconv.network.running import schedule as module  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
@@ -59,7 +59,7 @@ def test_every_part_is_done_once(counts, workers, cut):
         for count, log in zip(counts, logs, strict=True)
     ]
     sizes = [cut, *[1] * (len(counts) - cut)] if cut < len(counts) else [len(counts)]
-    made = joined(rows, sizes, kept := [])
+    made = grouped(rows, sizes, kept := [])
     Program(made, workers).run()
     assert len(made) == len(sizes) and kept is not None
     for count, log in zip(counts, logs, strict=True):
@@ -73,7 +73,7 @@ def test_a_worker_goes_on_with_its_own_part():
     """What it left of a call is there when its next part of that call follows at once."""
     log = np.zeros((6, 3), np.int64)
     rows = [(note.entry(LogTile()), note.pack({"log": address(log)}), 3)] * 2
-    ((code, block, each),) = joined(rows, [2], kept := [])
+    ((code, block, each),) = grouped(rows, [2], kept := [])
     words = [ctypes.c_int64] * 4
     call = code.function(ctypes.CFUNCTYPE(None, ctypes.c_void_p, *words, ctypes.c_void_p))
     for before, part, expected in ((-1, 0, -1), (0, 1, 0), (2, 3, -1), (4, 5, 1), (6, 7, 3)):

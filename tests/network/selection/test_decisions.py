@@ -23,7 +23,7 @@ from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of  # noqa: E402
-from cpuconv.network.selection.layout import Layout, lay_out  # noqa: E402
+from cpuconv.network.selection.layout import NetworkPlan, lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -54,11 +54,11 @@ def network(n: int = 1, h: int = 12) -> Graph:
     return head(made, x=(n, 3, h, 12))
 
 
-def through_json(laid: Layout) -> Decisions:
+def through_json(laid: NetworkPlan) -> Decisions:
     return Decisions.from_dict(json.loads(json.dumps(laid.decisions().to_dict())))
 
 
-def decisions(laid: Layout) -> list[tuple[object, ...]]:
+def decisions(laid: NetworkPlan) -> list[tuple[object, ...]]:
     """Everything that decides what runs."""
     details = [getattr(each.offer, "detail", None) for each in laid.nodes]
     algorithms = [None if detail is None else (str(detail.problem), detail.joined, detail.choice) for detail in details]
@@ -110,7 +110,7 @@ def test_runs_are_equal_to_the_last_bit():
     assert results[0].any() and results[0].tobytes() == results[1].tobytes()
 
 
-def forms(laid: Layout) -> dict[str, tuple[object, ...]]:
+def forms(laid: NetworkPlan) -> dict[str, tuple[object, ...]]:
     """How operands lie; copies are left out, as they follow from it."""
     taken = {name_of(each.node): Decision.of(each.offer) for each in laid.nodes if each.node.op != "Copy"}
     return {name: (each.inputs, each.outputs) for name, each in taken.items()}

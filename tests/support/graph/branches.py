@@ -8,7 +8,7 @@ from onnx import numpy_helper
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
-from cpuconv.network.selection.layout import Layout, lay_out
+from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
 from support.graphs import parse
 
@@ -32,7 +32,7 @@ _WEIGHTS = {
 }
 
 
-def branches(n: int, threads: int = 2) -> Layout:
+def branches(n: int, threads: int = 2) -> NetworkPlan:
     """It, laid out for `n` images."""
     rng, made = np.random.default_rng(0), parse(_TEXT)
     for name, shape in _WEIGHTS.items():
