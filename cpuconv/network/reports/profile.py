@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from autotune.machine.roofline import Work as Least
 from autotune.machine.roofline import Roofs, classify
+from autotune.machine.roofline import Work as Least
 from cpuconv.conv.choice.tuned import roofs
 from cpuconv.graph.ir import Node
 from cpuconv.network.reports.explain import COPY, EVALUATOR, REFERENCE, algorithm, forms, shortened
