@@ -36,14 +36,15 @@ Rule = Callable[[Graph, Node], Rewrite | None]
 
 
 def rewritten(graph: Graph, rule: Rule) -> Graph:
-    """The graph, rewritten wherever `rule` says so of a node, until it says so no more; dead nodes go.
+    """The graph after `rule` has replaced all nodes that it can; nodes that no output needs are removed.
 
     Parameters
     ----------
     graph : Graph
         A specialised graph.
     rule : Rule
-        What to do about a node; must not say so of what it made itself for ever.
+        What to put in the place of a node. It must leave alone, in the end, the nodes that it has made itself: else
+        rewriting does not stop.
 
     Raises
     ------

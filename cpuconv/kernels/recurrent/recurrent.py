@@ -5,8 +5,8 @@ workers share them, and no step waits for another worker. Where there are fewer 
 direction's weights are too many for a worker's cache, workers share the hidden units of each step and wait for one
 another behind it: each then keeps its part of the weights from step to step.
 
-The state before a step is read where the step before has written it, in the output. Every other step goes through the
-weights from their end: of those that are too many for a cache, it finds the ones that were read last.
+A step writes its state to the output, and the next step reads it there. Every second step reads the weights from the
+last to the first: where they are too many for a cache, those that were read last are still in it.
 """
 
 from __future__ import annotations

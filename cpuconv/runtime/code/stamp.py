@@ -22,7 +22,7 @@ from cpuconv.runtime.code.parsed import syntaxes
 from cpuconv.runtime.code.syntax import Import, Syntax
 
 ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
-# Of those rooms what keeps and finds code, and shapes none.
+# Modules of these rooms that find and store machine code: no kernel is made from them.
 BESIDE = ("cache", "compiler_lock", "checked_file", "kernel_files", "ownership", "parsed", "stamp", "syntax")
 _ROOT = origin.ROOT
 _PACKAGE = _ROOT.name
