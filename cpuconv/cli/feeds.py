@@ -9,7 +9,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops.base import is_float
-from cpuconv.graph.ports import Port
+from cpuconv.network.ports import Port
 from cpuconv.network.sizes.specialise import bound_inputs
 
 RANDOM = "random"

@@ -5,6 +5,5 @@
 - `ops` is the table of operators, `lowering` the interface between them and what runs networks.
 - `passes` rewrite graphs.
 
-Beside these, `interpret` computes any graph by the operators' references, which results are compared with; `ports` are
-a network's inputs and outputs and the checks of arrays.
+Beside these, `interpret` computes any graph by the operators' references, which results are compared with.
 """

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.ports import Port
 from cpuconv.integrations.element_types import dtype_of, number_of, text_of
+from cpuconv.network.ports import Port
 
 
 class OrtValue:

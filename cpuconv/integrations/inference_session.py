@@ -14,13 +14,13 @@ import numpy as np
 
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.ports import Port
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
 from cpuconv.integrations.element_types import text_of
 from cpuconv.integrations.run_options import stop_of, terminating
 from cpuconv.network.model import Model
+from cpuconv.network.ports import Port
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.specialise import with_sizes

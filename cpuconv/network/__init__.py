@@ -11,5 +11,5 @@ A *program* is what runs for inputs of certain sizes. A `program_builder` goes f
 these rooms to each, on as many threads as are fastest (`thread_count`); the `dynamic_suffix` is what runs after it, for
 sizes that it finds. `programs` asks for each when it is needed first, and remembers it. `compiling` puts all of that
 together into a `model`, which is what callers see. `reports` say what became of a network and where its time goes;
-`problems` lists the convolutions that a warmup tunes.
+`problems` lists the convolutions that a warmup tunes; `ports` are inputs and outputs, and the checks of arrays.
 """

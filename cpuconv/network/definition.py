@@ -12,7 +12,7 @@ from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.mapped_constants import check_unchanged
 from cpuconv.graph.passes import Note
-from cpuconv.graph.ports import sizes
+from cpuconv.network.ports import sizes
 from cpuconv.network.saved.program import Settings, Shapes
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.selection.decisions import Decisions

@@ -13,9 +13,9 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Value
 from cpuconv.graph.mapped_constants import check_unchanged
-from cpuconv.graph.ports import Port, arrays_for, fed
 from cpuconv.graph.stopping import Stop
 from cpuconv.network.definition import Definition
+from cpuconv.network.ports import Port, arrays_for, fed
 from cpuconv.network.programs import Programs
 from cpuconv.network.reports.explain import Explanation
 from cpuconv.network.reports.profile import Profile, combined, profile

@@ -19,9 +19,9 @@ from autotune.workload import Candidate, Rejected
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import is_float
-from cpuconv.graph.ports import sizes
 from cpuconv.isa import current
 from cpuconv.memory.aligned import aligned
+from cpuconv.network.ports import sizes
 from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.running.packed import Packed
