@@ -24,7 +24,7 @@ OPENINGS = 30  # the same of openings
 
 def lookup(session: Session) -> Iterator[Figure]:
     """A look-up in a process that has asked before."""
-    device, limits = fingerprint().key, model.RowLimits()
+    device, limits = fingerprint().key, model.Limits()
     problem = ConvProblem.parse(session.problems[0].key)
     name = str(model.by_model(problem, limits))
     row = _row(device, 0)._replace(problem=problem.key, candidate=name, sources=workload.sources_of(name))
