@@ -18,7 +18,7 @@ from pathlib import Path
 from autotune.interpreter import python
 
 PACKAGES = ["autotune", "cpuconv", "layouts"]  # whose branches count
-KERNELS = ["isa", "memory", "micro", "runtime", "solvers"]  # rooms of cpuconv that Numba compiles, as they are written
+KERNELS = ["functions", "isa", "kernels", "memory", "runtime", "solvers"]  # rooms of cpuconv whose code Numba compiles
 _NONE = 77
 _SLOW, _MEGABYTES, _LONGEST = 60, 2048, 1 << 16  # seconds, memory and bytes of one file
 _CRASHES = Path(tempfile.gettempdir(), "cpuconv-fuzz")

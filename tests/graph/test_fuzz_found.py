@@ -49,3 +49,10 @@ def test_a_branch_of_fewer_outputs_than_its_if():
     text = f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ {node} }}"
     with pytest.raises(SourceError, match="If node 'y' has 2 outputs where its branch has 1"):
         cpuconv.compile(parse(text))
+
+
+@pytest.mark.parametrize("perm", [[0, 2**63 - 1, 1], [0, 1], [0, 1, 1], [0, 1, 3], [0, 1, -1]])
+def test_a_transposition_of_other_axes(perm):
+    text = f"g (float[2,3,4] x) => (float[] y) {{ y = Transpose <perm = {perm}> (x) }}"
+    with pytest.raises(SourceError, match="Transpose node 'y'.* must be the 3 axes in some order"):
+        cpuconv.compile(parse(text))

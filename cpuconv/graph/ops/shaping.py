@@ -37,7 +37,7 @@ from cpuconv.kernels.copies.copying import copy_steps
 
 def transpose(node: Node, arrays: Arrays) -> np.ndarray:
     """Axes in another order; reversed where none is given."""
-    return arrays[0].transpose(node["perm"])
+    return arrays[0].transpose(_order(node, arrays[0].ndim))
 
 
 def reshape(node: Node, arrays: Arrays) -> np.ndarray:
@@ -178,7 +178,10 @@ def _view_expanded(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 def _order(node: Node, rank: int) -> list[int]:
     """The order of the axes, as stated or reversed."""
-    return list(range(rank))[::-1] if node["perm"] is None else list(node["perm"])
+    order = list(range(rank))[::-1] if node["perm"] is None else list(node["perm"])
+    if sorted(order) != list(range(rank)):  # NumPy takes 2**63 - 1 for -1
+        raise ValueError(f"'perm' must be the {rank} axes in some order, not {order}")
+    return order
 
 
 _TURNED = 3.0  # times a plain move that a copy out of blocks in another order takes, as measured in networks
