@@ -152,6 +152,7 @@ class _Planner:
             self._settle(name, self._in_place(at, laid, name) or self._own(name, laid.writes(position)))
 
     def _settle(self, name: str, place: Place) -> None:
+        """Let a value lie there, and note who reads its buffer last."""
         base = place.ref.name
         self.places[name] = place
         self._last_of[base] = max(self._last_of.get(base, -1), self._last.get(name, -1))

@@ -18,7 +18,6 @@ from cpuconv.functions.table import FUNCTIONS, made_of  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.kernels.binding import processor  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps, joined_axes  # noqa: E402
@@ -29,19 +28,12 @@ from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
 from support import oracle  # noqa: E402
 from support.graph import draws, lowered  # noqa: E402
+from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 
 LANES = current().lanes
 X, Z = Operand(0), Operand(1)
 BINARY = ("add", "sub", "mul", "div", "max", "min", "prelu", "leaky_relu", "above", "pow")
 UNARY = [name for name in EMITTERS if name not in BINARY]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_work_is_shared():
-    """Threads share work of any size."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processor, "PARALLEL_BYTES", 0)
-        yield
 
 
 def computed(tree: Expression, out: np.ndarray, *operands: np.ndarray, threads: int = 1) -> np.ndarray:

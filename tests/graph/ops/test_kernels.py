@@ -11,21 +11,13 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from cpuconv.graph import ops  # noqa: E402
-from cpuconv.kernels.binding import processor  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
+from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 
 THREADS = st.sampled_from((1, 2))
 GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
 NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_work_is_shared():
-    """Threads share work of any size."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processor, "PARALLEL_BYTES", 0)
-        yield
 
 
 @pytest.mark.parametrize("op", NATIVE)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 import layouts
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import current
+from cpuconv.kernels.binding import processor
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, Place, contiguous_strides, image_shape
 from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.memory.aligned import aligned
@@ -189,3 +191,11 @@ def check(
             error = np.abs(got[finite] - wanted[finite]).max(initial=0) / scale
             assert error <= tolerance, (offer, error)
     return len(made)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_work_is_shared() -> Iterator[None]:
+    """Threads share work of any size, in a module that imports this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processor, "PARALLEL_BYTES", 0)
+        yield
