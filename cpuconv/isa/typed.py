@@ -1,0 +1,198 @@
+"""Elements of every type to and from the 32-bit lanes of a vector: loads widen, stores narrow.
+
+A narrow vector lies in memory side by side, as many elements as the emitter has lanes. With a `mask`, elements where it
+is not set are not touched, and read as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
+from cpuconv.isa.features import offered, rounds_to_half
+from cpuconv.isa.vector import F32 as FLOAT
+from cpuconv.isa.vector import I32, Vector
+
+I8, I16, HALF = ir.IntType(8), ir.IntType(16), ir.HalfType()
+_RANGES = {S8: (-(1 << 7), (1 << 7) - 1), U8: (0, (1 << 8) - 1), S16: (-(1 << 15), (1 << 15) - 1), S32: None}
+_MEMORY = {F32: FLOAT, BF16: I16, F16: I16, S8: I8, U8: I8, S16: I16, S32: I32}  # what lanes are in memory
+_ROUND_BY = {16: "512", 8: "256"}  # lanes of the instructions that round to bfloat16
+
+
+def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
+    """lanes[i] = the element at address + element.bytes·i as a float; integers above 2²⁴ are rounded."""
+    value = _load(vec, element, address, mask)
+    if element in _FROM_MEMORY:
+        return _FROM_MEMORY[element](vec, value)
+    return vec.builder.sitofp(_extended(vec, element, value), vec.type)
+
+
+def load_as_int(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
+    """lanes[i] = the integer element at address + element.bytes·i as an int32."""
+    _must_be_integer(element)
+    return _extended(vec, element, _load(vec, element, address, mask))
+
+
+def store_float(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
+    """Element at address + element.bytes·i = lanes[i], floats.
+
+    bfloat16 and float16 are rounded to the nearest, ties to even, and NaN stays NaN. With AVX512_BF16, subnormal
+    numbers become bfloat16 zeros. What becomes an integer must be one already, and in its range.
+    """
+    if element in _TO_MEMORY:
+        _store(vec, element, _TO_MEMORY[element](vec, value), address, mask)
+    else:
+        _store(vec, element, _truncated(vec, element, vec.builder.fptosi(value, vec.int_type)), address, mask)
+
+
+def store_int(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
+    """Integer element at address + element.bytes·i = lanes[i], int32: what is out of its range becomes its end."""
+    _must_be_integer(element)
+    if (ends := _RANGES[element]) is not None:
+        value = clamped(vec, value, *ends)
+    _store(vec, element, _truncated(vec, element, value), address, mask)
+
+
+def clamped(vec: Vector, value: Any, low: int, high: int) -> Any:
+    """min(max(value, low), high) of int32 lanes."""
+    builder = vec.builder
+    for relation, bound in ((">", low), ("<", high)):
+        end = vec.int_constant(bound)
+        value = builder.select(builder.icmp_signed(relation, value, end), value, end)
+    return value
+
+
+def _must_be_integer(element: Element) -> None:
+    if element not in _RANGES:
+        raise TypeError(f"{element} is no integer")
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def _kind(vec: Vector, scalar: Any) -> Any:
+    return ir.VectorType(scalar, vec.lanes) if vec.lanes > 1 else scalar
+
+
+def _load(vec: Vector, element: Element, address: Any, mask: Any) -> Any:
+    kind = _kind(vec, _MEMORY[element])
+    place = vec.builder.bitcast(address, kind.as_pointer())
+    if mask is None:
+        value = vec.builder.load(place)
+        value.align = element.bytes
+        return value
+    nothing = ir.Constant(kind, [_MEMORY[element](0)] * vec.lanes)
+    return _masked(vec, element, "load", [place, I32(element.bytes), mask, nothing], kind)
+
+
+def _store(vec: Vector, element: Element, value: Any, address: Any, mask: Any) -> None:
+    place = vec.builder.bitcast(address, _kind(vec, _MEMORY[element]).as_pointer())
+    if mask is None:
+        vec.builder.store(value, place).align = element.bytes
+    else:
+        _masked(vec, element, "store", [value, place, I32(element.bytes), mask], ir.VoidType())
+
+
+def _masked(vec: Vector, element: Element, name: str, arguments: list[Any], result: Any) -> Any:
+    text = f"v{vec.lanes}{'f32' if element == F32 else f'i{8 * element.bytes}'}"
+    full, module = f"llvm.masked.{name}.{text}.p0{text}", vec.builder.module
+    kind = ir.FunctionType(result, [each.type for each in arguments])
+    return vec.builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+
+
+# --- from memory ----------------------------------------------------------------------------------------------------
+
+
+def _extended(vec: Vector, element: Element, value: Any) -> Any:
+    """Integers of an element's size as int32."""
+    if element == S32:
+        return value
+    return (vec.builder.zext if element == U8 else vec.builder.sext)(value, vec.int_type)
+
+
+def _float_of_bfloat(vec: Vector, value: Any) -> Any:
+    upper = vec.builder.shl(vec.builder.zext(value, vec.int_type), vec.int_constant(16))
+    return vec.builder.bitcast(upper, vec.type)
+
+
+def _float_of_half(vec: Vector, value: Any) -> Any:
+    if rounds_to_half():
+        return vec.builder.fpext(vec.builder.bitcast(value, _kind(vec, HALF)), vec.type)
+    builder, bits = vec.builder, vec.builder.zext(value, vec.int_type)
+    magnitude = builder.shl(builder.and_(bits, vec.int_constant(0x7FFF)), vec.int_constant(13))
+    scaled = vec.mul(builder.bitcast(magnitude, vec.type), vec.constant(2.0**112))  # the difference of the exponents
+    finite = builder.icmp_signed("<", magnitude, vec.int_constant(0x1F << 23))
+    special = builder.or_(magnitude, vec.int_constant(0xFF << 23))
+    sign = builder.shl(builder.and_(bits, vec.int_constant(0x8000)), vec.int_constant(16))
+    number = builder.select(finite, builder.bitcast(scaled, vec.int_type), special)
+    return builder.bitcast(builder.or_(number, sign), vec.type)
+
+
+# --- to memory ------------------------------------------------------------------------------------------------------
+
+
+def _truncated(vec: Vector, element: Element, value: Any) -> Any:
+    """The lowest bits of int32, as many as an element has."""
+    return value if element == S32 else vec.builder.trunc(value, _kind(vec, _MEMORY[element]))
+
+
+def _bfloat_of(vec: Vector, value: Any) -> Any:
+    if offered("avx512bf16"):
+        return _bfloat_by_instruction(vec, value)
+    builder, bits = vec.builder, vec.builder.bitcast(value, vec.int_type)
+    half = vec.int_constant(16)
+    odd = builder.and_(builder.lshr(bits, half), vec.int_constant(1))
+    nearest = builder.lshr(builder.add(builder.add(bits, vec.int_constant(0x7FFF)), odd), half)
+    quiet = builder.or_(builder.lshr(bits, half), vec.int_constant(0x40))  # a NaN whose upper half may say none
+    number = builder.fcmp_ordered("ord", value, value)
+    return builder.trunc(builder.select(number, nearest, quiet), _kind(vec, I16))
+
+
+def _bfloat_by_instruction(vec: Vector, value: Any) -> Any:
+    lanes = max(vec.lanes, min(_ROUND_BY))
+    if vec.lanes == 1:
+        undefined = ir.Constant(ir.VectorType(FLOAT, lanes), ir.Undefined)
+        value = vec.builder.insert_element(undefined, value, I32(0))
+    elif vec.lanes < lanes:
+        value = vec.shuffle(value, value, [lane % vec.lanes for lane in range(lanes)])
+    full, module = f"llvm.x86.avx512bf16.cvtneps2bf16.{_ROUND_BY[lanes]}", vec.builder.module
+    kind = ir.FunctionType(ir.VectorType(I16, lanes), [value.type])
+    made = vec.builder.call(module.globals.get(full) or ir.Function(module, kind, full), [value])
+    if vec.lanes == 1:
+        return vec.builder.extract_element(made, I32(0))
+    return made if vec.lanes == lanes else vec.shuffle(made, made, range(vec.lanes))
+
+
+def _half_of(vec: Vector, value: Any) -> Any:
+    if rounds_to_half():
+        return vec.builder.bitcast(vec.builder.fptrunc(value, _kind(vec, HALF)), _kind(vec, I16))
+    builder, bits = vec.builder, vec.builder.bitcast(value, vec.int_type)
+    magnitude = builder.and_(bits, vec.int_constant(0x7FFFFFFF))
+    sign = builder.lshr(builder.and_(bits, vec.int_constant(-(1 << 31))), vec.int_constant(16))
+
+    def choose(relation: str, bound: int, one: Any, other: Any) -> Any:
+        return builder.select(builder.icmp_signed(relation, magnitude, vec.int_constant(bound)), one, other)
+
+    odd = builder.and_(builder.lshr(magnitude, vec.int_constant(13)), vec.int_constant(1))
+    rounded = builder.add(builder.add(magnitude, odd), vec.int_constant(0xFFF - (112 << 23)))
+    normal = builder.lshr(rounded, vec.int_constant(13))
+    shifted = vec.add(builder.bitcast(magnitude, vec.type), vec.constant(0.5))  # whose last bit is the least subnormal
+    subnormal = builder.sub(builder.bitcast(shifted, vec.int_type), vec.int_constant(0x3F000000))
+    special = choose(">", 0x7F800000, vec.int_constant(0x7E00), vec.int_constant(0x7C00))
+    number = choose("<", 113 << 23, subnormal, choose("<", 143 << 23, normal, special))
+    return builder.trunc(builder.or_(number, sign), _kind(vec, I16))
+
+
+def _as_it_is(vec: Vector, value: Any) -> Any:
+    return value
+
+
+_FROM_MEMORY: dict[Element, Callable[[Vector, Any], Any]] = {
+    F32: _as_it_is,
+    BF16: _float_of_bfloat,
+    F16: _float_of_half,
+}
+_TO_MEMORY: dict[Element, Callable[[Vector, Any], Any]] = {F32: _as_it_is, BF16: _bfloat_of, F16: _half_of}
