@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-from types import ModuleType
 from typing import Any
 
 from cpuconv.graph.ops import FAMILIES, OWN
@@ -20,19 +19,19 @@ def operators() -> str:
         known = [op for op in family.OPS if op.name not in OWN]
         if known:
             columns = [", ".join(f"`{op.name}`" for op in known if (op.offers is None) == late) for late in (0, 1)]
-            lines.append(f"| {_purpose(family)} | {' | '.join(columns)} |")
+            lines.append(f"| {_purpose(family.__doc__)} | {' | '.join(columns)} |")
     return "\n".join(lines)
 
 
 def rewrites() -> str:
     """A line for each rewrite, in order; those that run twice where they run first."""
-    files = {name: inspect.getmodule(run) for name, run in reversed(PASSES)}
-    return "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_purpose(files[name])} |" for name in NAMES)])
+    texts = {name: getattr(run, "text", None) or inspect.getmodule(run).__doc__ for name, run in reversed(PASSES)}
+    return "\n".join(["| | |", "|---|---|", *(f"| `{name}` | {_purpose(texts[name])} |" for name in NAMES)])
 
 
-def _purpose(module: ModuleType | None) -> str:
-    """The first paragraph of a file's text."""
-    return " ".join((inspect.getdoc(module) or "").partition("\n\n")[0].split())
+def _purpose(text: str | None) -> str:
+    """The first paragraph of a text."""
+    return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
 TABLES = {"<!-- operators -->": operators, "<!-- rewrites -->": rewrites}

@@ -298,6 +298,11 @@ class Graph:
         return str(array.tolist())
 
 
+def trimmed(names: Sequence[str]) -> tuple[str, ...]:
+    """Inputs or outputs without those left out at the end."""
+    return tuple(names[: max((at + 1 for at, name in enumerate(names) if name), default=0)])
+
+
 def _attributes(node: Node) -> str:
     """The attributes as text, without those that are left open."""
     return "".join(f" {name}={value}" for name, value in node.attributes.items() if value is not None)

@@ -94,6 +94,18 @@ class Call:
     space: Space
     constants: Constants
 
+    @property
+    def x(self) -> Place:
+        """The first input, of operators that always have one."""
+        (x, *_) = self.inputs
+        assert x is not None
+        return x
+
+    @property
+    def y(self) -> Place:
+        """The first output."""
+        return self.outputs[0]
+
     def given(self, position: int) -> Place | None:
         """An input by position, None where it is left out."""
         return self.inputs[position] if position < len(self.inputs) else None

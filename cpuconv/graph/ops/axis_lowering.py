@@ -109,8 +109,7 @@ def line_steps(
     **tile
         Further fields of `AxisTile`.
     """
-    x, isa, steps = call.inputs[0], call.target.isa, []
-    assert x is not None
+    x, isa, steps = call.x, call.target.isa, []
     after: list[Step] = []
     walk, y_walk = _Walk.of(x, axes), _Walk.of(y, axes)
     if walk is None or affine and walk.step not in (0, F32.bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ Parts = Callable[[Node, Sequence[Value], Place], list[Place]]  # of the inputs a
 _MOST_INTEGERS = 1 << 16
 MISFITS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError)  # of wrong operands
 REQUIRED = object()  # in the place of a default: the attribute must be given
+EXACT: dict[str, Any] = {"mixed": True, "widened": False}  # rows of what keeps elements as they are, beside indices
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,20 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
+def near(number: float | None, value: float) -> bool:
+    """Whether a number that a model states is meant to be `value`: 0.16667 is a sixth, 0.7071 the root of a half."""
+    return number is not None and math.isclose(number, value, rel_tol=3e-5)
+
+
 def given(items: Sequence[Any], position: int) -> Any:
     """An input by position, None where it is left out."""
     return items[position] if position < len(items) else None
+
+
+def known(items: Sequence[Any], position: int) -> Any:
+    """The elements of an input by position, where it is given and they are known."""
+    item = given(items, position)
+    return item and item.array
 
 
 def integers(array: np.ndarray) -> list[int]:

@@ -17,7 +17,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
 from cpuconv.graph.ops.by_solvers import offer, restored, steps, ways
-from cpuconv.graph.ops.window import Window, stated_pads
+from cpuconv.graph.ops.window import Window, halves, stated_pads
 from cpuconv.kernels.binding.place import FLOAT32, image_shape
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.problem import activation as activations
@@ -139,9 +139,8 @@ def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> W
     if not sizes and node["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
         sizes = [size * step for size, step in zip(x[2:], strides, strict=True)]
     if sizes:
-        total = [max(0, all_ - size) for all_, size in zip(full, sizes, strict=True)]
-        less, more = [pad // 2 for pad in total], [pad - pad // 2 for pad in total]
-        near, far = (less, more) if node["auto_pad"] == "SAME_UPPER" else (more, less)
+        total = [all_ - size for all_, size in zip(full, sizes, strict=True)]
+        near, far = halves(total, node["auto_pad"] != "SAME_UPPER")
     else:
         near, far = stated_pads(node, rank)
         sizes = [all_ - a - b for all_, a, b in zip(full, near, far, strict=True)]
@@ -188,15 +187,9 @@ def _biased(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
 
 ATTRIBUTES = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
 
+_SOLVED: dict[str, Any] = {"offers": conv_offers, "restored": restored_conv, "lower": lower_conv}
+
 OPS = (
-    Op(
-        "Conv",
-        _infer_conv,
-        conv,
-        {**ATTRIBUTES, "activation": None},
-        offers=conv_offers,
-        restored=restored_conv,
-        lower=lower_conv,
-    ),
+    Op("Conv", _infer_conv, conv, {**ATTRIBUTES, "activation": None}, **_SOLVED),
     Op("ConvTranspose", _infer_transpose, conv_transpose, {**ATTRIBUTES, "output_padding": None, "output_shape": None}),
 )

@@ -59,13 +59,4 @@ def non_max_suppression(node: Node, arrays: Arrays) -> np.ndarray:
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
-OPS = (
-    Op(
-        "NonMaxSuppression",
-        _infer,
-        non_max_suppression,
-        {"center_point_box": 0},
-        mixed=True,
-        widened=False,
-    ),
-)
+OPS = (Op("NonMaxSuppression", _infer, non_max_suppression, {"center_point_box": 0}, mixed=True, widened=False),)

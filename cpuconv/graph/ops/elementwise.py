@@ -16,7 +16,7 @@ import numpy as np
 import layouts
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast, near
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.copies.copying import copy_steps
@@ -43,9 +43,9 @@ def _mean(node: Node, *operands: Expression) -> Expression:
 
 
 def _between(x: Expression, low: Expression | float | None, high: Expression | float | None) -> Expression:
-    """min(max(x, low), high)."""
-    x = x if low is None else apply("max", x, low)
-    return x if high is None else apply("min", x, high)
+    """min(max(x, low), high), without ends that are infinite or left out."""
+    x = x if low in (None, Constant(-math.inf)) else apply("max", x, low)
+    return x if high in (None, Constant(math.inf)) else apply("min", x, high)
 
 
 def _clip(node: Node, x: Expression, low: Expression | None = None, high: Expression | None = None) -> Expression:
@@ -53,7 +53,7 @@ def _clip(node: Node, x: Expression, low: Expression | None = None, high: Expres
 
 
 def _leaky_relu(node: Node, x: Expression) -> Expression:
-    return apply("prelu", x, node["alpha"])
+    return apply("leaky_relu", x, node["alpha"])
 
 
 def _above(node: Node, x: Expression) -> Expression:
@@ -75,12 +75,14 @@ def _celu(node: Node, x: Expression) -> Expression:
     return apply("add", apply("max", x, 0), apply("min", below, 0))
 
 
-def _linear_gate(x: Expression, alpha: float, beta: float) -> Expression:
-    return _between(apply("add", apply("mul", x, alpha), beta), 0, 1)
+def _hard_sigmoid(node: Node, x: Expression) -> Expression:
+    if near(node["alpha"], 1 / 6) and near(node["beta"], 0.5):
+        return apply("hardsigmoid", x)
+    return _between(apply("add", apply("mul", x, node["alpha"]), node["beta"]), 0, 1)
 
 
 def _swish(node: Node, x: Expression) -> Expression:
-    return apply("mul", x, apply("sigmoid", x if node["alpha"] == 1 else apply("mul", x, node["alpha"])))
+    return apply("silu", x) if node["alpha"] == 1 else apply("mul", x, apply("sigmoid", apply("mul", x, node["alpha"])))
 
 
 def _gelu(node: Node, x: Expression) -> Expression:
@@ -122,8 +124,8 @@ FORMS: dict[str, Form] = {
     "Selu": _selu,
     "Celu": _celu,
     "Sigmoid": _plain("sigmoid"),
-    "HardSigmoid": lambda node, x: _linear_gate(x, node["alpha"], node["beta"]),
-    "HardSwish": lambda node, x: apply("mul", x, _linear_gate(x, 1 / 6, 0.5)),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _plain("hardswish"),
     "Tanh": _plain("tanh"),
     "Softplus": _plain("softplus"),
     "Softsign": _softsign,

@@ -12,7 +12,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
+from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.views import Box, Cut, blockable, cut, nbytes, permuted, stays_dense, view_offers, whole
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
 from cpuconv.kernels.binding.steps import Step
@@ -309,35 +309,21 @@ def compress(node: Node, arrays: Arrays) -> np.ndarray:
 
 _ARG = {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
+_TAKEN: dict[str, Any] = {"offers": _offer_gather, "lower": _lower_gather, "view": _view_gathered}
+_SCATTER = {"axis": 0, "reduction": "none"}
+
 OPS = (
-    Op(
-        "Gather",
-        _infer_gather,
-        gather,
-        {"axis": 0},
-        mixed=True,
-        widened=False,
-        offers=_offer_gather,
-        lower=_lower_gather,
-        view=_view_gathered,
-    ),
-    Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, mixed=True, widened=False),
-    Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, mixed=True, widened=False),
-    Op(
-        "ScatterElements",
-        _infer_scatter_elements,
-        scatter_elements,
-        {"axis": 0, "reduction": "none"},
-        mixed=True,
-        widened=False,
-    ),
-    Op("ScatterND", _infer_scatter_nd, scatter_nd, {"reduction": "none"}, mixed=True, widened=False),
-    Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), mixed=True, widened=False),
-    Op("Trilu", like_first, trilu, {"upper": 1}, mixed=True, widened=False),
+    Op("Gather", _infer_gather, gather, {"axis": 0}, **EXACT, **_TAKEN),
+    Op("GatherElements", _infer_gather_elements, gather_elements, {"axis": 0}, **EXACT),
+    Op("GatherND", _infer_gather_nd, gather_nd, {"batch_dims": 0}, **EXACT),
+    Op("ScatterElements", _infer_scatter_elements, scatter_elements, _SCATTER, **EXACT),
+    Op("ScatterND", _infer_scatter_nd, scatter_nd, {"reduction": "none"}, **EXACT),
+    Op("OneHot", _infer_one_hot, one_hot, {"axis": -1}, parameters=(1,), **EXACT),
+    Op("Trilu", like_first, trilu, {"upper": 1}, **EXACT),
     Op("ArgMax", _infer_arg, _arg(np.argmax), _ARG, widened=False),
     Op("ArgMin", _infer_arg, _arg(np.argmin), _ARG, widened=False),
     Op("TopK", _infer_top_k, top_k, {"axis": -1, "largest": 1, "sorted": 1}, parameters=(1,), widened=False),
     Op("NonZero", lambda node, inputs: [Value((len(inputs[0].shape), None), _INT64)], non_zero, widened=False),
-    Op("Compress", _infer_compress, compress, {"axis": None}, mixed=True, widened=False),
+    Op("Compress", _infer_compress, compress, {"axis": None}, **EXACT),
     Op("CumSum", like_first, cum_sum, {"exclusive": 0, "reverse": 0}, mixed=True),
 )

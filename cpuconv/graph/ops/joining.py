@@ -15,7 +15,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers, known
 from cpuconv.graph.ops.views import (
     Box,
     Cut,
@@ -100,8 +100,8 @@ def _pads(node: Node, rank: int, stated: np.ndarray, axes: np.ndarray | None) ->
 
 
 def _infer_pad(node: Node, inputs: Inputs) -> list[Value]:
-    x, axes = inputs[0], given(inputs, 3)
-    pads = _pads(node, len(x.shape), inputs[1].array, axes and axes.array)
+    x = inputs[0]
+    pads = _pads(node, len(x.shape), inputs[1].array, known(inputs, 3))
     return [Value(tuple(size + sum(pair) for size, pair in zip(x.shape, pads, strict=True)), x.dtype)]
 
 
@@ -131,9 +131,9 @@ def tile(node: Node, arrays: Arrays) -> np.ndarray:
 
 def _split_boxes(node: Node, inputs: Inputs) -> list[Box]:
     """Where each output lies in the input."""
-    x, stated = inputs[0], given(inputs, 1)
+    x = inputs[0]
     axis = axis_in(node["axis"], len(x.shape))
-    sizes = _parts(node, x.shape[axis], stated and stated.array)
+    sizes = _parts(node, x.shape[axis], known(inputs, 1))
     return [whole(x.shape, axis, Cut(end - size, size)) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
@@ -180,9 +180,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
         return [cut(places[0], box) for box in boxes(node, places)]
 
     def lower(call: Call) -> list[Step]:
-        x = call.given(0)
-        assert x is not None
-        steps = []
+        x, steps = call.x, []
         for box, y in zip(boxes(call.node, call.inputs), call.outputs, strict=True):
             if whole_blocks(x.shape[1], box[1], x.block):
                 steps += copy_steps(call.target, call.space, cut(x, box), y)
@@ -276,8 +274,8 @@ def _pieces(mode: str, size: int, before: int, behind: int) -> list[_Piece] | No
 
 def _padded(node: Node, inputs: Inputs) -> list[list[_Piece]] | None:
     """The stretches of every axis; None where kernels do not have them."""
-    x, axes, constant = inputs[0], given(inputs, 3), given(inputs, 2)
-    pads = _pads(node, len(x.shape), inputs[1].array, axes and axes.array)
+    x, constant = inputs[0], given(inputs, 2)
+    pads = _pads(node, len(x.shape), inputs[1].array, known(inputs, 3))
     pieces = [_pieces(node["mode"], size, *pair) for size, pair in zip(x.shape, pads, strict=True)]
     if any(each is None for each in pieces) or (constant is not None and constant.array is None):
         return None
@@ -298,14 +296,14 @@ def _offer_pad(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 def _lower_pad(call: Call) -> list[Step]:
     """A copy for each choice of a stretch of every axis, and of the constant for each that has no source."""
-    x, y, stated = call.inputs[0], call.outputs[0], call.given(2)
+    x, y, constant = call.x, call.y, known(call.inputs, 2)
     pieces = _padded(call.node, call.inputs)
-    assert x is not None and pieces is not None
+    assert pieces is not None
     steps = []
     for choice in product(*([piece for piece in each if piece.source] for each in pieces)):
         source = cut(x, [piece.source for piece in choice if piece.source])
         steps += copy_steps(call.target, call.space, source, cut(y, [Cut(*piece[:2]) for piece in choice]))
-    value = 0 if stated is None or stated.array is None or not stated.array.size else stated.array.item()
+    value = 0 if constant is None or not constant.size else constant.item()
     done: list[Cut] = []  # of the axes before, what is not filled
     for axis, each in enumerate(pieces):
         for piece in each:
@@ -333,8 +331,7 @@ def _offer_tile(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 def _lower_tile(call: Call) -> list[Step]:
     """One copy, by an axis of the repeats before each axis."""
-    x, y = call.inputs[0], call.outputs[0]
-    assert x is not None
+    x, y = call.x, call.y
     axes = [(b // a, a) for a, b in zip(x.shape, y.shape, strict=True)]
     shape = [size for pair in axes for size in pair]
     read = [step for stride in x.strides for step in (0, stride)]
@@ -342,37 +339,14 @@ def _lower_tile(call: Call) -> list[Step]:
     return copy_steps(call.target, call.space, x.at(0, shape, read), y.at(0, shape, written))
 
 
+_LAID: dict[str, Any] = {"offers": _offer_concat, "lower": _lower_concat, "parts": _concat_parts}
+_PADDED: dict[str, Any] = {"offers": _offer_pad, "lower": _lower_pad}
+_SPLIT = {"axis": 0, "num_outputs": None}
+
 OPS = (
-    Op(
-        "Concat",
-        _infer_concat,
-        concat,
-        {"axis": REQUIRED},
-        widened=False,
-        offers=_offer_concat,
-        lower=_lower_concat,
-        parts=_concat_parts,
-    ),
-    Op(
-        "Split",
-        as_reference(split),
-        split,
-        {"axis": 0, "num_outputs": None},
-        parameters=(1,),
-        widened=False,
-        **_cuts(_split_boxes),
-    ),
+    Op("Concat", _infer_concat, concat, {"axis": REQUIRED}, widened=False, **_LAID),
+    Op("Split", as_reference(split), split, _SPLIT, parameters=(1,), widened=False, **_cuts(_split_boxes)),
     Op("Slice", as_reference(slice_), slice_, parameters=(1, 2, 3, 4), widened=False, **_cuts(_slice_boxes)),
-    Op(
-        "Pad",
-        _infer_pad,
-        pad,
-        {"mode": "constant"},
-        parameters=(1, 3),
-        mixed=True,
-        widened=False,
-        offers=_offer_pad,
-        lower=_lower_pad,
-    ),
+    Op("Pad", _infer_pad, pad, {"mode": "constant"}, parameters=(1, 3), **EXACT, **_PADDED),
     Op("Tile", _infer_tile, tile, parameters=(1,), widened=False, offers=_offer_tile, lower=_lower_tile),
 )

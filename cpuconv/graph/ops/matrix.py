@@ -177,29 +177,18 @@ def lower_linear(call: Call) -> list[Step]:
     return steps(call, operands, w.array.T[:, :, None, None], bias.array if bias else None, "transposed")
 
 
+def einsum(node: Node, arrays: Arrays) -> np.ndarray:
+    """Sums of products, as the equation says by letters."""
+    return np.einsum(node["equation"], *arrays, optimize=True)
+
+
+_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+_PRODUCT: dict[str, Any] = {"offers": product_offers, "lower": lower_product}
+_SOLVED: dict[str, Any] = {"offers": linear_offers, "restored": restored_linear, "lower": lower_linear}
+
 OPS = (
-    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], offers=product_offers, lower=lower_product),
-    Op(
-        "Gemm",
-        _infer_gemm,
-        gemm,
-        {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
-        offers=product_offers,
-        lower=lower_product,
-    ),
-    Op(
-        "Linear",
-        _infer_linear,
-        linear,
-        {"activation": None},
-        offers=linear_offers,
-        restored=restored_linear,
-        lower=lower_linear,
-    ),
-    Op(
-        "Einsum",
-        _infer_einsum,
-        lambda node, arrays: np.einsum(node["equation"], *arrays, optimize=True),
-        {"equation": REQUIRED},
-    ),
+    Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], **_PRODUCT),
+    Op("Gemm", _infer_gemm, gemm, _GEMM, **_PRODUCT),
+    Op("Linear", _infer_linear, linear, {"activation": None}, **_SOLVED),
+    Op("Einsum", _infer_einsum, einsum, {"equation": REQUIRED}),
 )

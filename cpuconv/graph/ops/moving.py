@@ -31,9 +31,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower(call: Call) -> list[Step]:
-    x = call.given(0)
-    assert x is not None
-    return copy_steps(call.target, call.space, x, call.outputs[0])
+    return copy_steps(call.target, call.space, call.x, call.y)
 
 
 OPS = (Op("Copy", like_first, copied, widened=False, offers=_offers, lower=_lower),)

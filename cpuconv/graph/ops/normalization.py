@@ -6,6 +6,7 @@ Source: ONNX operators of these names, as at inference.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -119,6 +120,10 @@ def _infer_channels(node: Node, inputs: Inputs) -> list[Value]:
     return like_first(node, inputs)
 
 
+def _infer_batch(node: Node, inputs: Inputs) -> list[Value]:
+    return _infer_channels(node, inputs) if len(inputs[0].shape) > 1 else like_first(node, inputs)
+
+
 def _infer_groups(node: Node, inputs: Inputs) -> list[Value]:
     groups, channels = node["num_groups"], inputs[0].shape[1]
     if groups < 1 or channels % groups:
@@ -139,15 +144,7 @@ def _lower_softmax(call: Call) -> list[Step]:
 
 
 def _softmax_op(name: str, reference: Reference) -> Op:
-    return Op(
-        name,
-        _infer_along,
-        reference,
-        {"axis": -1},
-        offers=_offers_softmax,
-        lower=_lower_softmax,
-        in_place=True,
-    )
+    return Op(name, _infer_along, reference, {"axis": -1}, offers=_offers_softmax, lower=_lower_softmax, in_place=True)
 
 
 def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -176,8 +173,8 @@ def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_instance(call: Call) -> list[Step]:
-    (y,), (x, scale, bias) = call.outputs, call.inputs
-    assert x is not None and scale is not None and bias is not None
+    x, y, scale, bias = call.x, call.y, *call.inputs[1:]
+    assert scale is not None and bias is not None
     epsilon = call.node["epsilon"]
     if call.offer.outputs == (BLOCKED,):
         assert scale.array is not None and bias.array is not None
@@ -199,53 +196,24 @@ def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_lrn(call: Call) -> list[Step]:
-    x, y = call.inputs[0], call.outputs[0]
-    assert x is not None
-    return [norm_step(call.target, x, y, *(call.node[name] for name in ("size", "alpha", "beta", "bias")))]
+    return [norm_step(call.target, call.x, call.y, *(call.node[name] for name in ("size", "alpha", "beta", "bias")))]
 
+
+_STATED = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
+_GROUPS = {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1}
+_LAYER = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+_LRN = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
+_BY_PLANES: dict[str, Any] = {"offers": _offers_instance, "lower": _lower_instance, "in_place": True}
+_BY_LINES: dict[str, Any] = {"offers": _offers_layer, "lower": _lower_layer, "in_place": True}
 
 OPS = (
-    Op(
-        "BatchNormalization",
-        lambda node, inputs: _infer_channels(node, inputs) if len(inputs[0].shape) > 1 else like_first(node, inputs),
-        batch_normalization,
-        {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0},
-        mixed=True,
-    ),
-    Op(
-        "InstanceNormalization",
-        _infer_channels,
-        instance_normalization,
-        {"epsilon": 1e-5},
-        offers=_offers_instance,
-        lower=_lower_instance,
-        in_place=True,
-    ),
-    Op(
-        "GroupNormalization",
-        _infer_groups,
-        group_normalization,
-        {"epsilon": 1e-5, "num_groups": REQUIRED, "stash_type": 1},
-    ),
-    Op(
-        "LayerNormalization",
-        _infer_layer,
-        layer_normalization,
-        {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
-        offers=_offers_layer,
-        lower=_lower_layer,
-        in_place=True,
-    ),
+    Op("BatchNormalization", _infer_batch, batch_normalization, _STATED, mixed=True),
+    Op("InstanceNormalization", _infer_channels, instance_normalization, {"epsilon": 1e-5}, **_BY_PLANES),
+    Op("GroupNormalization", _infer_groups, group_normalization, _GROUPS),
+    Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
-    Op(
-        "LRN",
-        like_first,
-        lrn,
-        {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED},
-        offers=_offers_lrn,
-        lower=_lower_lrn,
-    ),
+    Op("LRN", like_first, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn),
     _softmax_op("Softmax", softmax),
     _softmax_op("LogSoftmax", log_softmax),
 )

@@ -39,7 +39,6 @@ def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[O
 
 def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
     """Each plane of the first input folded to one pixel of the output, divided by its size for the `mean`."""
-    x, y = call.inputs[0], call.outputs[0]
-    assert x is not None
+    x = call.x
     factor = 1 / math.prod(x.shape[2:]) if mean else None
-    return [planes_step(call.target.isa, x, y, fold, factor, call.target.parts(x.size))]
+    return [planes_step(call.target.isa, x, call.y, fold, factor, call.target.parts(x.size))]

@@ -6,12 +6,13 @@ Source: ONNX operators MaxPool, AveragePool, LpPool and their global forms, and 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given, integers
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
 from cpuconv.graph.ops.window import Window
 from cpuconv.kernels.binding.steps import Step
@@ -106,10 +107,10 @@ def _unpooled(node: Node, shape: tuple[int, ...], stated: np.ndarray | None) -> 
 
 
 def _infer_unpool(node: Node, inputs: Inputs) -> list[Value]:
-    x, places, stated = *inputs[:2], given(inputs, 2)
+    x, places = inputs[:2]
     if places.shape != x.shape:
         raise ValueError("there must be a place for each element")
-    return [Value(_unpooled(node, x.shape, stated and stated.array), x.dtype)]
+    return [Value(_unpooled(node, x.shape, known(inputs, 2)), x.dtype)]
 
 
 def max_unpool(node: Node, arrays: Arrays) -> np.ndarray:
@@ -147,9 +148,8 @@ def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:
 
 
 def _lower_pool(call: Call) -> list[Step]:
-    x, y = call.inputs[0], call.outputs[0]
-    assert x is not None
-    pooling, isa, parts = _pooling(call.node, x.shape), call.target.isa, call.target.parts(x.size + y.size)
+    x, y, isa = call.x, call.y, call.target.isa
+    pooling, parts = _pooling(call.node, x.shape), call.target.parts(x.size + y.size)
     return [pool_step(isa, x, y, pooling, parts) or windows_step(isa, x, y, pooling, parts)]
 
 
@@ -157,48 +157,27 @@ def _offers_global(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return plane_offers(node, inputs, _infer_global(node, inputs)[0], target)
 
 
-_WINDOW = {
-    "auto_pad": "NOTSET",
-    "ceil_mode": 0,
-    "dilations": None,
-    "kernel_shape": REQUIRED,
-    "pads": None,
-    "strides": None,
-}
+_SHARED = {"kernel_shape": REQUIRED, "pads": None, "strides": None}
+_WINDOW = {**_SHARED, "auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None}
+
+
+def _windows(name: str, reference: Reference, **attributes: object) -> Op:
+    """The row of a fold of what windows see that kernels have."""
+    return Op(name, _infer_pool, reference, {**_WINDOW, **attributes}, offers=_offers_pool, lower=_lower_pool)
+
+
+def _whole(name: str, reference: Reference, fold: str, mean: bool = False) -> Op:
+    """The row of a fold of whole planes that kernels have."""
+    lower = partial(lower_planes, fold=fold, mean=mean)
+    return Op(name, _infer_global, reference, offers=_offers_global, lower=lower)
+
 
 OPS = (
-    Op("MaxPool", _infer_pool, max_pool, {**_WINDOW, "storage_order": 0}, offers=_offers_pool, lower=_lower_pool),
-    Op(
-        "AveragePool",
-        _infer_pool,
-        average_pool,
-        {**_WINDOW, "count_include_pad": 0},
-        offers=_offers_pool,
-        lower=_lower_pool,
-    ),
+    _windows("MaxPool", max_pool, storage_order=0),
+    _windows("AveragePool", average_pool, count_include_pad=0),
     Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}),
-    Op(
-        "GlobalMaxPool",
-        _infer_global,
-        global_max_pool,
-        offers=_offers_global,
-        lower=lambda call: lower_planes(call, "max", mean=False),
-    ),
-    Op(
-        "GlobalAveragePool",
-        _infer_global,
-        global_average_pool,
-        offers=_offers_global,
-        lower=lambda call: lower_planes(call, "sum", mean=True),
-    ),
-    Op(
-        "MaxUnpool",
-        _infer_unpool,
-        max_unpool,
-        {"kernel_shape": REQUIRED, "pads": None, "strides": None},
-        parameters=(2,),
-        mixed=True,
-        widened=False,
-    ),
+    _whole("GlobalMaxPool", global_max_pool, "max"),
+    _whole("GlobalAveragePool", global_average_pool, "sum", mean=True),
     Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
+    Op("MaxUnpool", _infer_unpool, max_unpool, _SHARED, parameters=(2,), **EXACT),
 )

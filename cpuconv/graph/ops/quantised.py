@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given
+from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given
 from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, output_of
 from cpuconv.graph.ops.matrix import matmul_shape
 
@@ -156,18 +156,11 @@ def qlinear_matmul(node: Node, arrays: Arrays) -> np.ndarray:
 _BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
 
 OPS = (
-    Op(
-        "QuantizeLinear",
-        _infer_quantize,
-        quantize,
-        {**_BY_AXIS, "saturate": 1, "precision": 0},
-        mixed=True,
-        widened=False,
-    ),
-    Op("DequantizeLinear", _infer_dequantize, dequantize, _BY_AXIS, mixed=True, widened=False),
+    Op("QuantizeLinear", _infer_quantize, quantize, {**_BY_AXIS, "saturate": 1, "precision": 0}, **EXACT),
+    Op("DequantizeLinear", _infer_dequantize, dequantize, _BY_AXIS, **EXACT),
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
-    Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, mixed=True, widened=False),
-    Op("MatMulInteger", _infer_matmul_integer, matmul_integer, mixed=True, widened=False),
-    Op("QLinearConv", _infer_qlinear_conv, qlinear_conv, ATTRIBUTES, mixed=True, widened=False),
-    Op("QLinearMatMul", _infer_qlinear_matmul, qlinear_matmul, mixed=True, widened=False),
+    Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, **EXACT),
+    Op("MatMulInteger", _infer_matmul_integer, matmul_integer, **EXACT),
+    Op("QLinearConv", _infer_qlinear_conv, qlinear_conv, ATTRIBUTES, **EXACT),
+    Op("QLinearMatMul", _infer_qlinear_matmul, qlinear_matmul, **EXACT),
 )

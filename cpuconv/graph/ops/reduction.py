@@ -13,7 +13,7 @@ import numpy as np
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.axis_lowering import full, line_offers, line_steps, neighbouring
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers
+from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.planes import lower_planes, plane_offers
 from cpuconv.kernels.axis.axis_driver import WORKS
 from cpuconv.kernels.binding.place import BLOCKED
@@ -30,8 +30,8 @@ def _axes(node: Node, rank: int, stated: np.ndarray | None) -> tuple[int, ...]:
 
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:
-    x, stated = inputs[0], given(inputs, 1)
-    axes = _axes(node, len(x.shape), stated and stated.array)
+    x = inputs[0]
+    axes = _axes(node, len(x.shape), known(inputs, 1))
     kept = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
     shape = kept if node["keepdims"] else [size for axis, size in enumerate(x.shape) if axis not in axes]
     return [Value(tuple(shape), x.dtype)]
@@ -58,8 +58,8 @@ def _plane_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Plain tensors, of which the reduced axes are neighbours."""
-    x, stated = inputs[0], given(inputs, 1)
-    axes = _axes(node, len(x.shape), stated and stated.array)
+    x = inputs[0]
+    axes = _axes(node, len(x.shape), known(inputs, 1))
     return line_offers([x], _OPERATIONS, target, len(inputs) - 1) if neighbouring(x.shape, axes) else []
 
 
@@ -73,9 +73,8 @@ def _lower(call: Call) -> list[Step]:
 
 def lower_rows(call: Call) -> list[Step]:
     """One step along the lines of the reduced axes."""
-    x, stated = call.inputs[0], call.given(1)
-    assert x is not None
-    chosen = _axes(call.node, len(x.shape), stated.array if stated else None)
+    x = call.x
+    chosen = _axes(call.node, len(x.shape), known(call.inputs, 1))
     axes = neighbouring(x.shape, chosen)
     assert axes is not None
     return line_steps(call, axes, full(call.outputs[0], x.shape, chosen))

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers
+from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, image_shape
 from cpuconv.kernels.binding.steps import Step
@@ -67,11 +67,15 @@ def _resized(
     return [Axis(*fields) for fields in columns]
 
 
+def _parameters(inputs: Inputs) -> list[np.ndarray | None]:
+    """The region, the scales and the sizes, of values or of places."""
+    return [known(inputs, at) for at in (1, 2, 3)]
+
+
 def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:
-    x, *parameters = inputs
-    arrays = [given(parameters, at) and given(parameters, at).array for at in range(3)]
+    x = inputs[0]
     shape = list(x.shape)
-    for one in _resized(node, x.shape, *arrays):
+    for one in _resized(node, x.shape, *_parameters(inputs)):
         shape[one.axis] = one.outputs
     return [Value(tuple(shape), x.dtype)]
 
@@ -219,11 +223,6 @@ def _plane_sources(
     return rows and columns and (rows, columns)
 
 
-def _parameters(inputs: Inputs) -> list[np.ndarray | None]:
-    """The region, the scales and the sizes, of values or of places."""
-    return [given(inputs, at) and given(inputs, at).array for at in (1, 2, 3)]
-
-
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """In channel blocks, where only planes change and an output is a mean of two by two inputs, or one of them."""
     x = inputs[0]
@@ -236,8 +235,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower(call: Call) -> list[Step]:
-    x, y = call.inputs[0], call.outputs[0]
-    assert x is not None
+    x, y = call.x, call.y
     tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
     assert tables is not None
     return [resize_step(call.target.isa, x, y, *tables, call.target.parts(x.size + y.size))]
@@ -294,8 +292,7 @@ def _shuffle_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 def _lower_shuffle(call: Call) -> list[Step]:
     """A copy between the same axes of both: channels, rows, rows of a block, columns, columns of a block."""
-    (x,), (y,), node = call.inputs, call.outputs, call.node
-    assert x is not None
+    x, y, node = call.x, call.y, call.node
     deep, flat = (x, y) if node.op == "DepthToSpace" else (y, x)
     b, (n, c, h, w, *lanes) = node["blocksize"], deep.physical
     kept = c // (b * b)
@@ -314,42 +311,22 @@ def _lower_shuffle(call: Call) -> list[Step]:
     return [copy_step(call.target, source, result)]
 
 
+_RESIZE = {
+    "antialias": 0,
+    "axes": None,
+    "coordinate_transformation_mode": "half_pixel",
+    "cubic_coeff_a": -0.75,
+    "exclude_outside": 0,
+    "extrapolation_value": 0.0,
+    "keep_aspect_ratio_policy": "stretch",
+    "mode": "nearest",
+    "nearest_mode": "round_prefer_floor",
+}
+_SHUFFLE = {"blocksize": REQUIRED, "mode": "DCR"}
+_SHUFFLED: dict[str, Any] = {"widened": False, "offers": _shuffle_offers, "lower": _lower_shuffle}
+
 OPS = (
-    Op(
-        "Resize",
-        _infer_resize,
-        resize,
-        {
-            "antialias": 0,
-            "axes": None,
-            "coordinate_transformation_mode": "half_pixel",
-            "cubic_coeff_a": -0.75,
-            "exclude_outside": 0,
-            "extrapolation_value": 0.0,
-            "keep_aspect_ratio_policy": "stretch",
-            "mode": "nearest",
-            "nearest_mode": "round_prefer_floor",
-        },
-        parameters=(1, 2, 3),
-        offers=_offers,
-        lower=_lower,
-    ),
-    Op(
-        "DepthToSpace",
-        _infer_to_space,
-        depth_to_space,
-        {"blocksize": REQUIRED, "mode": "DCR"},
-        widened=False,
-        offers=_shuffle_offers,
-        lower=_lower_shuffle,
-    ),
-    Op(
-        "SpaceToDepth",
-        _infer_to_depth,
-        space_to_depth,
-        {"blocksize": REQUIRED, "mode": "DCR"},
-        widened=False,
-        offers=_shuffle_offers,
-        lower=_lower_shuffle,
-    ),
+    Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), offers=_offers, lower=_lower),
+    Op("DepthToSpace", _infer_to_space, depth_to_space, _SHUFFLE, **_SHUFFLED),
+    Op("SpaceToDepth", _infer_to_depth, space_to_depth, _SHUFFLE, **_SHUFFLED),
 )

@@ -202,9 +202,8 @@ def _view_transposed(node: Node, places: Sequence[Any], values: Sequence[Any]) -
 
 
 def _lower_transpose(call: Call) -> list[Step]:
-    x = call.given(0)
-    assert x is not None
-    return copy_steps(call.target, call.space, x, unpermuted(call.outputs[0], _order(call.node, len(x.shape))))
+    order = _order(call.node, len(call.x.shape))
+    return copy_steps(call.target, call.space, call.x, unpermuted(call.y, order))
 
 
 def _without_ones(shape: Sequence[int]) -> list[int]:
@@ -219,11 +218,14 @@ def _sizes(value: Any) -> tuple[int, ...]:
 # --------------------------------------------------------------------------------------------------------------------
 
 
+def _moving(name: str, reference: Reference, attributes: Mapping[str, object] | None = None, **rest: Any) -> Op:
+    """An operator whose reference only makes views."""
+    return Op(name, as_reference(reference), reference, attributes or {}, **rest, widened=False)
+
+
 def _reshaping(name: str, reference: Reference, attributes: Mapping[str, object] | None = None, **rest: Any) -> Op:
     """An operator that only gives the axes other sizes."""
-    rule = as_reference(reference)
-    offers, view = _reshapes(rule), _view_reshaped
-    return Op(name, rule, reference, attributes or {}, **rest, widened=False, offers=offers, view=view)
+    return _moving(name, reference, attributes, **rest, offers=_reshapes(as_reference(reference)), view=_view_reshaped)
 
 
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
@@ -231,17 +233,10 @@ def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: A
     return Op(name, rule, identity, attributes, **rest, offers=_offer_cast(rule), view=_view_same)
 
 
+_TURNS = {"offers": _offer_transpose, "lower": _lower_transpose, "view": _view_transposed}
+
 OPS = (
-    Op(
-        "Transpose",
-        as_reference(transpose),
-        transpose,
-        {"perm": None},
-        widened=False,
-        offers=_offer_transpose,
-        lower=_lower_transpose,
-        view=_view_transposed,
-    ),
+    _moving("Transpose", transpose, {"perm": None}, **_TURNS),
     _reshaping("Reshape", reshape, {"allowzero": 0}, parameters=(1,)),
     _reshaping("Flatten", flatten, {"axis": 1}),
     _reshaping("Squeeze", squeeze, parameters=(1,)),
@@ -249,15 +244,7 @@ OPS = (
     Op("Identity", like_first, identity, widened=False, offers=_offer_same, view=_view_same),
     _casting("Cast", _infer_cast, {"to": REQUIRED, "saturate": 1, "round_mode": "up"}),
     _casting("CastLike", _infer_cast_like, {"saturate": 1, "round_mode": "up"}, mixed=True),
-    Op(
-        "Expand",
-        as_reference(expand),
-        expand,
-        parameters=(1,),
-        widened=False,
-        offers=_offer_expand,
-        view=_view_expanded,
-    ),
+    _moving("Expand", expand, parameters=(1,), offers=_offer_expand, view=_view_expanded),
     Op("Shape", _infer_shape, shape, {"start": 0, "end": None}, widened=False),
     Op("Size", _infer_size, size, widened=False),
     Op("ConstantOfShape", as_reference(constant_of_shape), constant_of_shape, {"value": None}, parameters=(0,)),

@@ -52,7 +52,9 @@ class Window:
             raise ValueError(f"kernel {kernel}, strides {strides} and dilations {dilations} over {rank} axes")
         if node["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
             outputs = [-(-size // step) for size, step in zip(sizes, strides, strict=True)]
-            near, far = _same(node["auto_pad"], sizes, strides, reach, outputs)
+            columns = zip(outputs, strides, reach, sizes, strict=True)
+            total = [(count - 1) * step + span - size for count, step, span, size in columns]
+            near, far = halves(total, node["auto_pad"] == "SAME_LOWER")
         else:
             near, far = stated_pads(node, rank)
             up = node.attributes.get("ceil_mode", 0)
@@ -101,16 +103,11 @@ def stated_pads(node: Node, rank: int) -> tuple[list[int], list[int]]:
     return pads[:rank], pads[rank:]
 
 
-def _same(
-    auto_pad: str, sizes: Sequence[int], strides: Sequence[int], reach: Sequence[int], outputs: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """Padding for as many outputs as asked for; an odd one at the far side, or the near one for SAME_LOWER."""
-    total = [
-        max(0, (count - 1) * step + span - size)
-        for count, step, span, size in zip(outputs, strides, reach, sizes, strict=True)
-    ]
-    less, more = [pad // 2 for pad in total], [pad - pad // 2 for pad in total]
-    return (more, less) if auto_pad == "SAME_LOWER" else (less, more)
+def halves(total: Sequence[int], lower: bool) -> tuple[list[int], list[int]]:
+    """Padding before and behind each axis, what is odd behind, or `lower` before; none where it is negative."""
+    less = [max(0, pad) // 2 for pad in total]
+    more = [max(0, pad) - half for pad, half in zip(total, less, strict=True)]
+    return (more, less) if lower else (less, more)
 
 
 def _positions(size: int, step: int, span: int, near: int, far: int, up: bool) -> int:

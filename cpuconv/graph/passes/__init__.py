@@ -1,4 +1,4 @@
-"""Rewrites of specialised graphs, one a file, each with the pattern and the reason why the result is equal.
+"""Rewrites of specialised graphs, each with the pattern and the reason why the result is equal.
 
 `PASSES` gives their order and names; a name that occurs again runs again. Each can be switched off.
 """
@@ -12,18 +12,15 @@ from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import (
     affine,
     convolutions,
-    decomposed,
     elementwise,
     epilogues,
     equal,
     forms,
     formulas,
-    hard_sigmoids,
     integers,
     linear,
     noops,
     pads,
-    shuffles,
     transposed,
     views,
     volumes,
@@ -37,18 +34,18 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("noops", noops.run),
     ("formulas", formulas.run),
     ("forms", forms.run),
-    ("decomposed", decomposed.run),
+    ("decomposed", forms.decomposed),
     ("integers", integers.run),
     ("pads", pads.run),
     ("linear", linear.run),
     ("views", views.run),
     ("weights", weights.run),
-    ("hard_sigmoids", hard_sigmoids.run),
+    ("hard_sigmoids", formulas.hard_sigmoids),
     ("weights", weights.run),
     ("affine", affine.run),
     ("transposed", transposed.run),
     ("views", views.run),
-    ("shuffles", shuffles.run),
+    ("shuffles", views.shuffles),
     ("equal_constants", equal.constants),
     ("common", equal.nodes),
     ("epilogues", epilogues.run),

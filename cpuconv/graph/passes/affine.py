@@ -18,9 +18,9 @@ from cpuconv.graph.ops.base import is_float
 from cpuconv.graph.passes.rewriting import (
     Maker,
     Rewrite,
+    Rewriter,
     constant,
     per_channel,
-    rewritten,
     shape_of,
     sole_reader,
 )
@@ -106,7 +106,7 @@ def chain_behind(graph: Graph, name: str, axis: int, shape: Sequence[int]) -> tu
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    for name in dict.fromkeys(filter(None, node.inputs)) if node.op in OPERATORS else ():
+    for name in dict.fromkeys(filter(None, node.inputs)):
         if name in graph.constants or len(shape_of(graph, name)) < 2:
             continue
         shape = shape_of(graph, name)
@@ -140,6 +140,4 @@ def _along_channels(graph: Graph, x: str, vector: np.ndarray) -> np.ndarray:
     return vector[:1].reshape(()) if same else vector.reshape(-1, *[1] * (len(shape_of(graph, x)) - 2))
 
 
-def run(graph: Graph) -> Graph:
-    """Merge them all."""
-    return rewritten(graph, _rule)
+run = Rewriter(__doc__, dict.fromkeys(OPERATORS, _rule))

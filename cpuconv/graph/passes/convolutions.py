@@ -21,7 +21,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.window import Window
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 
 _LEAST_OUTPUTS, _MOST_PRODUCTS = 256, 0.6  # pixels, and part of all products, of what is worth several convolutions
 _MOST_REPEATS = 4  # of a channel: what is read is written so many times before
@@ -100,7 +100,7 @@ def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
         return None
     maker = Maker(graph, node)
     axes = maker.constant(np.array([2, 3]), "axes")
-    lines = []
+    bands = []
     for row in rows:
         parts = []
         for column in columns:
@@ -111,8 +111,8 @@ def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
             attributes = {**node.attributes, "auto_pad": "NOTSET", "kernel_shape": less.shape[2:], "pads": [0] * 4}
             names = x, maker.constant(less, "weight"), *node.inputs[2:]
             parts.append(maker.node("Conv", *names, part="part", **attributes))
-        lines.append(maker.node("Concat", *parts, part="line", axis=3))
-    maker.node("Concat", *lines, axis=2)
+        bands.append(maker.node("Concat", *parts, part="band", axis=3))
+    maker.node("Concat", *bands, axis=2)
     return maker.done()
 
 
@@ -129,10 +129,8 @@ def _depthwise(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    w = constant(graph, node.inputs[1]) if node.op == "Conv" and node.meaning is None else None
+    w = constant(graph, node.inputs[1])
     return None if w is None else _met(graph, node, w) or _parted(graph, node, w) or _depthwise(graph, node, w)
 
 
-def run(graph: Graph) -> Graph:
-    """Rewrite them all."""
-    return rewritten(graph, _rule)
+run = Rewriter(__doc__, {"Conv": _rule})

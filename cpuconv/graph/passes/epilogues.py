@@ -1,53 +1,66 @@
 """What follows a convolution or Linear element by element is computed before its result is stored.
 
 Patterns: Conv or Linear that only one node reads: an Add of a value of the same shape that is no constant; and behind
-that, or at once, an activation that epilogues know (`cpuconv.problem.activation`). Where both sides of an Add could
-take it, the later one does. A cycle cannot arise, as nothing else depends on the node. What only moves elements may
-stand between the node and the activation, as it moves its results just as well. Equal up to the rounding of what is no
-longer stored in between.
+that, or at once, an operator whose expression is an activation's (`problem.activation`). Where both sides of an Add
+could take it, the later one does. A cycle cannot arise, as nothing else depends on the node. What only moves elements
+may stand between the node and the activation, as it moves its results just as well. Equal up to the rounding of what
+is no longer stored in between.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.pattern import near
-from cpuconv.graph.passes.rewriting import Rewrite, operand, rewritten, scalar, sole_reader
+from cpuconv.graph.ops.elementwise import expression_of
+from cpuconv.graph.passes.rewriting import Rewrite, Rewriter, operand, sole_reader
+from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand, apply
+from cpuconv.problem import activation
 from cpuconv.problem.activation import Activation
 
 HOSTS = ("Conv", "Linear")
 MOVERS = ("DepthToSpace", "Reshape", "Slice", "SpaceToDepth", "Transpose")
 
 
-def _clip(graph: Graph, node: Node) -> Activation | None:
-    low, high = operand(node, 1), operand(node, 2)
-    lo = scalar(graph, low) if low else -math.inf
-    hi = scalar(graph, high) if high else math.inf
-    if lo is None or hi is None or not lo <= hi:
+def _forms() -> Iterator[tuple[str, tuple[Operand | float, ...], Expression]]:
+    """Each activation by name, its scalars, which are numbers or operands behind the first, and its expression."""
+    x, *numbers = map(Operand, range(3))
+    for name in activation.names():
+        scalars = numbers[: len(activation.scalars_of(name) or ())]
+        yield name, tuple(scalars), apply(name, x, *scalars)
+    yield "clip", (numbers[0], math.inf), apply("max", x, numbers[0])
+    yield "clip", (-math.inf, numbers[0]), apply("min", x, numbers[0])
+
+
+FORMS = tuple(_forms())
+
+
+def _activation(graph: Graph, node: Node) -> Activation | None:
+    """The activation that an elementwise operator of its first input is."""
+    tree = None if node.meaning is not None else expression_of(node, graph.operands(node))
+    if tree is None or graph.value(node.inputs[0]) != graph.value(node.outputs[0]):
         return None
-    if lo == 0 and hi in (6, math.inf):
-        return ("relu6" if hi == 6 else "relu",)
-    return ("clip", lo + 0.0, hi + 0.0)
+    for name, scalars, form in FORMS:
+        numbers: dict[int, float] = {}
+        if _is(tree, form, numbers):
+            values = [numbers[each.position] if isinstance(each, Operand) else each for each in scalars]
+            if name == "clip" and values[0] > values[1]:
+                return None
+            return (name, *(value + 0.0 for value in values))  # -0 as 0, as keys have it
+    return None
 
 
-def _hard_sigmoid(graph: Graph, node: Node) -> Activation | None:
-    return ("hardsigmoid",) if near(node["alpha"], 1 / 6) and near(node["beta"], 0.5) else None
-
-
-ACTIVATIONS: dict[str, Callable[[Graph, Node], Activation | None]] = {
-    "Relu": lambda graph, node: ("relu",),
-    "Clip": _clip,
-    "LeakyRelu": lambda graph, node: ("leaky_relu", float(node["alpha"])),
-    "Sigmoid": lambda graph, node: ("sigmoid",),
-    "Tanh": lambda graph, node: ("tanh",),
-    "Swish": lambda graph, node: ("silu",) if node["alpha"] == 1 else None,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": lambda graph, node: ("hardswish",),
-    "Gelu": lambda graph, node: ("gelu_tanh",) if node["approximate"] == "tanh" else ("gelu",),
-}
+def _is(tree: Expression, form: Expression, numbers: dict[int, float]) -> bool:
+    """Whether a tree is a form whose operands behind the first stand for `numbers`, which are found here."""
+    if isinstance(tree, Constant) and isinstance(form, Constant):
+        return tree.value == form.value
+    if isinstance(tree, Constant) and isinstance(form, Operand) and form.position > 0:
+        return numbers.setdefault(form.position, tree.value) == tree.value
+    if isinstance(tree, Apply) and isinstance(form, Apply) and tree.function == form.function:
+        return all(_is(*pair, numbers) for pair in zip(tree.arguments, form.arguments, strict=True))
+    return tree == form
 
 
 def _open(graph: Graph, node: Node) -> bool:
@@ -77,11 +90,10 @@ def _with_activation(graph: Graph, node: Node, reader: Node) -> Rewrite | None:
     while reader.op in MOVERS and (following := sole_reader(graph, reader.outputs[0])) is not None:
         movers.append(reader)
         reader = following
-    known = ACTIVATIONS.get(reader.op)
-    activation = known(graph, reader) if known and reader.meaning is None else None
-    if activation is None:
+    found = _activation(graph, reader)
+    if found is None:
         return None
-    made = [replace(node, attributes={**node.attributes, "activation": activation}), *movers]
+    made = [replace(node, attributes={**node.attributes, "activation": found}), *movers]
     made[-1] = replace(made[-1], outputs=reader.outputs)
     return Rewrite([node, *movers, reader], made)
 
@@ -93,6 +105,4 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     return _with_residual(graph, node, reader) or _with_activation(graph, node, reader)
 
 
-def run(graph: Graph) -> Graph:
-    """Take them all in."""
-    return rewritten(graph, _rule)
+run = Rewriter(__doc__, dict.fromkeys(HOSTS, _rule))

@@ -15,11 +15,23 @@ Equal in every bit, but for the order in which a mean adds up.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+
+import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, is_float, rewritten, shape_of
+from cpuconv.graph.passes.rewriting import (
+    Maker,
+    Rewrite,
+    Rewriter,
+    Rule,
+    constant,
+    instead,
+    is_float,
+    reshaped,
+    shape_of,
+)
 
 _PLANE_OF = {
     "ReduceMean": "GlobalAveragePool",
@@ -30,9 +42,7 @@ _PLANE_OF = {
 
 
 def _reshape(graph: Graph, node: Node) -> Rewrite:
-    maker = Maker(graph, node)
-    maker.reshape(node.inputs[0], shape_of(graph, node.outputs[0]))
-    return maker.done()
+    return reshaped(graph, node, node.inputs[0])
 
 
 def _transpose(graph: Graph, node: Node) -> Rewrite | None:
@@ -54,16 +64,8 @@ def _reduction(graph: Graph, node: Node) -> Rewrite | None:
 def _plane(graph: Graph, node: Node) -> Rewrite | None:
     """Of images, down to one pixel each: whatever other axes are reduced have size 1."""
     before, after = shape_of(graph, node.inputs[0]), shape_of(graph, node.outputs[0])
-    if (
-        node.op not in _PLANE_OF
-        or len(before) != 4
-        or after != (*before[:2], 1, 1)
-        or not is_float(graph, node.inputs[0])
-    ):
-        return None
-    maker = Maker(graph, node)
-    maker.node(_PLANE_OF[node.op], node.inputs[0])
-    return maker.done()
+    plane = len(before) == 4 and after == (*before[:2], 1, 1) and is_float(graph, node.inputs[0])
+    return instead(graph, node, _PLANE_OF[node.op], node.inputs[0]) if plane and node.op in _PLANE_OF else None
 
 
 def _pool(graph: Graph, node: Node) -> Rewrite | None:
@@ -83,14 +85,10 @@ def _global(graph: Graph, node: Node) -> Rewrite | None:
 
 
 def _sum(graph: Graph, node: Node) -> Rewrite | None:
-    if len(node.inputs) != 2:
-        return None
-    maker = Maker(graph, node)
-    maker.node("Add", *node.inputs)
-    return maker.done()
+    return instead(graph, node, "Add", *node.inputs) if len(node.inputs) == 2 else None
 
 
-FORMS: dict[str, Callable[[Graph, Node], Rewrite | None]] = {
+_FORMS: dict[str, Rule] = {
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _reshape),
     "Transpose": _transpose,
     **{
@@ -103,11 +101,63 @@ FORMS: dict[str, Callable[[Graph, Node], Rewrite | None]] = {
 }
 
 
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    form = FORMS.get(node.op) if node.meaning is None else None
-    return form(graph, node) if form else None
+run = Rewriter(__doc__, _FORMS)
 
 
-def run(graph: Graph) -> Graph:
-    """Write them all in one form."""
-    return rewritten(graph, _rule)
+# --- operators without kernels ------------------------------------------------------------------------------------
+
+
+def _group_normalization(graph: Graph, node: Node) -> Rewrite:
+    """An InstanceNormalization of groups as channels, then a scale and a bias over channels: the same arithmetic."""
+    x, *vectors = node.inputs
+    shape, dtype = shape_of(graph, x), graph.value(x).dtype
+    groups, channels, rank = node["num_groups"], shape[1], len(shape)
+    maker = Maker(graph, node)
+    grouped = maker.reshape(x, (shape[0], groups, math.prod(shape[1:]) // groups), "grouped")
+    one, zero = (maker.constant(np.full(groups, number, dtype), part) for number, part in ((1, "one"), (0, "zero")))
+    normal = maker.node("InstanceNormalization", grouped, one, zero, part="normal", epsilon=node["epsilon"])
+    back = maker.reshape(normal, shape, "back")
+    along = [maker.reshape(vector, (channels, *[1] * (rank - 2)), f"vector{at}") for at, vector in enumerate(vectors)]
+    scaled = maker.node("Mul", back, along[0], part="scaled")
+    maker.node("Add", scaled, along[1])
+    return maker.done()
+
+
+def _einsum(graph: Graph, node: Node) -> Rewrite | None:
+    """Of two tensors, summed over an axis of both: a MatMul of them, equal up to the order of sums.
+
+    They are turned so that axes come in the order (axes of all three, axes of one, axes summed over).
+    """
+    operands, arrow, result = node["equation"].replace(" ", "").partition("->")
+    terms = operands.split(",")
+    if len(terms) != 2 or not arrow or any(len({*each}) < len(each) or "." in each for each in (*terms, result)):
+        return None
+    shared = [letter for letter in terms[0] if letter in terms[1]]
+    batch, inner = [each for each in shared if each in result], [each for each in shared if each not in result]
+    rows, columns = ([letter for letter in term if letter not in shared] for term in terms)
+    if not inner or not {*rows, *columns} <= {*result}:
+        return None
+    shapes = [shape_of(graph, name) for name in node.inputs]
+    sizes = dict(zip("".join(terms), itertools.chain(*shapes), strict=True))
+    maker = Maker(graph, node)
+
+    def matrices(at: int, *ends: list[str]) -> str:
+        """An operand with the axes of `ends` as rows and columns, those of `batch` in front."""
+        perm = [terms[at].index(letter) for letter in itertools.chain(batch, *ends)]
+        shape = [*(sizes[letter] for letter in batch), *(math.prod(sizes[letter] for letter in end) for end in ends)]
+        array, part = constant(graph, node.inputs[at]), ("left", "right")[at]
+        if array is not None:
+            return maker.constant(np.ascontiguousarray(array.transpose(perm)).reshape(shape), part)
+        return maker.reshape(maker.node("Transpose", node.inputs[at], part=f"{part}.turned", perm=perm), shape, part)
+
+    product = maker.node("MatMul", matrices(0, rows, inner), matrices(1, inner, columns), part="product")
+    order = [*batch, *rows, *columns]
+    apart = maker.reshape(product, [sizes[letter] for letter in order], "apart")
+    maker.node("Transpose", apart, perm=[order.index(letter) for letter in result])
+    return maker.done()
+
+
+decomposed = Rewriter(
+    """Operators without kernels become several that have some.""",
+    {"Einsum": _einsum, "GroupNormalization": _group_normalization},
+)

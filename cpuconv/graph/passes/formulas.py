@@ -1,23 +1,31 @@
 """Formulas that exporters write out become the operators that they mean.
 
 Pattern: the lines of `FORMULAS`, each of a formula and what it is; floats only, and nobody else reads a value inside.
-Equal up to rounding; constants that are written short (0.7071) are taken for what they mean (`pattern.TOLERANCE`).
+Equal up to rounding; constants that are written short (0.7071) are taken for what they mean (`ops.base.near`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.pattern import Applied, Found, Free, Pattern, Symbol, found_at, operator, product
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, is_float, rewritten, shape_of
-
-Make = Callable[[Maker, Found], bool]  # False: the operands do not suit after all
+from cpuconv.graph.passes.pattern import (
+    Applied,
+    Formula,
+    Found,
+    Free,
+    Make,
+    Pattern,
+    Search,
+    Symbol,
+    near,
+    operator,
+    product,
+)
+from cpuconv.graph.passes.rewriting import Maker, is_float, shape_of, sole_reader
+from cpuconv.graph.passes.weights import foldable
 
 Clip, Erf, Max, Min = map(operator, ("Clip", "Erf", "Max", "Min"))
 HardSigmoid, Relu, Sigmoid, Softplus, Tanh = map(operator, ("HardSigmoid", "Relu", "Sigmoid", "Softplus", "Tanh"))
@@ -27,17 +35,18 @@ x, axes, scale, bias = map(Symbol, ("x", "axes", "scale", "bias"))
 alpha, epsilon, low, high = map(Free, ("alpha", "epsilon", "low", "high"))
 
 
-class Formula(NamedTuple):
-    """A pattern and what makes its replacement."""
-
-    pattern: Pattern
-    make: Make
+def _of_floats(maker: Maker, found: Found) -> bool:
+    """Whether the result is what x is: floats of one shape."""
+    graph, (root, *_) = maker.graph, found.nodes
+    return is_float(graph, root.outputs[0]) and graph.value(found.names["x"]) == graph.value(root.outputs[0])
 
 
 def _becomes(op: str, **attributes: object) -> Make:
     """An operator of x; free numbers are attributes of their names."""
 
     def make(maker: Maker, found: Found) -> bool:
+        if not _of_floats(maker, found):
+            return False
         numbers: dict[str, Any] = {**attributes, **found.numbers}
         maker.node(op, found.names["x"], **numbers)
         return True
@@ -48,7 +57,7 @@ def _becomes(op: str, **attributes: object) -> Make:
 def _clip(maker: Maker, found: Found) -> bool:
     dtype = maker.graph.value(found.names["x"]).dtype
     ends = {"low": 0.0, **found.numbers}
-    if not ends["low"] <= ends["high"]:
+    if not ends["low"] <= ends["high"] or not _of_floats(maker, found):
         return False
     maker.node("Clip", found.names["x"], *(maker.constant(np.array(ends[end], dtype), end) for end in ("low", "high")))
     return True
@@ -61,7 +70,7 @@ def _layer_normalization(maker: Maker, found: Found) -> bool:
     rank = len(whole)
     stated = graph.constants.get(found.names["axes"])
     over = sorted(int(axis) % rank for axis in stated) if stated is not None else []
-    if not over or over != list(range(over[0], rank)):
+    if not over or over != list(range(over[0], rank)) or not _of_floats(maker, found):
         return False
     shape, parameters = whole[over[0] :], []
     for name in ("scale", "bias"):
@@ -121,20 +130,29 @@ FORMULAS: tuple[Formula, ...] = (
 )
 
 
-def _rule(formula: Formula, graph: Graph, node: Node) -> Rewrite | None:
-    found = found_at(graph, node, formula.pattern)
-    if found is None or len(node.outputs) != 1 or not is_float(graph, node.outputs[0]):
-        return None
-    if graph.value(found.names["x"]) != graph.value(node.outputs[0]):
-        return None
-    maker = Maker(graph, *reversed(found.nodes), origin=node.origin)
-    return maker.done() if formula.make(maker, found) else None
+run = Search(__doc__, FORMULAS)
 
 
-def run(graph: Graph) -> Graph:
-    """Replace them all, formula by formula."""
-    for formula in FORMULAS:
-        pattern = formula.pattern.among({node.op for node in graph.nodes if node.meaning is None})
-        if pattern is not None:
-            graph = rewritten(graph, partial(_rule, formula._replace(pattern=pattern)))
-    return graph
+# --- slopes ---------------------------------------------------------------------------------------------------------
+
+
+def _slope(maker: Maker, found: Found) -> bool:
+    (node,), x = found.nodes, found.names["x"]
+    graph, dtype = maker.graph, maker.graph.value(x).dtype
+    usual = near(node["alpha"], _SIXTH) and near(node["beta"], 0.5)
+    if usual or sole_reader(graph, x) is None or not foldable(graph, graph.producer(x)):
+        return False
+    numbers = {"slope": node["alpha"], "shift": node["beta"], "low": 0, "high": 1}
+    slope, shift, *ends = (maker.constant(np.array(number, dtype), part) for part, number in numbers.items())
+    maker.node("Clip", maker.node("Add", maker.node("Mul", x, slope, part="scaled"), shift, part="shifted"), *ends)
+    return True
+
+
+hard_sigmoids = Search(
+    """HardSigmoid of other slopes than a sixth, behind a convolution or Linear, becomes Mul, Add and Clip.
+
+    HardSigmoid(x) = Clip(alpha x + beta, 0, 1) by definition. The Mul and Add can then go into the weights and the Clip
+    into the epilogue, where a sixth and a half have a form of their own. Equal up to rounding.
+    """,
+    (Formula(HardSigmoid(x), _slope),),
+)

@@ -12,40 +12,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.pattern import Either, Maybe, Symbol, found_at, operator
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, rewritten
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
+from cpuconv.graph.passes.rewriting import Maker, constant
 from cpuconv.kernels.binding.place import FLOAT32
 
 _PRODUCTS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _operands = Symbol("x"), Symbol("w"), Maybe("zero"), Maybe("w_zero")
 _product = Either(tuple(operator(op)(*_operands) for op in _PRODUCTS))
-_PATTERN = operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32)
 
 
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    found = found_at(graph, node, _PATTERN)
-    if found is None:
-        return None
-    old, names = found.nodes[::-1], found.names
-    product, x, zero, added = old[0], names["x"], names["zero"], names.get("added", "")
+def _as_floats(maker: Maker, found: Found) -> bool:
+    graph, product, names = maker.graph, found.nodes[-1], found.names
+    x, zero, added = names["x"], names["zero"], names.get("added", "")
     w, w_zero = constant(graph, names["w"]), constant(graph, names["w_zero"])
     if w is None or (names["w_zero"] and w_zero is None):
-        return None
+        return False
     if zero and int(np.prod(graph.value(zero).shape, dtype=np.int64)) != 1:  # type: ignore[arg-type]
-        return None
-    maker = Maker(graph, *old)
+        return False
+    maker.origin = product.origin
     shift = 0 if w_zero is None else w_zero.astype(np.float32)
     if product.op == "ConvInteger" and w_zero is not None and w_zero.size > 1:
         shift = w_zero.astype(np.float32).reshape(-1, *[1] * (w.ndim - 1))
     weight = maker.constant(np.asarray(w.astype(np.float32) - shift, np.float32), "weight")
     attributes = {**product.attributes, "activation": None} if product.op == "ConvInteger" else {}
-    y = maker.node(
-        _PRODUCTS[product.op], _floats(graph, maker, x, zero), weight, part="product" if added else "", **attributes
-    )
+    floats, part = _floats(graph, maker, x, zero), "product" if added else ""
+    y = maker.node(_PRODUCTS[product.op], floats, weight, part=part, **attributes)
     if added:
         maker.node("Add", y, maker.node("Cast", added, part="added", to=FLOAT32))
-    return maker.done()
+    return True
 
 
 def _floats(graph: Graph, maker: Maker, x: str, zero: str) -> str:
@@ -61,6 +56,4 @@ def _floats(graph: Graph, maker: Maker, x: str, zero: str) -> str:
     return maker.node("Sub", moved, number, part="shifted")
 
 
-def run(graph: Graph) -> Graph:
-    """Rewrite them all."""
-    return rewritten(graph, _rule)
+run = Search(__doc__, (Formula(operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32), _as_floats),))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, is_float, operand, per_channel, rewritten, shape_of
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, is_float, operand, per_channel, shape_of
 
 
 def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
@@ -36,7 +36,9 @@ def _gemm(graph: Graph, node: Node) -> Rewrite | None:
     return None if bias is None else _made(graph, node, matrix, (bias * node["beta"]).astype(matrix.dtype))
 
 
-def _made(graph: Graph, node: Node, matrix: np.ndarray, bias: np.ndarray | None) -> Rewrite:
+def _made(graph: Graph, node: Node, matrix: np.ndarray, bias: np.ndarray | None) -> Rewrite | None:
+    if not is_float(graph, node.inputs[0]):
+        return None
     maker = Maker(graph, node)
     kept = matrix is constant(graph, node.inputs[1])
     weight = node.inputs[1] if kept else maker.constant(matrix, "weight")
@@ -44,14 +46,4 @@ def _made(graph: Graph, node: Node, matrix: np.ndarray, bias: np.ndarray | None)
     return maker.done()
 
 
-_RULES = {"MatMul": _matmul, "Gemm": _gemm}
-
-
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    rule = _RULES.get(node.op) if node.meaning is None else None
-    return rule(graph, node) if rule and is_float(graph, node.inputs[0]) else None
-
-
-def run(graph: Graph) -> Graph:
-    """Rewrite them all."""
-    return rewritten(graph, _rule)
+run = Rewriter(__doc__, {"MatMul": _matmul, "Gemm": _gemm})

@@ -12,7 +12,8 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.window import Window
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, scalar, shape_of
+from cpuconv.graph.passes.pattern import Formula, Found, Maybe, Search, operator
+from cpuconv.graph.passes.rewriting import Maker, constant, operand, scalar, shape_of
 
 _POSITIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt", "Softmax")  # of no negative result
 
@@ -43,27 +44,23 @@ def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
     return value == -np.inf or positive
 
 
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    pad = graph.producer(node.inputs[0]) if node.op in ("Conv", "AveragePool", "MaxPool") else None
-    if pad is None or pad.op != "Pad":
-        return None
+def _padded(maker: Maker, found: Found) -> bool:
+    graph, (node, pad) = maker.graph, found.nodes
     padding = _padding(graph, pad)
     kernel = shape_of(graph, node.inputs[1])[2:] if node.op == "Conv" else node["kernel_shape"]
     window = Window.of(node, shape_of(graph, node.inputs[0])[2:], kernel)
     if padding is None or not _suits(graph, node, pad, window):
-        return None
+        return False
     near, far = (
         [a + b for a, b in zip(own, more, strict=True)]
         for own, more in zip((window.near, window.far), padding, strict=True)
     )
-    attributes = {**node.attributes, "auto_pad": "NOTSET", "pads": [*near, *far]}
     if node.op != "Conv" and not _sees(node, near, far):
-        return None
-    if node.op == "AveragePool":
-        attributes["count_include_pad"] = 1
-    maker = Maker(graph, node)
+        return False
+    counted = {"count_include_pad": 1} if node.op == "AveragePool" else {}
+    attributes = {**node.attributes, "auto_pad": "NOTSET", "pads": [*near, *far], **counted}
     maker.node(node.op, pad.inputs[0], *node.inputs[1:], **attributes)
-    return maker.done()
+    return True
 
 
 def _sees(node: Node, near: list[int], far: list[int]) -> bool:
@@ -72,6 +69,9 @@ def _sees(node: Node, near: list[int], far: list[int]) -> bool:
     return narrow and max(node["dilations"] or [1]) == 1
 
 
-def run(graph: Graph) -> Graph:
-    """Rewrite them all."""
-    return rewritten(graph, _rule)
+_pad = operator("Pad")(*map(Maybe, ("x", "pads", "value", "axes")))
+_READERS = (
+    operator("Conv")(_pad, *map(Maybe, ("w", "bias", "residual"))),
+    *(operator(pool)(_pad) for pool in ("AveragePool", "MaxPool")),
+)
+run = Search(__doc__, tuple(Formula(reader, _padded, alone=False) for reader in _READERS))

@@ -1,7 +1,7 @@
 """Formulas that graphs are searched for, written as such: ``x * Sigmoid(x)``.
 
 ``x = Symbol("x")`` stands for any value, the same one wherever it occurs; a number for a constant of one element that
-is within `TOLERANCE` of it; ``Free("slope")`` for any constant of one element; ``Maybe("bias")`` for any value, or for
+is near it (`ops.base.near`); ``Free("slope")`` for any constant of one element; ``Maybe("bias")`` for any value, or for
 an operand that is left out, named "". Python's operators and what `operator` makes build patterns from these. Sums and
 products match either way round, and where a number scales or shifts, a quotient or difference that does the same
 matches too; ``p | q`` matches either. In the manner of rten's matcher.
@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import abc
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from autotune.locks import lazy
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.rewriting import scalar
+from cpuconv.graph.ops.base import near
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten, scalar
 
-TOLERANCE = 3e-5  # relative: 0.16667 is a sixth, 0.7071 the root of a half
 COMMUTATIVE = {"Add", "Mul", "Sum", "Min", "Max"}
 
 
@@ -195,11 +194,6 @@ def _all(graph: Graph, patterns: Sequence[Pattern], names: Sequence[str], found:
         yield from _all(graph, patterns[1:], names[1:], more)
 
 
-def near(number: float | None, value: float) -> bool:
-    """Whether a constant is meant to be `value`."""
-    return number is not None and math.isclose(number, value, rel_tol=TOLERANCE)
-
-
 def _alike(attribute: object, value: object) -> bool:
     return near(attribute, value) if isinstance(attribute, float) and isinstance(value, float) else attribute == value
 
@@ -223,10 +217,45 @@ def product(a: Pattern, b: Pattern, number: float) -> Pattern:
     return (a * b) * number | (a * number) * b | a * (b * number)
 
 
+# --- rewrites -------------------------------------------------------------------------------------------------------
+
+Make = Callable[[Maker, Found], bool]  # False: what was found does not suit after all
+
+
+class Formula(NamedTuple):
+    """A pattern and what makes its replacement; `alone`: nobody else reads a value inside, so that all of it goes."""
+
+    pattern: Pattern
+    make: Make
+    alone: bool = True
+
+    def rule(self, graph: Graph, node: Node) -> Rewrite | None:
+        """What comes in the place of the formula whose result a node gives."""
+        found = found_at(graph, node, self.pattern, self.alone)
+        if found is None:
+            return None
+        maker = Maker(graph, *(reversed(found.nodes) if self.alone else [node]), origin=node.origin)
+        return maker.done() if self.make(maker, found) else None
+
+
+@dataclass(frozen=True)
+class Search:
+    """A rewrite of graphs by formulas, one after the other, and the text that says why the result is equal."""
+
+    text: str | None
+    formulas: tuple[Formula, ...]
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The graph after the rewrite."""
+        for formula in self.formulas:
+            pattern = formula.pattern.among({node.op for node in graph.nodes if node.meaning is None})
+            if pattern is not None:
+                graph = rewritten(graph, dict.fromkeys(pattern.roots, formula._replace(pattern=pattern).rule))
+        return graph
+
+
 def found_at(graph: Graph, root: Node, pattern: Pattern, alone: bool = True) -> Found | None:
     """The first match whose result `root` gives, and (`alone`) whose other values nobody else reads."""
-    if root.op not in pattern.roots:
-        return None
     for found in pattern.matches(graph, root.outputs[0], Found()):
         if not alone:
             return found

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.ops.base import MISFITS, misfit
 
 
@@ -33,17 +33,18 @@ class Rewrite:
 
 
 Rule = Callable[[Graph, Node], Rewrite | None]
+Rules = Mapping[str, Rule]  # by operator, of nodes that mean what the operators' table says
 
 
-def rewritten(graph: Graph, rule: Rule) -> Graph:
-    """The graph after `rule` has replaced all nodes that it can; nodes that no output needs are removed.
+def rewritten(graph: Graph, rules: Rules) -> Graph:
+    """The graph after `rules` have replaced all nodes that they can; nodes that no output needs are removed.
 
     Parameters
     ----------
     graph : Graph
         A specialised graph.
-    rule : Rule
-        What to put in the place of a node. It must leave alone, in the end, the nodes that it has made itself: else
+    rules : Rules
+        What to put in the place of a node. In the end they must leave alone the nodes that they have made: else
         rewriting does not stop.
 
     Raises
@@ -51,16 +52,29 @@ def rewritten(graph: Graph, rule: Rule) -> Graph:
     SourceError
         A node cannot be what its operator is.
     """
-    while found := _apart(_asked(graph, rule)):
+    while found := _apart(_asked(graph, rules)):
         graph = _applied(graph, found)
     return graph
 
 
-def _asked(graph: Graph, rule: Rule) -> Iterator[Rewrite]:
-    """What a rule says of all nodes; of one that is written as no operator is, an error that names it."""
+@dataclass(frozen=True)
+class Rewriter:
+    """A rewrite of graphs by rules, and the text that says what it does and why the result is equal."""
+
+    text: str | None
+    rules: Rules
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The graph after the rewrite."""
+        return rewritten(graph, self.rules)
+
+
+def _asked(graph: Graph, rules: Rules) -> Iterator[Rewrite]:
+    """What the rules say of all nodes; of one that is written as no operator is, an error that names it."""
     for node in graph.nodes:
+        rule = rules.get(node.op) if node.meaning is None else None
         try:
-            found = rule(graph, node)
+            found = rule and rule(graph, node)
         except MISFITS as error:
             raise misfit(node, graph.operands(node), error) from error
         if found is not None:
@@ -192,11 +206,6 @@ def operand(node: Node, position: int) -> str:
     return node.inputs[position] if position < len(node.inputs) else ""
 
 
-def trimmed(names: Sequence[str]) -> tuple[str, ...]:
-    """Inputs without those left out at the end."""
-    return tuple(names[: max((at + 1 for at, name in enumerate(names) if name), default=0)])
-
-
 def per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray | None:
     """A constant as one number for each place on `axis` of a tensor of `shape`, in float64.
 
@@ -262,3 +271,17 @@ class Maker:
         name = next(name for name in hints if not any(name in names for names in known))
         self._names.add(name)
         return name
+
+
+def instead(graph: Graph, node: Node, op: str, *inputs: str, **attributes: Any) -> Rewrite:
+    """One node in the place of another."""
+    maker = Maker(graph, node)
+    maker.node(op, *inputs, **attributes)
+    return maker.done()
+
+
+def reshaped(graph: Graph, node: Node, x: str) -> Rewrite:
+    """A value in the shape of a node's output in its place."""
+    maker = Maker(graph, node)
+    maker.reshape(x, shape_of(graph, node.outputs[0]))
+    return maker.done()

@@ -25,7 +25,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, rewritten
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter
 from cpuconv.problem.integers import divide
 
 
@@ -70,9 +70,10 @@ class Axis(NamedTuple):
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    """A convolution, a shuffle and a cut in the place of the node, as far as they are needed."""
-    if node.op != "ConvTranspose" or node.meaning is not None:
-        return None
+    """A convolution, a shuffle and a cut in the place of the node, as far as they are needed.
+
+    Its weights must be constant, and its dilation 1.
+    """
     operands: Inputs = graph.operands(node)
     x, w, bias = *operands[:2], given(operands, 2)
     if w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
@@ -152,6 +153,4 @@ def phases(weight: np.ndarray, groups: int, axes: list[Axis], apart: bool) -> np
     return np.ascontiguousarray(ordered).reshape(count, each, *(axis.taps for axis in axes))
 
 
-def run(graph: Graph) -> Graph:
-    """The graph without transposed convolutions whose weights are constant and whose dilation is 1."""
-    return rewritten(graph, _rule)
+run = Rewriter(__doc__, {"ConvTranspose": _rule})

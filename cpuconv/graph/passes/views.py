@@ -8,12 +8,24 @@ the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.passes import noops
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, operand, rewritten, shape_of, sole_reader
+from cpuconv.graph.passes.pattern import Formula, Found, Search, Symbol, operator
+from cpuconv.graph.passes.rewriting import (
+    Maker,
+    Rewrite,
+    Rule,
+    instead,
+    operand,
+    reshaped,
+    rewritten,
+    shape_of,
+    sole_reader,
+)
 
 ROWWISE = ("Linear", "Softmax", "LogSoftmax", "LayerNormalization")
 
@@ -26,11 +38,7 @@ def _inner(graph: Graph, node: Node) -> Node | None:
 
 def _reshape(graph: Graph, node: Node) -> Rewrite | None:
     inner = _inner(graph, node)
-    if inner is None:
-        return _around_rows(graph, node)
-    maker = Maker(graph, node)
-    maker.reshape(inner.inputs[0], shape_of(graph, node.outputs[0]))
-    return maker.done()
+    return _around_rows(graph, node) if inner is None else reshaped(graph, node, inner.inputs[0])
 
 
 def _around_rows(graph: Graph, node: Node) -> Rewrite | None:
@@ -61,9 +69,7 @@ def _transpose(graph: Graph, node: Node) -> Rewrite | None:
         return None
     rank = len(shape_of(graph, node.inputs[0]))
     outer, first = ([*range(rank)][::-1] if each["perm"] is None else each["perm"] for each in (node, inner))
-    maker = Maker(graph, node)
-    maker.node("Transpose", inner.inputs[0], perm=[first[axis] for axis in outer])
-    return maker.done()
+    return instead(graph, node, "Transpose", inner.inputs[0], perm=[first[axis] for axis in outer])
 
 
 def _concat(graph: Graph, node: Node) -> Rewrite | None:
@@ -78,20 +84,47 @@ def _concat(graph: Graph, node: Node) -> Rewrite | None:
     return None
 
 
-_RULES: dict[str, Callable[[Graph, Node], Rewrite | None]] = {
-    "Reshape": _reshape,
-    "Transpose": _transpose,
-    "Concat": _concat,
-}
-
-
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    rule = _RULES.get(node.op) if node.meaning is None else None
-    return rule(graph, node) if rule else None
+_RULES: dict[str, Rule] = {"Reshape": _reshape, "Transpose": _transpose, "Concat": _concat}
 
 
 def run(graph: Graph) -> Graph:
     """Merge them all."""
-    while (made := noops.run(rewritten(graph, _rule))) is not graph:
+    while (made := noops.run(rewritten(graph, _RULES))) is not graph:
         graph = made
     return graph
+
+
+# --- shuffles -------------------------------------------------------------------------------------------------------
+
+_Reshape, _Transpose = operator("Reshape"), operator("Transpose")
+
+
+def _pick(maker: Maker, found: Found) -> bool:
+    graph, (last, turn, first), x = maker.graph, found.nodes, found.names["x"]
+    shape, split = shape_of(graph, x), shape_of(graph, first.outputs[0])
+    same = shape == shape_of(graph, last.outputs[0]) and turn["perm"] is not None
+    channels = _order(shape, split, list(turn["perm"])) if same else None
+    if channels is not None:
+        maker.node("Gather", x, maker.constant(channels, "channels"), axis=1)
+    return channels is not None
+
+
+def _order(shape: tuple[int, ...], split: tuple[int, ...], axes: list[int]) -> np.ndarray | None:
+    """The channels in their new order, where the axes of a split tensor are turned; None if others move, too."""
+    behind = len(split) - len(shape) + 2  # the first axis behind the parts of the channels
+    if len(shape) < 3 or behind < 3 or 0 in shape or (*split[:1], *split[behind:]) != (*shape[:1], *shape[2:]):
+        return None
+    if [*axes[:1], *axes[behind:]] != [0, *range(behind, len(split))]:
+        return None
+    parts = np.arange(shape[1], dtype=np.int64).reshape(split[1:behind])
+    return parts.transpose([axis - 1 for axis in axes[1:behind]]).reshape(-1)
+
+
+shuffles = Search(
+    """Channel shuffles become one pick of channels in another order.
+
+    Pattern: Reshape, which splits the channels; Transpose, which moves only these parts; Reshape to the first shape.
+    Equal in every bit: Gather takes the same channels in the same order, in one copy whichever way tensors lie.
+    """,
+    (Formula(_Reshape(_Transpose(_Reshape(Symbol("x"), Symbol("split"))), Symbol("end")), _pick, alone=False),),
+)

@@ -16,14 +16,14 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.window import Window
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 from cpuconv.problem.reference import overlap
 
 _TO_SLICES, _TO_VOLUMES = [2, 0, 1, 3, 4], [1, 2, 0, 3, 4]  # (N, C, D, H, W) and (D, N, C, H, W)
 
 
 def _rule(graph: Graph, node: Node) -> Rewrite | None:
-    w = constant(graph, node.inputs[1]) if node.op == "Conv" and node.meaning is None else None
+    w = constant(graph, node.inputs[1])
     if w is None or w.ndim != 5:
         return None
     shape = shape_of(graph, node.inputs[0])
@@ -81,6 +81,4 @@ def _moved(maker: Maker, x: str, shape: tuple[int, ...], depth: int, out: slice,
     return maker.node("Pad", x, maker.constant(pads, f"{part}.pads"), part=part)
 
 
-def run(graph: Graph) -> Graph:
-    """Rewrite them all."""
-    return rewritten(graph, _rule)
+run = Rewriter(__doc__, {"Conv": _rule})

@@ -16,7 +16,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.window import Window
 from cpuconv.graph.passes.affine import OPERATORS, Affine, affine, chain_behind
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, constant, operand, rewritten, shape_of, sole_reader
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of, sole_reader
 
 
 class Kind(NamedTuple):
@@ -128,15 +128,12 @@ def _made(graph: Graph, old: list[Node], x: str, scales: np.ndarray, bias: np.nd
     return maker.done()
 
 
-def run(graph: Graph) -> Graph:
-    """Fold them all."""
-    return rewritten(graph, _rule)
+def _without_sizes(graph: Graph, node: Node) -> Rewrite | None:
+    return _behind(graph, node) if foldable(graph, node) else None
 
 
-def run_without_sizes(graph: Graph) -> Graph:
-    """Fold what is behind convolutions of a graph of open sizes: what is folded there does not depend on sizes."""
-    return rewritten(graph, lambda graph, node: _behind(graph, node) if _is_plain(graph, node) else None)
-
-
-def _is_plain(graph: Graph, node: Node) -> bool:
-    return node.op != "Linear" and foldable(graph, node)
+run = Rewriter(__doc__, dict.fromkeys(KINDS, _rule))
+run_without_sizes = Rewriter(
+    """What is behind convolutions of a graph of open sizes is folded: what becomes of it does not depend on sizes.""",
+    dict.fromkeys(("Conv", "ConvTranspose"), _without_sizes),
+)

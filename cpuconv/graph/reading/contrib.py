@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import ArgumentError, must
-from cpuconv.graph.ir import Node
+from cpuconv.graph.ir import Node, trimmed
 from cpuconv.graph.reading.adapters import Reader
 
 DOMAIN = "com.microsoft"
@@ -30,12 +30,9 @@ class Builder:
 
     def add(self, op: str, *inputs: str, outputs: Sequence[str] = (), **attributes: Any) -> str:
         """One node more; the name of its first output, a new one unless it is given."""
-        names = list(inputs)
-        while names and not names[-1]:
-            names.pop()
         outputs = outputs or (self.reader.fresh(f"{self.node.outputs[0]}.{op}"),)
         stated = {name: value for name, value in attributes.items() if value is not None}
-        self.nodes.append(Node(op, tuple(names), tuple(outputs), stated, self.node.origin))
+        self.nodes.append(Node(op, trimmed(inputs), tuple(outputs), stated, self.node.origin))
         return outputs[0]
 
     def last(self, op: str, *inputs: str, **attributes: Any) -> None:

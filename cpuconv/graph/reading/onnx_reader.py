@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
-from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.mapped_constants import contents, skeleton
 from cpuconv.graph.ops import OWN, TABLE
@@ -195,7 +195,7 @@ class _Reader:
                 node = Node(proto.op_type, proto.input, proto.output, attributes, origin)
                 nodes = contributed(self, node) if contrib else adapted(self, node)
                 yield from [
-                    TABLE[node.op].node(_trimmed(node.inputs), _trimmed(node.outputs), origin, **node.attributes)
+                    TABLE[node.op].node(trimmed(node.inputs), trimmed(node.outputs), origin, **node.attributes)
                     for node in nodes
                 ]
                 return
@@ -301,11 +301,3 @@ def _constant(value: object) -> np.ndarray:
     array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     array.flags.writeable = False
     return array
-
-
-def _trimmed(names: Sequence[str]) -> tuple[str, ...]:
-    """The names without those left out at the end."""
-    names = list(names)
-    while names and not names[-1]:
-        names.pop()
-    return tuple(names)

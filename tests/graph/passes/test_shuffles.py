@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.passes import shuffles
+from cpuconv.graph.passes import views
 
 
 def network(shape, split, perm, end) -> Graph:
@@ -43,7 +43,7 @@ def test_channels_come_in_the_same_order(data):
     axes += range(len(axes), len(axes) + len(plane))
     shape = (batch, int(np.prod(parts)), *plane)
     graph = network(shape, [batch, *parts, *plane], axes, shape)
-    made = shuffles.run(graph)
+    made = views.shuffles(graph)
     assert operators(made) == ["Gather"]
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     np.testing.assert_array_equal(interpret(made, {"x": x})["y"], interpret(graph, {"x": x})["y"])
@@ -61,10 +61,10 @@ def test_channels_come_in_the_same_order(data):
     ],
 )
 def test_other_turns_stay(shape, split, perm, end):
-    assert operators(shuffles.run(network(shape, split, perm, end))) == ["Reshape", "Transpose", "Reshape"]
+    assert operators(views.shuffles(network(shape, split, perm, end))) == ["Reshape", "Transpose", "Reshape"]
 
 
 def test_what_others_read_of_it_stays():
     shape = (2, 6, 3, 4)
     graph = replace(network(shape, (2, 2, 3, 3, 4), [0, 2, 1, 3, 4], shape), outputs=("y", "turned"))
-    assert sorted(operators(shuffles.run(graph))) == ["Gather", "Reshape", "Transpose"]
+    assert sorted(operators(views.shuffles(graph))) == ["Gather", "Reshape", "Transpose"]
