@@ -43,7 +43,7 @@ _others: list[Any] = []
 
 
 class _Fork(threading.local):
-    """What a thread that forks holds, and what it did not get in time."""
+    """The locks that a thread holds while it forks, and those that it did not get in time."""
 
     def __init__(self) -> None:
         self.held: list[Any] = []

@@ -168,7 +168,7 @@ class Searchable(Protocol):
         """Hash of the sources that a candidate is made from, different for candidates of different solvers."""
 
     def candidates(self, key: str, effort: str) -> tuple[list[Candidate], list[Rejected]]:
-        """What can solve the problem, best estimate first, and what cannot; the first is the model's choice."""
+        """Candidates that can solve the problem, the model's choice first, then by estimate; and those that cannot."""
 
     def compile(self, key: str, name: str) -> None:
         """Compile a candidate into the disk cache."""

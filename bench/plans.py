@@ -94,14 +94,14 @@ def compared(
 
     tuned = Target(current(), threads, "cached")
     graph = prepared(read(path), {name: array.shape for name, array in feed.items()}, Rewriting()).graph
-    laid = {PLANNED: lay_out(graph, tuned, plan=winner(graph, tuned))}
+    network_plans = {PLANNED: lay_out(graph, tuned, plan=winner(graph, tuned))}
     for way in ways:
         target = replace(tuned, strategy="heuristic") if way == UNTUNED else tuned
         other = lay_out(graph, target, plan=None if way == UNTUNED else way)
-        if way == UNTUNED or other.decisions() != laid[PLANNED].decisions():
-            laid[way] = other
-    layers, packed, programs, runs = alone(laid[PLANNED], threads), Packed(), {}, {}
-    for way, layout in laid.items():
+        if way == UNTUNED or other.decisions() != network_plans[PLANNED].decisions():
+            network_plans[way] = other
+    layers, packed, programs, runs = alone(network_plans[PLANNED], threads), Packed(), {}, {}
+    for way, layout in network_plans.items():
         programs[way] = program = build(layout, layout.target, packed)
         first = runs[PLANNED].outputs if runs else None
         runs[way] = run = Run(program, [feed[name] for name in program.inputs], first)
@@ -111,9 +111,9 @@ def compared(
     run_rounds(rounds, entrants, rng=random.Random(0), most=1000, seconds=seconds)
     took = rounds.median(PLANNED)
     return {
-        "plan": laid[PLANNED].plan,
+        "plan": network_plans[PLANNED].plan,
         "seconds": took,
-        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in laid else SAME for way in ways},
+        "ways": {way: tuple(rounds.compare(way, PLANNED)) if way in network_plans else SAME for way in ways},
         "layers": layers and took / layers,
         "others": others(programs[PLANNED], [feed[name] for name in programs[PLANNED].inputs], runs[PLANNED].outputs),
     }
@@ -126,23 +126,23 @@ def others(program: Executable, inputs: Sequence[np.ndarray], outputs: Sequence[
     took: dict[str, float] = {}
     seconds, _ = time_works(program, inputs, outputs, RUNS)
     for work, time in zip(program.works, np.median(seconds, axis=0), strict=True):
-        if problem_of(work.laid) is None:
-            op = work.laid.node.op
+        if problem_of(work.node_plan) is None:
+            op = work.node_plan.node.op
             took[op] = took.get(op, 0.0) + float(time)
     return sorted(took.items(), key=lambda each: -each[1])[:MOST]
 
 
-def problem_of(laid: NodePlan) -> ConvProblem | None:
+def problem_of(node_plan: NodePlan) -> ConvProblem | None:
     """What a node asks solvers for, if it does."""
-    return getattr(laid.offer.detail, "problem", None) if laid.offer is not None else None
+    return getattr(node_plan.offer.detail, "problem", None) if node_plan.offer is not None else None
 
 
-def alone(laid: NetworkPlan, threads: int) -> float | None:
+def alone(network_plan: NetworkPlan, threads: int) -> float | None:
     """Seconds of the convolutions and products of a network, each alone; None if one is not tuned."""
     from cpuconv.graph.lowering import IN_NETWORK
 
     total, known = 0.0, roofs(threads)
-    for each in laid.nodes:
+    for each in network_plan.nodes:
         problem = problem_of(each)
         if problem is not None:
             chosen = best(problem, IN_NETWORK)
@@ -152,7 +152,11 @@ def alone(laid: NetworkPlan, threads: int) -> float | None:
                 return None
             total += times[0] if times else chosen.row.median  # of a shipped table, with warm weights
         elif each.node.op in PRODUCTS and known is not None:
-            weights = [laid.graph.constants[name].nbytes for name in each.node.inputs if name in laid.graph.constants]
+            weights = [
+                network_plan.graph.constants[name].nbytes
+                for name in each.node.inputs
+                if name in network_plan.graph.constants
+            ]
             total += sum(weights) / known.levels[-1].gbs * 1e-9
     return total
 

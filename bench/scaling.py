@@ -286,11 +286,11 @@ def network_on(path: Path, workers: int, machines: Machines) -> Iterator[Predict
     graph = prepared(graph, sizes, Rewriting())[0]
     targets = [Target(current(), count) for count in (1, workers)]
     alone, many = (Builder(lay_out(graph, target), target, _Unpacked()) for target in targets)  # nothing is compiled
-    known = {work.laid.node.outputs: work for work in alone.works}
+    known = {work.node_plan.node.outputs: work for work in alone.works}
     for members in many.sets:
         before = None
         for work in (many.works[at] for at in members):
-            found = _work_on(work, known.get(work.laid.node.outputs, work), workers, machines, before)
+            found = _work_on(work, known.get(work.node_plan.node.outputs, work), workers, machines, before)
             if found is not None:
                 yield found
             before = found
@@ -300,7 +300,7 @@ def _work_on(
     work: CompiledNode, alone: CompiledNode, workers: int, machines: Machines, before: Predicted | None
 ) -> Predicted | None:
     """An operator of a network beside another one; None where its reference runs."""
-    node, offer, single = work.laid.node, work.laid.offer, alone.laid.offer
+    node, offer, single = work.node_plan.node, work.node_plan.offer, alone.node_plan.offer
     if offer is None or single is None:
         return None
     label, asked = node.origin or node.outputs[0], getattr(offer.detail, "problem", None)

@@ -46,7 +46,7 @@ class ProblemRow:
 
     @property
     def title(self) -> str:
-        """What the network calls the problem, and what it is; once if it has no other name than its key."""
+        """The network's name of a problem, and its summary; one of them where the key is its only name."""
         nameless = self.summary and self.use.problem.startswith(self.use.label)
         return joined("" if nameless else self.use.label, self.summary)
 
@@ -228,5 +228,5 @@ def total_text(lines: Sequence[ProblemRow]) -> str:
 
 
 def remedies(lines: Sequence[ProblemRow]) -> dict[str, str]:
-    """What helps lines bound by what, by the name of what binds them, each once."""
+    """For each thing that some line is bound by, its name and what would help."""
     return {str(line.verdict): line.verdict.remedy for line in lines if line.verdict is not None}

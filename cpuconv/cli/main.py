@@ -244,7 +244,8 @@ def _parser() -> argparse.ArgumentParser:
             type=_input,
             action="append",
             default=[],
-            help=f"array for an input; may be repeated (default: {RANDOM}: floats standard normal, integers 0 to 9)",
+            help=f"array for an input; may be repeated (default: {RANDOM}; floats follow the standard normal "
+            "distribution, integers are from 0 to 9)",
         )
         made.add_argument("--seed", metavar="N", type=int, default=0, help="of the random numbers (default: 0)")
 

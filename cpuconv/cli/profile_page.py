@@ -205,7 +205,7 @@ def _table(parent: Element, profile: Profile) -> None:
 
 
 def _cells(place: int, row: ProfileRow) -> list[tuple[str, Any]]:
-    """What each column shows of a row, and what it sorts by."""
+    """The text of each column of a row, and the value that it is sorted by."""
     by = ", ".join(filter(None, (row.kind if row.kind in ("reorder", "reference") else "", row.bound)))
     shape = "x".join(map(str, row.shape))
     return [

@@ -1,4 +1,4 @@
-"""What runs after a program: what `sizes.cutting` cut off, by references or as a network of its own."""
+"""The nodes that `sizes.cutting` cut off, which run after a program: by references, or as a network of their own."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Tail:
         return made
 
     def explained(self, head: Explanation) -> Explanation:
-        """What is known of the program, with what runs behind it."""
+        """The explanation of the program, with the nodes behind it."""
         rows = late_rows(self._first.nodes)
         if self._rest is not None:
             known = self._model is not None and self._model.has_run

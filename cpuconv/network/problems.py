@@ -89,8 +89,8 @@ def _near_best(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) 
             yield from (found for found in _problems_in(rival) if found[0] not in first)
 
 
-def _problems_in(laid: NetworkPlan) -> Iterator[tuple[ConvProblem, str]]:
-    for node in laid.nodes:
+def _problems_in(network_plan: NetworkPlan) -> Iterator[tuple[ConvProblem, str]]:
+    for node in network_plan.nodes:
         problem = getattr(node.offer.detail, "problem", None) if node.offer is not None else None
         if problem is not None:
             yield problem, node.node.origin or node.node.outputs[0]

@@ -113,20 +113,20 @@ class ProgramBuilder:
         let_go(raw)
         with nullcontext() if definition.saved is None else definition.saved.built():
             if self.auto:
-                laid, executable = fastest(
+                network_plan, executable = fastest(
                     lambda target: self._laid_out(graph, key, decisions, target), self.target, self.packed
                 )
             else:
-                laid = self._laid_out(graph, key, decisions, self.target)
+                network_plan = self._laid_out(graph, key, decisions, self.target)
                 del graph  # so that what was computed of weights goes as it is packed
-                executable = build(laid, self.target, self.packed)
+                executable = build(network_plan, self.target, self.packed)
         tail = None if late is None else Tail(stages(_owned(late)), order, self._part)
         let_go(raw)
-        made = ShapeProgram(key, shape_arrays, executable, tail, laid.decisions())
+        made = ShapeProgram(key, shape_arrays, executable, tail, network_plan.decisions())
         if not definition.is_fixed:
             return made
         definition.let_go()
-        return replace(made, explanation=Explanation.of(definition.name, laid, executable, notes))
+        return replace(made, explanation=Explanation.of(definition.name, network_plan, executable, notes))
 
     def _laid_out(self, graph: Graph, key: Key, decisions: Decisions | None, target: Target) -> NetworkPlan:
         """A graph laid out as a record says; by the plan that won a race; or as the first one was about as large."""
@@ -137,9 +137,9 @@ class ProgramBuilder:
             return lay_out(graph, target, plan=plan)
         about = _digits(key.shapes), target.threads
         known = self._decisions.get(about) or self._saved_decisions(key.shapes)
-        laid = lay_out(graph, target, known)
-        self._decisions[about] = known or laid.decisions()
-        return laid
+        network_plan = lay_out(graph, target, known)
+        self._decisions[about] = known or network_plan.decisions()
+        return network_plan
 
     def _saved_decisions(self, shapes: Shapes) -> Decisions | None:
         """What was saved for a size about as large, if that is to be followed."""
@@ -157,8 +157,10 @@ class ProgramBuilder:
         if made.explanation is not None:
             return made.explanation
         ready, decisions = self.definition.prepared(made.key.shapes, made.shape_arrays, noted=True)
-        laid = self._laid_out(ready.graph, made.key, decisions, made.executable.target)
-        return Explanation.of(self.definition.name, laid, made.executable, [*self.definition.notes, *ready.notes])
+        network_plan = self._laid_out(ready.graph, made.key, decisions, made.executable.target)
+        return Explanation.of(
+            self.definition.name, network_plan, made.executable, [*self.definition.notes, *ready.notes]
+        )
 
 
 def _digits(shapes: Shapes) -> int:

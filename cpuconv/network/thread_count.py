@@ -33,8 +33,8 @@ def fastest(
     made = {}
     for count in thread_counts(target.threads):
         asked = replace(target, threads=count)
-        laid = laid_out(asked)
-        made[count] = laid, build(laid, asked, packed)
+        network_plan = laid_out(asked)
+        made[count] = network_plan, build(network_plan, asked, packed)
     programs = {count: executable for count, (_, executable) in made.items()}
     seconds = timed(programs) if target.strategy == "profile" else {n: modelled(each) for n, each in programs.items()}
     return made[min(seconds, key=lambda count: (seconds[count], count))]
@@ -48,7 +48,7 @@ def modelled(executable: Executable) -> float:
 
 
 def _seconds(work: CompiledNode, threads: int) -> float:
-    offer = work.laid.offer
+    offer = work.node_plan.offer
     if offer is None:
         return 0.0
     joins = sum(step.parts > 0 for step in work.steps)

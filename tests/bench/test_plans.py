@@ -65,8 +65,8 @@ def told(folder: Path, *options: str) -> dict:
 def tune(store: Store, folder: Path, seconds: float) -> None:
     """Store that each convolution takes so long."""
     target = Target(current(), 1, "cached")
-    laid = lay_out(prepared(read(folder / "small.onnx"), SHAPES, Rewriting()).graph, target)
-    problems = [asked for each in laid.nodes if (asked := plans.problem_of(each)) is not None]
+    network_plan = lay_out(prepared(read(folder / "small.onnx"), SHAPES, Rewriting()).graph, target)
+    problems = [asked for each in network_plan.nodes if (asked := plans.problem_of(each)) is not None]
     assert len(problems) == 1
     for asked in problems:
         candidate = workload.candidates(asked.key, "quick")[0][0]

@@ -10,7 +10,7 @@ from typing import Any
 from cpuconv.elements import F32
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import Isa
-from cpuconv.kernels.axis.axis_driver import AxisDriverTile, line, lines
+from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
 from cpuconv.kernels.axis.axis_emitter import AxisTile
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Space, Step
@@ -86,8 +86,8 @@ def line_offers(operands: Sequence[Any], operations: int, target: Target, parame
         return []
     size = math.prod(operands[0].shape)
     seconds = target.moving(2 * size * F32.bytes) + target.computing(operations * size)
-    lies = tuple(DENSE if value is not None else "" for value in operands)
-    return [Offer(lies + ("",) * parameters, (DENSE,), seconds)]
+    forms = tuple(DENSE if value is not None else "" for value in operands)
+    return [Offer(forms + ("",) * parameters, (DENSE,), seconds)]
 
 
 def line_steps(
@@ -134,8 +134,8 @@ def line_steps(
     many = AxisTile(isa.lanes, _VECTORS, call.node.op, across, held, **tile)
     one = AxisTile(isa.lanes, 1, call.node.op, across, masked=True, **tile)
     args = {
-        "micro": MicroRef(line, many) if wide else 0,
-        "micro_last": MicroRef(line, one) if narrow else 0,
+        "micro": MicroRef(work_on_line, many) if wide else 0,
+        "micro_last": MicroRef(work_on_line, one) if narrow else 0,
         "x": x.ref,
         "y": y.ref,
         "scale": operands[0] if operands else 0,
@@ -152,7 +152,7 @@ def line_steps(
         "channel_step": F32.bytes if channels else 0,
     }
     parts = call.target.parts(x.size + y.size)
-    return [*steps, Step(lines, AxisDriverTile(isa.lanes, _VECTORS), args, parts), *after]
+    return [*steps, Step(work_on_lines, AxisDriverTile(isa.lanes, _VECTORS), args, parts), *after]
 
 
 def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:

@@ -197,8 +197,8 @@ def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
     """One way for operands in the order of Conv: input, weights, bias, what is added (which lies as the output)."""
     first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
     added, result = _LIES.get(way.problem.out_layout, (BLOCKED, BLOCKED))
-    lies = (first, "", "", added if way.problem.residual else "")
-    return Offer(lies[: len(inputs)], (result,), way.seconds, way)
+    forms = (first, "", "", added if way.problem.residual else "")
+    return Offer(forms[: len(inputs)], (result,), way.seconds, way)
 
 
 def steps(

@@ -211,11 +211,11 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         if BLOCKED in beside.values() and None not in beside.values():
             ways.append((beside, BLOCKED, blocked_shape(shape, target.isa.lanes)))
     offers = []
-    for lies, output, sizes in ways:
+    for forms, output, sizes in ways:
         stored = math.prod(sizes)
         elements = stored + sum(math.prod(value.shape) for value in read.values())
         seconds = max(target.moving(FLOAT32.itemsize * elements), target.computing(tree.cost * stored))
-        offers.append(Offer(tuple(lies.get(at) or "" for at in range(len(inputs))), (output,), seconds))
+        offers.append(Offer(tuple(forms.get(at) or "" for at in range(len(inputs))), (output,), seconds))
     return offers
 
 

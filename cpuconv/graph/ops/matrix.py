@@ -148,8 +148,8 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if not _has_kernel(inputs):
         return []
     if _is_stream(inputs):
-        lies = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
-        return [Offer(lies[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * F32.bytes))]
+        forms = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
+        return [Offer(forms[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * F32.bytes))]
     return [offer(way(_rows(node, inputs), target), inputs)]
 
 

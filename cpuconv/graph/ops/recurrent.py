@@ -266,8 +266,8 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     count, _ = tiles(target.isa, _stages(node, len(inputs) > 5 + cell.states), batch, not whole)
     recurrence = target.moving(math.prod(r.shape) * F32.bytes) * length * count
     states = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
-    lies = (DENSE, "", "", "", "" if whole else DENSE, *states, "")[: len(inputs)]
-    return [Offer(lies, (DENSE,) * (1 + cell.states), products.seconds + recurrence, products)]
+    forms = (DENSE, "", "", "", "" if whole else DENSE, *states, "")[: len(inputs)]
+    return [Offer(forms, (DENSE,) * (1 + cell.states), products.seconds + recurrence, products)]
 
 
 def _lower(call: Call) -> list[Step]:

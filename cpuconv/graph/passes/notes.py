@@ -62,7 +62,7 @@ class Note:
 
 
 def summary(notes: Iterable[Note]) -> list[tuple[str, str]]:
-    """What each rewrite did: (rewrite, what became of how many nodes of which operators)."""
+    """A line for each kind of change: the rewrite, and as text how many nodes of which operators became what."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for note in notes:
         if note.gained:

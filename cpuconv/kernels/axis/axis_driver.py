@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from cpuconv.isa.vector import Vector
-from cpuconv.kernels.axis.axis_emitter import At, AxisTile, Line
+from cpuconv.kernels.axis.axis_emitter import At, AxisLoops, AxisTile
 from cpuconv.kernels.elementwise.exponential import factors
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.runtime.kernel import kernel
@@ -28,28 +28,28 @@ _LEAST = -87.0  # e to this power is the smallest normal number; below, it is ze
 # --- what is done along a line --------------------------------------------------------------------------------------
 
 
-def _softmax(line: Line) -> None:
+def _softmax(loops: AxisLoops) -> None:
     """exp(x - max) / sum of exp(x - max)."""
-    vec = line.vec
+    vec = loops.vec
 
     def power(at: At) -> Any:
         value = _exp_below(vec, vec.sub(at.load(at.x), top[at.column]))
         at.store(value)
         return value
 
-    top = line.reduce("top", lambda at: at.load(at.x))
-    total = line.reduce("sum", power)
+    top = loops.reduce("top", lambda at: at.load(at.x))
+    total = loops.reduce("sum", power)
     inverse = [vec.div(vec.constant(1.0), value) for value in total]
-    line.each(lambda at: at.store(vec.mul(at.load(at.y), inverse[at.column])))
+    loops.each(lambda at: at.store(vec.mul(at.load(at.y), inverse[at.column])))
 
 
-def _log_softmax(line: Line) -> None:
+def _log_softmax(loops: AxisLoops) -> None:
     """x - max - log(sum of exp(x - max))."""
-    vec = line.vec
-    top = line.reduce("top", lambda at: at.load(at.x))
-    total = line.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.load(at.x), top[at.column])))
+    vec = loops.vec
+    top = loops.reduce("top", lambda at: at.load(at.x))
+    total = loops.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.load(at.x), top[at.column])))
     less = [_log(vec, value) for value in total]
-    line.each(lambda at: at.store(vec.sub(vec.sub(at.load(at.x), top[at.column]), less[at.column])))
+    loops.each(lambda at: at.store(vec.sub(vec.sub(at.load(at.x), top[at.column]), less[at.column])))
 
 
 def _exp_below(vec: Math, x: Any) -> Any:
@@ -57,49 +57,49 @@ def _exp_below(vec: Math, x: Any) -> Any:
     return vec.where("<", x, vec.constant(_LEAST), vec.constant(0.0), vec.mul(*factors(vec, x)))
 
 
-def _standard(line: Line, affine: Callable[[At, Any], Any]) -> None:
+def _standard(loops: AxisLoops, affine: Callable[[At, Any], Any]) -> None:
     """affine((x - mean) / sqrt(variance + epsilon))."""
-    vec = line.vec
-    mean = [vec.div(value, line.count) for value in line.reduce("sum", lambda at: at.load(at.x))]
+    vec = loops.vec
+    mean = [vec.div(value, loops.count) for value in loops.reduce("sum", lambda at: at.load(at.x))]
 
     def square(at: At) -> Any:
         away = vec.sub(at.load(at.x), mean[at.column])
         return vec.mul(away, away)
 
-    epsilon = vec.constant(line.tile.epsilon)
-    variance = [vec.add(vec.div(value, line.count), epsilon) for value in line.reduce("sum", square)]
+    epsilon = vec.constant(loops.tile.epsilon)
+    variance = [vec.add(vec.div(value, loops.count), epsilon) for value in loops.reduce("sum", square)]
     inverse = [vec.div(vec.constant(1.0), vec.square_root(value)) for value in variance]
-    line.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.load(at.x), mean[at.column]), inverse[at.column]))))
+    loops.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.load(at.x), mean[at.column]), inverse[at.column]))))
 
 
-def _layer_normalization(line: Line) -> None:
+def _layer_normalization(loops: AxisLoops) -> None:
     """Along a line: scale and bias are of its elements."""
-    vec = line.vec
+    vec = loops.vec
 
     def affine(at: At, value: Any) -> Any:
-        scale = at.load(vec.offset(line.scale, at.offset))
-        if not line.tile.shift:
+        scale = at.load(vec.offset(loops.scale, at.offset))
+        if not loops.tile.shift:
             return vec.mul(value, scale)
-        return vec.fma(value, scale, at.load(vec.offset(line.bias, at.offset)))
+        return vec.fma(value, scale, at.load(vec.offset(loops.bias, at.offset)))
 
-    _standard(line, affine)
+    _standard(loops, affine)
 
 
-def _instance_normalization(line: Line) -> None:
+def _instance_normalization(loops: AxisLoops) -> None:
     """Along a line: one scale and one bias."""
-    vec = line.vec
-    scale, bias = vec.broadcast(line.scale), vec.broadcast(line.bias)
-    _standard(line, lambda at, value: vec.fma(value, scale, bias))
+    vec = loops.vec
+    scale, bias = vec.broadcast(loops.scale), vec.broadcast(loops.bias)
+    _standard(loops, lambda at, value: vec.fma(value, scale, bias))
 
 
 def _reduction(
     kind: str, of: Callable[[Math, Any], Any], end: Callable[[Math, Any, Any], Any]
-) -> Callable[[Line], None]:
+) -> Callable[[AxisLoops], None]:
     """end(combined of(x), number of elements)."""
 
-    def emit(line: Line) -> None:
-        values = line.reduce(kind, lambda at: of(line.vec, at.load(at.x)))
-        line.result([end(line.vec, value, line.count) for value in values])
+    def emit(loops: AxisLoops) -> None:
+        values = loops.reduce(kind, lambda at: of(loops.vec, at.load(at.x)))
+        loops.result([end(loops.vec, value, loops.count) for value in values])
 
     return emit
 
@@ -112,7 +112,7 @@ def _square(vec: Math, x: Any) -> Any:
     return vec.mul(x, x)
 
 
-WORKS: dict[str, Callable[[Line], None]] = {
+WORKS: dict[str, Callable[[AxisLoops], None]] = {
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
     "LayerNormalization": _layer_normalization,
@@ -134,7 +134,7 @@ WORKS: dict[str, Callable[[Line], None]] = {
 
 
 @MicroKernel
-def line(
+def work_on_line(
     tile: AxisTile,
     builder: ir.IRBuilder,
     x: Any,
@@ -157,12 +157,12 @@ def line(
     """
     vec = Math(builder, tile.lanes)
     x, y, scale, bias = (vec.pointer(address) for address in (x, y, scale, bias))
-    whole = Line(tile, vec, x, x_step, y, y_step, size, valid, scale, bias)
-    WORKS[tile.work](whole)
-    whole.finish()
+    loops = AxisLoops(tile, vec, x, x_step, y, y_step, size, valid, scale, bias)
+    WORKS[tile.work](loops)
+    loops.finish()
 
 
-_call_line = line.caller()
+_call_work = work_on_line.caller()
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class AxisDriverTile:
     "micro micro_last x y scale bias images rows blocks wide inner x_image x_row x_step y_image y_row y_step size "
     "channels channel_step"
 )
-def lines(tile, worker, before, part, parts, args):
+def work_on_lines(tile, worker, before, part, parts, args):
     """The work of the micro-kernels on all lines: (image, row, block of neighbouring lines).
 
     `wide` blocks have `tile.vectors` vectors of lines, the others one vector.
@@ -190,7 +190,7 @@ def lines(tile, worker, before, part, parts, args):
         channel = row % args.channels * args.channel_step
         vector = block * tile.vectors if block < args.wide else block + args.wide * (tile.vectors - 1)
         first = vector * tile.lanes
-        _call_line(
+        _call_work(
             args.micro if block < args.wide else args.micro_last,
             args.x + image * args.x_image + (row - image * args.rows) * args.x_row + 4 * first,
             args.x_step,

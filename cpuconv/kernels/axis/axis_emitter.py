@@ -96,8 +96,8 @@ class At:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line, or `vectors` vectors of neighbouring lines, and its operands."""
+class AxisLoops:
+    """Loops over a line, or over `vectors` vectors of neighbouring lines, and the operands of its work."""
 
     tile: AxisTile
     vec: Math

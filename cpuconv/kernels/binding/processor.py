@@ -1,4 +1,4 @@
-"""What kernels are bound for: an instruction set and threads, and what the model says that work takes there."""
+"""The processor that kernels are bound for: instruction set, threads, and how long work takes by the model."""
 
 from __future__ import annotations
 

@@ -97,11 +97,11 @@ class Explanation:
     weighed: Mapping[str, float]
 
     @classmethod
-    def of(cls, name: str, laid: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
+    def of(cls, name: str, network_plan: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
         """Of a network that was laid out and built."""
         rows = []
-        for node in laid.nodes:
-            shape = laid.graph.value(next(filter(None, node.node.outputs))).shape or ()
+        for node in network_plan.nodes:
+            shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
             rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
@@ -118,9 +118,9 @@ class Explanation:
             raw_bytes=executable.raw_bytes,
             constant_bytes=executable.constant_bytes,
             workspace_bytes=executable.workspace_bytes,
-            plan=laid.plan,
-            plan_decided_by=laid.decided_by,
-            weighed=laid.weighed,
+            plan=network_plan.plan,
+            plan_decided_by=network_plan.decided_by,
+            weighed=network_plan.weighed,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,31 +190,31 @@ def _brief(note: Note) -> str:
     return f"{old} became {new} {shortened(last.name)!r}"
 
 
-def forms(laid: NodePlan) -> str:
+def forms(node_plan: NodePlan) -> str:
     """How the operands of a node lie: ``blocked, dense -> blocked``."""
-    if laid.offer is None:
+    if node_plan.offer is None:
         return "dense -> dense"
-    inputs = ", ".join(dict.fromkeys(filter(None, laid.offer.inputs)))
-    return f"{inputs} -> {', '.join(dict.fromkeys(laid.offer.outputs))}"
+    inputs = ", ".join(dict.fromkeys(filter(None, node_plan.offer.inputs)))
+    return f"{inputs} -> {', '.join(dict.fromkeys(node_plan.offer.outputs))}"
 
 
-def algorithm(laid: NodePlan) -> str:
+def algorithm(node_plan: NodePlan) -> str:
     """What computes a node, as far as there is a choice."""
-    if laid.offer is None:
-        return REFERENCE if laid.node.meaning is None else EVALUATOR
-    choice = choice_of(laid)
-    return "view" if laid.offer.view else "" if choice is None else str(choice.candidate)
+    if node_plan.offer is None:
+        return REFERENCE if node_plan.node.meaning is None else EVALUATOR
+    choice = choice_of(node_plan)
+    return "view" if node_plan.offer.view else "" if choice is None else str(choice.candidate)
 
 
-def decided_by(laid: NodePlan) -> str:
+def decided_by(node_plan: NodePlan) -> str:
     """What chose the algorithm of a node."""
-    choice = choice_of(laid)
+    choice = choice_of(node_plan)
     return "" if choice is None else choice.decided_by
 
 
-def choice_of(laid: NodePlan) -> Choice | None:
+def choice_of(node_plan: NodePlan) -> Choice | None:
     """The choice of a convolution's algorithm, which its offer holds."""
-    return getattr(laid.offer.detail, "choice", None) if laid.offer is not None else None
+    return getattr(node_plan.offer.detail, "choice", None) if node_plan.offer is not None else None
 
 
 def _megabytes(size: int) -> str:

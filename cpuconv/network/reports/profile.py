@@ -61,7 +61,7 @@ class ProfileRow:
 
     @property
     def kind(self) -> str:
-        """What it counts as: "reorder", "reference", or what binds it; "kernel" where that is not known."""
+        """Its kind: "reorder", "reference", the limit that binds it, or "kernel" where that is not known."""
         return "reorder" if self.op == COPY else "reference" if self.host else self.bound.split(" ")[0] or "kernel"
 
 
@@ -158,15 +158,15 @@ def profile(
 
 
 def _row(work: CompiledNode, seconds: float, total: float, known: Roofs | None) -> ProfileRow:
-    node = work.laid.node
-    flops = getattr(work.laid.offer.detail, "flops", None) if work.laid.offer is not None else None
+    node = work.node_plan.node
+    flops = getattr(work.node_plan.offer.detail, "flops", None) if work.node_plan.offer is not None else None
     least = Least(flops or 0, work.inputs, work.weights, work.outputs)
     verdict = None if known is None else classify(least, known, seconds)
     return ProfileRow(
         name=node.origin or next(filter(None, node.outputs)),
         op=node.op,
-        algorithm=algorithm(work.laid),
-        layouts=forms(work.laid),
+        algorithm=algorithm(work.node_plan),
+        layouts=forms(work.node_plan),
         seconds=seconds,
         share=seconds / total if total else 0.0,
         gflops=None if flops is None else flops / seconds * 1e-9,

@@ -46,26 +46,26 @@ class Memory:
     unshared: int
 
 
-def plan_memory(laid: NetworkPlan, block: int, moments: Sequence[int] | None = None) -> Memory:
+def plan_memory(network_plan: NetworkPlan, block: int, moments: Sequence[int] | None = None) -> Memory:
     """Places for a graph whose offers are chosen.
 
     Parameters
     ----------
-    laid : Layout
+    network_plan : NetworkPlan
     block : int
         Channels of a block.
     moments : Sequence[int] or None
         Of each node: those of one moment may run side by side. None: each has its own.
     """
-    planner = _Planner(laid, block, range(len(laid.nodes)) if moments is None else moments)
+    planner = _Planner(network_plan, block, range(len(network_plan.nodes)) if moments is None else moments)
     return planner.memory()
 
 
 class _Planner:
     """Buffers are bases of their own name until they get an offset in the arena."""
 
-    def __init__(self, laid: NetworkPlan, block: int, moments: Sequence[int]) -> None:
-        self.laid, self.graph, self.block, self.moments = laid, laid.graph, block, moments
+    def __init__(self, network_plan: NetworkPlan, block: int, moments: Sequence[int]) -> None:
+        self.network_plan, self.graph, self.block, self.moments = network_plan, network_plan.graph, block, moments
         self._last = self._last_reads()
         self._last_of: dict[str, int] = {}  # by base: the last node known to read something in it
         self.pinned = self._pinned()
@@ -76,10 +76,10 @@ class _Planner:
 
     def memory(self) -> Memory:
         """All places."""
-        for at in reversed(range(len(self.laid.nodes))):
-            self._claim_parts(self.laid.nodes[at])
-        for at, laid in enumerate(self.laid.nodes):
-            self._put(at, laid)
+        for at in reversed(range(len(self.network_plan.nodes))):
+            self._claim_parts(self.network_plan.nodes[at])
+        for at, node_plan in enumerate(self.network_plan.nodes):
+            self._put(at, node_plan)
         sizes, lives = self._buffers()
         offsets, arena = arrange(sizes, lives)
         places = {name: _moved(place, offsets) for name, place in self.places.items()}
@@ -91,27 +91,27 @@ class _Planner:
         """Values whose buffer is an output of the network."""
         producers = self.producers
         pinned = {}
-        for at, name in enumerate(self.laid.outputs.values()):
+        for at, name in enumerate(self.network_plan.outputs.values()):
             while name in producers and (offer := producers[name].offer) is not None and offer.view:
                 name = producers[name].node.inputs[0]
             if name in producers:
                 pinned[name] = f"output {at}"
         return pinned
 
-    def _claim_parts(self, laid: NodePlan) -> None:
+    def _claim_parts(self, node_plan: NodePlan) -> None:
         """Let producers write into the output of a concatenation, where that is legal."""
-        op = _op(laid)
-        if op is None or op.parts is None or laid.offer is None or laid.offer.view:
+        op = _op(node_plan)
+        if op is None or op.parts is None or node_plan.offer is None or node_plan.offer.view:
             return
-        node, output = laid.node, laid.node.outputs[0]
+        node, output = node_plan.node, node_plan.node.outputs[0]
         if output in self.pinned:  # callers get contiguous memory; a part of it would do, but not for views of it
             return
         values = [self.graph.value(name) for name in node.inputs]
-        whole = self._place(output, "whole", laid.offer.outputs[0])
+        whole = self._place(output, "whole", node_plan.offer.outputs[0])
         parts = op.parts(node, values, whole)
         for at, (name, part) in enumerate(zip(node.inputs, parts, strict=False)):
             viewed = part is not None and part.format == STRIDED and name in self._viewed  # views may need one piece
-            if self._may_be_part(name, laid) and part is not None and not viewed:
+            if self._may_be_part(name, node_plan) and part is not None and not viewed:
                 self.parts[name] = (output, at)
 
     def _may_be_part(self, name: str, reader: NodePlan) -> bool:
@@ -125,20 +125,20 @@ class _Planner:
     @lazy
     def producers(self) -> Mapping[str, NodePlan]:
         """The node that writes each value."""
-        return {name: laid for laid in self.laid.nodes for name in laid.node.outputs if name}
+        return {name: node_plan for node_plan in self.network_plan.nodes for name in node_plan.node.outputs if name}
 
     # --- places ---------------------------------------------------------------------------------------------------
 
-    def _place(self, name: str, base: str, lies: str) -> Place:
+    def _place(self, name: str, base: str, form: str) -> Place:
         value = self.graph.value(name)
         shape, dtype = _sizes(value), value.dtype or FLOAT32
         ref = Ref(base)
-        return Place.blocked(ref, shape, self.block) if lies == BLOCKED else Place.plain(ref, shape, dtype)
+        return Place.blocked(ref, shape, self.block) if form == BLOCKED else Place.plain(ref, shape, dtype)
 
-    def _put(self, at: int, laid: NodePlan) -> None:
+    def _put(self, at: int, node_plan: NodePlan) -> None:
         """Places of a node's outputs."""
-        node, op = laid.node, _op(laid)
-        if laid.offer is not None and laid.offer.view and op is not None and op.view is not None:
+        node, op = node_plan.node, _op(node_plan)
+        if node_plan.offer is not None and node_plan.offer.view and op is not None and op.view is not None:
             inputs = [self._operand(name) for name in node.inputs]
             values = [self.graph.value(name) for name in node.outputs if name]
             views = op.view(node, inputs, values)
@@ -149,7 +149,7 @@ class _Planner:
         for position, name in enumerate(node.outputs):
             if not name or name in self.places:
                 continue
-            self._settle(name, self._in_place(at, laid, name) or self._own(name, laid.writes(position)))
+            self._settle(name, self._in_place(at, node_plan, name) or self._own(name, node_plan.writes(position)))
 
     def _settle(self, name: str, place: Place) -> None:
         """Let a value lie there, and note who reads its buffer last."""
@@ -164,57 +164,59 @@ class _Planner:
             return self.places.get(name)
         return Place.plain(Ref("constant"), array.shape, array.dtype, array)
 
-    def _own(self, name: str, lies: str) -> Place:
+    def _own(self, name: str, form: str) -> Place:
         """Memory of its own: a part of a concatenation, an output of the network, or a new buffer."""
         if name in self.parts:
             output, at = self.parts[name]
             if output not in self.places:
-                self._settle(output, self._own(output, lies))
+                self._settle(output, self._own(output, form))
             reader = self.producers[output]
             op, values = _op(reader), [self.graph.value(part) for part in reader.node.inputs]
             assert op is not None and op.parts is not None
             return op.parts(reader.node, values, self.places[output])[at]
-        return self._place(name, self.pinned.get(name, f"buffer {name}"), lies)
+        return self._place(name, self.pinned.get(name, f"buffer {name}"), form)
 
-    def _in_place(self, at: int, laid: NodePlan, name: str) -> Place | None:
+    def _in_place(self, at: int, node_plan: NodePlan, name: str) -> Place | None:
         """The place of an operand that nobody reads afterwards, for an operator that allows that."""
-        op = _op(laid)
-        if op is None or not op.in_place or laid.offer is None or name in self.pinned or name in self.parts:
+        op = _op(node_plan)
+        if op is None or not op.in_place or node_plan.offer is None or name in self.pinned or name in self.parts:
             return None
         shape = _sizes(self.graph.value(name))
-        for position, operand in enumerate(laid.node.inputs):
+        for position, operand in enumerate(node_plan.node.inputs):
             place = self.places.get(operand)
             if place is None or place.shape != shape or place.dtype != FLOAT32 or place.ref.offset:
                 continue
             owner = self.places.get(place.ref.name.removeprefix("buffer "))
-            alike = place.format == laid.writes(0) == laid.reads(position)
-            if alike and owner is not None and owner.size == place.size and self._is_free(at, laid, place):
+            alike = place.format == node_plan.writes(0) == node_plan.reads(position)
+            if alike and owner is not None and owner.size == place.size and self._is_free(at, node_plan, place):
                 return place
         return None
 
-    def _is_free(self, at: int, laid: NodePlan, place: Place) -> bool:
+    def _is_free(self, at: int, node_plan: NodePlan, place: Place) -> bool:
         """Whether node `at` may overwrite a whole buffer: it reads it last, and in the same order throughout."""
         base = place.ref.name
-        operands = [self.places[name] for name in laid.node.inputs if name in self.places]
+        operands = [self.places[name] for name in node_plan.node.inputs if name in self.places]
         same = all(other == place for other in operands if other.ref.name == base)
         return base.startswith("buffer ") and same and self._last_of[base] == at
 
     def _last_reads(self) -> dict[str, int]:
         """The last node that reads each value, or a view of it."""
         last: dict[str, int] = {}
-        for at, laid in reversed(list(enumerate(self.laid.nodes))):
-            for name in filter(None, laid.node.inputs):
+        for at, node_plan in reversed(list(enumerate(self.network_plan.nodes))):
+            for name in filter(None, node_plan.node.inputs):
                 last.setdefault(name, at)
-            if laid.offer is not None and laid.offer.view:
-                viewed = laid.node.inputs[0]
-                last[viewed] = max(last[viewed], *(last.get(name, -1) for name in laid.node.outputs))
+            if node_plan.offer is not None and node_plan.offer.view:
+                viewed = node_plan.node.inputs[0]
+                last[viewed] = max(last[viewed], *(last.get(name, -1) for name in node_plan.node.outputs))
         return last
 
     @lazy
     def _viewed(self) -> frozenset[str]:
         """The values that have views."""
-        views = (laid for laid in self.laid.nodes if laid.offer is not None and laid.offer.view)
-        return frozenset(laid.node.inputs[0] for laid in views)
+        views = (
+            node_plan for node_plan in self.network_plan.nodes if node_plan.offer is not None and node_plan.offer.view
+        )
+        return frozenset(node_plan.node.inputs[0] for node_plan in views)
 
     # --- buffers --------------------------------------------------------------------------------------------------
 
@@ -222,8 +224,8 @@ class _Planner:
         """Bytes of each buffer, and the first and last moment of nodes that touch it."""
         sizes: dict[str, int] = {}
         lives: dict[str, tuple[int, int]] = {}
-        for at, laid in zip(self.moments, self.laid.nodes, strict=True):
-            for name in (*laid.node.inputs, *laid.node.outputs):
+        for at, node_plan in zip(self.moments, self.network_plan.nodes, strict=True):
+            for name in (*node_plan.node.inputs, *node_plan.node.outputs):
                 place = self.places.get(name) if name else None
                 if place is None or not place.ref.name.startswith("buffer "):
                     continue
@@ -235,8 +237,8 @@ class _Planner:
         return sizes, lives
 
 
-def _op(laid: NodePlan) -> Op | None:
-    return None if laid.node.meaning is not None else ops.TABLE[laid.node.op]
+def _op(node_plan: NodePlan) -> Op | None:
+    return None if node_plan.node.meaning is not None else ops.TABLE[node_plan.node.op]
 
 
 def _sizes(value: Value) -> tuple[int, ...]:
@@ -284,8 +286,8 @@ def _step(size: int) -> int:
     return divide(size, ALIGNMENT) * ALIGNMENT + ALIGNMENT
 
 
-def constant_place(ref: Ref, array: np.ndarray, lies: str, block: int) -> Place:
+def constant_place(ref: Ref, array: np.ndarray, form: str, block: int) -> Place:
     """The place of a constant that is kept at `ref`."""
-    if lies == BLOCKED:
+    if form == BLOCKED:
         return Place.blocked(ref, array.shape, block, array)
     return Place.plain(ref, array.shape, array.dtype, array)

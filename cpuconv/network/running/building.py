@@ -27,19 +27,19 @@ from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
 
 
-def build(laid: NetworkPlan, target: Target, packed: Packed) -> Executable:
+def build(network_plan: NetworkPlan, target: Target, packed: Packed) -> Executable:
     """The network of a layout, ready to run.
 
     Parameters
     ----------
-    laid : Layout
+    network_plan : NetworkPlan
         Its graph loses the constants that nodes read: those of a network fill memory, twice with what they are packed
         to.
     target : Target
     packed : Packed
         What constants are packed to, for this program and others.
     """
-    return Builder(laid, target, packed).executable()
+    return Builder(network_plan, target, packed).executable()
 
 
 class Builder:
@@ -51,13 +51,13 @@ class Builder:
         As those of `Executable`; nothing is compiled yet.
     """
 
-    def __init__(self, laid: NetworkPlan, target: Target, packed: Packed) -> None:
-        laid, moments = scheduled(laid)
-        graph = laid.graph
+    def __init__(self, network_plan: NetworkPlan, target: Target, packed: Packed) -> None:
+        network_plan, moments = scheduled(network_plan)
+        graph = network_plan.graph
         self._target, self._raw = target, graph.constants
         self._inputs = {name: graph.value(name) for name in graph.inputs}
-        self._outputs = {name: graph.value(value) for name, value in laid.outputs.items()}
-        self._memory = plan_memory(laid, target.isa.lanes, moments)
+        self._outputs = {name: graph.value(value) for name, value in network_plan.outputs.items()}
+        self._memory = plan_memory(network_plan, target.isa.lanes, moments)
         outputs = sum(nbytes(value) for value in self._outputs.values())
         check_bytes(self._memory.arena + outputs, f"{graph.name}: a run")
         self._constants = FixedConstants(self._raw, packed)
@@ -67,11 +67,13 @@ class Builder:
         self._workspace_bytes = 0
         self._space = Space()  # of the nodes of a moment
         self._constant_outputs = {
-            name: own(self._raw[value]) for name, value in laid.outputs.items() if value in self._raw
+            name: own(self._raw[value]) for name, value in network_plan.outputs.items() if value in self._raw
         }
-        last_reads = {name: at for at, each in enumerate(laid.nodes) for name in each.node.inputs if name in self._raw}
+        last_reads = {
+            name: at for at, each in enumerate(network_plan.nodes) for name in each.node.inputs if name in self._raw
+        }
         self._raw_bytes = sum(self._raw[name].nbytes for name in last_reads)
-        self.works, self.sets = self._works(laid, moments, last_reads)
+        self.works, self.sets = self._works(network_plan, moments, last_reads)
 
     def executable(self) -> Executable:
         """The network, compiled and recorded."""
@@ -97,7 +99,7 @@ class Builder:
         )
 
     def _works(
-        self, laid: NetworkPlan, moments: Sequence[int], last_reads: Mapping[str, int]
+        self, network_plan: NetworkPlan, moments: Sequence[int], last_reads: Mapping[str, int]
     ) -> tuple[list[CompiledNode], list[list[int]]]:
         """What runs, in order, and which of it side by side. A constant goes when its last reader has packed it: those
         of a network fill memory."""
@@ -106,7 +108,7 @@ class Builder:
             ending.setdefault(at, []).append(name)
         works: list[CompiledNode] = []
         touched: list[Touched] = []
-        for at, each in enumerate(laid.nodes):
+        for at, each in enumerate(network_plan.nodes):
             if at and moments[at] != moments[at - 1]:
                 self._space = Space()
             work = self._work(each)
@@ -115,26 +117,26 @@ class Builder:
                 touched.append(self._touched(moments[at], work))
             let_go(self._raw[name] for name in each.node.inputs if name in self._raw)
             for name in ending.get(at, ()):
-                laid.graph.forget(name)
+                network_plan.graph.forget(name)
         return works, sets(touched)
 
     def _touched(self, moment: int, work: CompiledNode) -> Touched:
-        node, places = work.laid.node, self._memory.places
+        node, places = work.node_plan.node, self._memory.places
         read, written = ([places[name] for name in names if name in places] for names in (node.inputs, node.outputs))
         return Touched(moment, work.steps, read, written)
 
-    def _work(self, laid: NodePlan) -> CompiledNode | None:
-        """What a node does; None of a view, and of what others write in place."""
-        node, offer = laid.node, laid.offer
+    def _work(self, node_plan: NodePlan) -> CompiledNode | None:
+        """A node compiled; None for a view, and for a node whose output others write in place."""
+        node, offer = node_plan.node, node_plan.offer
         if offer is None:
             self._hosts[id(node)] = self._host(node)
-        steps = [] if offer is None or offer.view else self._lowered(laid, offer)
+        steps = [] if offer is None or offer.view else self._lowered(node_plan, offer)
         if offer is not None and not steps:
             return None
         raw, places = self._raw, self._memory.places
         read = [name for name in dict.fromkeys(node.inputs) if name]
         return CompiledNode(
-            laid,
+            node_plan,
             steps,
             offer is None,
             sum(places[name].size for name in read if name not in raw),
@@ -143,9 +145,9 @@ class Builder:
             places[next(filter(None, node.outputs))].shape,
         )
 
-    def _lowered(self, laid: NodePlan, offer: Offer) -> list[Step]:
-        node = laid.node
-        inputs = [self._operand(name, laid.reads(at)) if name else None for at, name in enumerate(node.inputs)]
+    def _lowered(self, node_plan: NodePlan, offer: Offer) -> list[Step]:
+        node = node_plan.node
+        inputs = [self._operand(name, node_plan.reads(at)) if name else None for at, name in enumerate(node.inputs)]
         outputs = [self._memory.places[name] for name in node.outputs if name]
         lower = ops.TABLE[node.op].lower
         assert lower is not None
@@ -153,18 +155,18 @@ class Builder:
         self._workspace_bytes = max(self._workspace_bytes, self._space.size)
         return steps
 
-    def _operand(self, name: str, lies: str) -> Place:
+    def _operand(self, name: str, form: str) -> Place:
         """Where an input of a node lies; constants are put into the form that the node reads, once."""
         array = self._raw.get(name)
         if array is None:
             return self._memory.places[name]
-        if not lies:  # its elements are read here and now
+        if not form:  # its elements are read here and now
             return Place.plain(Ref("none"), array.shape, array.dtype, array)
-        place = self._forms.get((name, lies))
+        place = self._forms.get((name, form))
         if place is None:
             lanes = self._target.isa.lanes
-            ref = self._constants.packed(name, ("operand", lies), lambda: _lying(array, lies, lanes))
-            place = self._forms[name, lies] = constant_place(ref, array, lies, lanes)
+            ref = self._constants.packed(name, ("operand", form), lambda: _in_form(array, form, lanes))
+            place = self._forms[name, form] = constant_place(ref, array, form, lanes)
         return place
 
     def _record(self) -> list[Segment]:
@@ -184,7 +186,7 @@ class Builder:
             if steps:
                 segments.append(Recording(steps, self._target.threads, sizes, seconds))
                 steps, sizes, seconds = [], [], []
-            segments.append(self._hosts[id(work.laid.node)])
+            segments.append(self._hosts[id(work.node_plan.node)])
         if steps or not segments:
             segments.append(Recording(steps, self._target.threads, sizes, seconds))
         return segments
@@ -209,8 +211,8 @@ class Builder:
         return Host(node, operands, outputs)
 
 
-def _lying(array: np.ndarray, lies: str, lanes: int) -> np.ndarray:
+def _in_form(array: np.ndarray, form: str, lanes: int) -> np.ndarray:
     """A constant as a node reads it."""
-    if lies == BLOCKED:
+    if form == BLOCKED:
         return layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(lanes))
     return np.ascontiguousarray(array)

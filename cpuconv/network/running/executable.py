@@ -25,7 +25,7 @@ class CompiledNode:
 
     Attributes
     ----------
-    laid : Laid
+    node_plan : NodePlan
     steps : list[Step]
         Kernel calls; none if the reference computes the node.
     host : bool
@@ -36,7 +36,7 @@ class CompiledNode:
         Of its first output.
     """
 
-    laid: NodePlan
+    node_plan: NodePlan
     steps: list[Step]
     host: bool
     inputs: int
@@ -47,7 +47,7 @@ class CompiledNode:
     @property
     def seconds(self) -> float:
         """By the model; 0 where a reference computes the node."""
-        return 0.0 if self.laid.offer is None else self.laid.offer.seconds
+        return 0.0 if self.node_plan.offer is None else self.node_plan.offer.seconds
 
 
 @dataclass(frozen=True, eq=False)

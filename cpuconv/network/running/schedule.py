@@ -21,16 +21,16 @@ _SMALL = 1000  # joins: an operator that takes longer has units enough for every
 _AHEAD = 32  # operators that are looked at: values computed far ahead of their readers leave the caches
 
 
-def scheduled(laid: NetworkPlan) -> tuple[NetworkPlan, list[int]]:
+def scheduled(network_plan: NetworkPlan) -> tuple[NetworkPlan, list[int]]:
     """The network with small independent operators brought together, and for each node its moment: those of one moment
     may run side by side."""
-    threads = laid.target.threads
+    threads = network_plan.target.threads
     if threads == 1:
-        return laid, list(range(len(laid.nodes)))
-    producers = {name: at for at, each in enumerate(laid.nodes) for name in each.node.outputs if name}
-    needs = [{producers[name] for name in each.node.inputs if name in producers} for each in laid.nodes]
+        return network_plan, list(range(len(network_plan.nodes)))
+    producers = {name: at for at, each in enumerate(network_plan.nodes) for name in each.node.outputs if name}
+    needs = [{producers[name] for name in each.node.inputs if name in producers} for each in network_plan.nodes]
     moments: dict[int, int] = {}  # by node, in the new order
-    left = dict.fromkeys(range(len(laid.nodes)))
+    left = dict.fromkeys(range(len(network_plan.nodes)))
 
     def ready(at: int, now: int) -> bool:
         return all(moments.get(need, now) < now for need in needs[at])
@@ -38,27 +38,27 @@ def scheduled(laid: NetworkPlan) -> tuple[NetworkPlan, list[int]]:
     now = 0
     while left:
         chosen = [next(iter(left))]
-        if _is_small(laid.nodes[chosen[0]], threads):
+        if _is_small(network_plan.nodes[chosen[0]], threads):
             ahead = islice(left, 1, _AHEAD)
-            chosen += [at for at in ahead if _is_small(laid.nodes[at], threads) and ready(at, now)]
+            chosen += [at for at in ahead if _is_small(network_plan.nodes[at], threads) and ready(at, now)]
         for at in chosen:
             moments[at] = now
             del left[at]
         now += 1
         for at in list(islice(left, _AHEAD)):
-            if _is_view(laid.nodes[at]) and ready(at, now):
+            if _is_view(network_plan.nodes[at]) and ready(at, now):
                 moments[at] = now - 1
                 del left[at]
-    return replace(laid, nodes=[laid.nodes[at] for at in moments]), list(moments.values())
+    return replace(network_plan, nodes=[network_plan.nodes[at] for at in moments]), list(moments.values())
 
 
-def _is_view(laid: NodePlan) -> bool:
-    return laid.offer is not None and laid.offer.view
+def _is_view(node_plan: NodePlan) -> bool:
+    return node_plan.offer is not None and node_plan.offer.view
 
 
-def _is_small(laid: NodePlan, threads: int) -> bool:
+def _is_small(node_plan: NodePlan, threads: int) -> bool:
     """Whether a kernel takes less than `_SMALL` joins."""
-    offer = laid.offer
+    offer = node_plan.offer
     return offer is not None and not offer.view and offer.seconds < _SMALL * join_seconds(threads)
 
 

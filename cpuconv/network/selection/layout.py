@@ -87,7 +87,7 @@ class NetworkPlan:
 
     def decisions(self) -> Decisions:
         """What was chosen, for other layouts of the network to follow."""
-        return Decisions.of(self.target, ((laid.node, laid.offer) for laid in self.nodes))
+        return Decisions.of(self.target, ((node_plan.node, node_plan.offer) for node_plan in self.nodes))
 
 
 def lay_out(
@@ -207,16 +207,16 @@ class _Copies:
         self._made: dict[tuple[str, str], str] = {}
         self._producers: dict[str, NodePlan] = {}
 
-    def add(self, laid: NodePlan) -> None:
+    def add(self, node_plan: NodePlan) -> None:
         """A node, behind the copies that it needs."""
-        node = laid.node
+        node = node_plan.node
         names = {}
         for position, name in enumerate(node.inputs):
-            if name and name not in self.graph.constants and not fits(self.format[name], laid.reads(position)):
-                names[position] = self.copied(name, laid.reads(position))
+            if name and name not in self.graph.constants and not fits(self.format[name], node_plan.reads(position)):
+                names[position] = self.copied(name, node_plan.reads(position))
         inputs = tuple(names.get(position, name) for position, name in enumerate(node.inputs))
-        self._append(NodePlan(node if inputs == node.inputs else replace(node, inputs=inputs), laid.offer))
-        self.format |= {name: laid.writes(position) for position, name in enumerate(node.outputs) if name}
+        self._append(NodePlan(node if inputs == node.inputs else replace(node, inputs=inputs), node_plan.offer))
+        self.format |= {name: node_plan.writes(position) for position, name in enumerate(node.outputs) if name}
 
     def copied(self, name: str, form: str) -> str:
         """The name of a copy for a reader that needs that form."""
@@ -238,9 +238,9 @@ class _Copies:
         self.values[copy] = value
         self.format[copy] = form
 
-    def _append(self, laid: NodePlan) -> None:
-        self.nodes.append(laid)
-        self._producers |= dict.fromkeys(laid.node.outputs, laid)
+    def _append(self, node_plan: NodePlan) -> None:
+        self.nodes.append(node_plan)
+        self._producers |= dict.fromkeys(node_plan.node.outputs, node_plan)
 
     def output(self, name: str, taken: set[str]) -> str:
         """The value that callers get for an output of the network: dense, in memory of its own."""
@@ -285,7 +285,7 @@ def _with_copies(
         copies.add(NodePlan(node, options[at]))
     taken: set[str] = set()
     outputs = {name: copies.output(name, taken) for name in graph.outputs}
-    nodes = tuple(laid.node for laid in copies.nodes)
+    nodes = tuple(node_plan.node for node_plan in copies.nodes)
     values = {**graph.values, **copies.values}
     made = Graph(graph.inputs, tuple(outputs.values()), nodes, graph.constants, values, graph.name)
     return NetworkPlan(made, copies.nodes, outputs, target, plan, decided_by, weighed, anew)

@@ -69,7 +69,7 @@ class Stages(NamedTuple):
 
 
 def stages(tail: Graph) -> Stages:
-    """The tail of a graph as what references run, and what kernels run for the sizes that are found."""
+    """The tail of a graph in two parts: that of references, and that of kernels, for the sizes that are found."""
     made = {name for node in tail.nodes for name in node.outputs if name}
     first = [node for node in tail.nodes if made.isdisjoint(node.inputs) and _decides(tail, node)]
     rest = [node for node in tail.nodes if node not in first]

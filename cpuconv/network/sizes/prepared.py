@@ -30,7 +30,7 @@ class Rewriting:
 
 
 class Prepared(NamedTuple):
-    """What kernels run, what the rewrites did to it, and what references run behind it."""
+    """The graph that kernels run, what the rewrites changed, and the nodes that references run behind it."""
 
     graph: Graph
     notes: list[Note]

@@ -1,4 +1,4 @@
-"""What the code of a module follows from: its syntax tree without what only readers and type checkers see.
+"""The part of a module that decides its code: the syntax tree without docstrings, comments and annotations.
 
 Left out are comments, formatting, texts that stand alone (docstrings), annotations, and what is imported for them:
 blocks under `TYPE_CHECKING` and the modules of `_FOR_ANNOTATIONS`. Outside of classes `x: int = 1` counts as `x = 1`.

@@ -193,10 +193,10 @@ def test_pages_that_were_given_back_are_read_again(path: Path):
 
 def test_a_program_lets_go_of_constants(path: Path):
     graph, _, _ = prepared(read(path), {"x": (1, 20, 6, 6)}, Rewriting())
-    laid = lay_out(graph, Target(current(), 1, "heuristic"))
-    executable = build(laid, Target(current(), 1, "heuristic"), Packed())
-    read_by_nodes = {name for each in laid.nodes for name in each.node.inputs}
-    assert executable.raw_bytes > 8_000_000 and not read_by_nodes & laid.graph.constants.keys()
+    network_plan = lay_out(graph, Target(current(), 1, "heuristic"))
+    executable = build(network_plan, Target(current(), 1, "heuristic"), Packed())
+    read_by_nodes = {name for each in network_plan.nodes for name in each.node.inputs}
+    assert executable.raw_bytes > 8_000_000 and not read_by_nodes & network_plan.graph.constants.keys()
     assert all(lender(array) is None for array in executable.constants.values())
 
 

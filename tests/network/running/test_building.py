@@ -43,12 +43,12 @@ def test_what_was_built_does_not_change():
 
 def test_what_it_was_built_from_goes_with_its_last_reference():
     graph = _graph()
-    laid = lay_out(graph, TARGET)
-    graphs = [weakref.ref(graph), weakref.ref(laid.graph)]
+    network_plan = lay_out(graph, TARGET)
+    graphs = [weakref.ref(graph), weakref.ref(network_plan.graph)]
     gc.disable()
     try:
-        made = build(laid, TARGET, Packed())
-        del graph, laid
+        made = build(network_plan, TARGET, Packed())
+        del graph, network_plan
         assert made.works and not any(each() for each in graphs)
     finally:
         gc.enable()

@@ -86,22 +86,22 @@ def test_a_worker_goes_on_with_its_own_part():
 @pytest.mark.parametrize("n", [1, 3])
 def test_branches_come_together(n):
     """Each after what it reads."""
-    laid, moments = scheduled(branches(n))
-    of = {name: at for each, at in zip(laid.nodes, moments, strict=True) for name in each.node.outputs}
+    network_plan, moments = scheduled(branches(n))
+    of = {name: at for each, at in zip(network_plan.nodes, moments, strict=True) for name in each.node.outputs}
     assert moments == sorted(moments) and len(set(moments)) < len(moments) - 2
-    for each in laid.nodes:
+    for each in network_plan.nodes:
         is_view = each.offer is not None and each.offer.view
         for name in set(each.node.inputs) & of.keys():
             assert of[name] < of[each.node.outputs[0]] + is_view
 
 
 def test_one_thread_and_large_operators_keep_the_order(monkeypatch):
-    laid = branches(1)
-    alone = replace(laid, target=Target(current(), 1, "heuristic"))
-    assert scheduled(alone) == (alone, list(range(len(laid.nodes))))
+    network_plan = branches(1)
+    alone = replace(network_plan, target=Target(current(), 1, "heuristic"))
+    assert scheduled(alone) == (alone, list(range(len(network_plan.nodes))))
     monkeypatch.setattr(module, "_SMALL", 0)
-    assert [each.node for each in scheduled(laid)[0].nodes] == [each.node for each in laid.nodes]
-    assert not any(len(each) > 1 for each in build(laid, TARGET, Packed()).sets)
+    assert [each.node for each in scheduled(network_plan)[0].nodes] == [each.node for each in network_plan.nodes]
+    assert not any(len(each) > 1 for each in build(network_plan, TARGET, Packed()).sets)
 
 
 def elements(place: Place) -> set[tuple[str, int]]:
@@ -121,7 +121,7 @@ def test_what_runs_side_by_side_touches_other_memory(drawn):
     assert [at for each in made.sets for at in each] == list(range(len(made.works)))
     places = made.memory.places
     for each in made.sets:
-        nodes = [made.works[at].laid.node for at in each]
+        nodes = [made.works[at].node_plan.node for at in each]
         written = [set().union(*(elements(places[name]) for name in node.outputs if name)) for node in nodes]
         read_too = [set().union(*(elements(places[name]) for name in node.inputs if name in places)) for node in nodes]
         for one, other in itertools.permutations(range(len(each)), 2):

@@ -54,16 +54,16 @@ def network(n: int = 1, h: int = 12) -> Graph:
     return head(made, x=(n, 3, h, 12))
 
 
-def through_json(laid: NetworkPlan) -> Decisions:
-    return Decisions.from_dict(json.loads(json.dumps(laid.decisions().to_dict())))
+def through_json(network_plan: NetworkPlan) -> Decisions:
+    return Decisions.from_dict(json.loads(json.dumps(network_plan.decisions().to_dict())))
 
 
-def decisions(laid: NetworkPlan) -> list[tuple[object, ...]]:
+def decisions(network_plan: NetworkPlan) -> list[tuple[object, ...]]:
     """Everything that decides what runs."""
-    details = [getattr(each.offer, "detail", None) for each in laid.nodes]
+    details = [getattr(each.offer, "detail", None) for each in network_plan.nodes]
     algorithms = [None if detail is None else (str(detail.problem), detail.joined, detail.choice) for detail in details]
-    nodes = [(name_of(each.node), each.node.inputs, Decision.of(each.offer)) for each in laid.nodes]
-    return [*zip(nodes, algorithms, strict=True), *laid.outputs.items()]
+    nodes = [(name_of(each.node), each.node.inputs, Decision.of(each.offer)) for each in network_plan.nodes]
+    return [*zip(nodes, algorithms, strict=True), *network_plan.outputs.items()]
 
 
 @pytest.fixture
@@ -85,49 +85,49 @@ def no_ranking_after(monkeypatch):
 @given(networks())
 def test_a_record_gives_an_equal_layout(drawn):
     graph = head(drawn[0])
-    laid = lay_out(graph, TARGET)
-    again = lay_out(graph, TARGET, through_json(laid))
-    assert decisions(again) == decisions(laid)
+    network_plan = lay_out(graph, TARGET)
+    again = lay_out(graph, TARGET, through_json(network_plan))
+    assert decisions(again) == decisions(network_plan)
     assert not again.anew
-    assert through_json(again) == through_json(laid) == laid.decisions()
+    assert through_json(again) == through_json(network_plan) == network_plan.decisions()
 
 
 def test_what_is_followed_is_not_compared(no_ranking_after):
     graph = network()
     chosen = lay_out(graph, TARGET).decisions()
     no_ranking_after()
-    laid = lay_out(graph, TARGET, chosen)
-    assert not laid.anew and build(laid, TARGET, Packed()).works
+    network_plan = lay_out(graph, TARGET, chosen)
+    assert not network_plan.anew and build(network_plan, TARGET, Packed()).works
 
 
 def test_runs_are_equal_to_the_last_bit():
     graph, x = network(), np.random.default_rng(1).standard_normal((1, 3, 12, 12), np.float32)
-    laid = lay_out(graph, TARGET)
+    network_plan = lay_out(graph, TARGET)
     results = []
-    for each in (laid, lay_out(graph, replace(TARGET, strategy="cached"), through_json(laid))):
+    for each in (network_plan, lay_out(graph, replace(TARGET, strategy="cached"), through_json(network_plan))):
         results.append(np.empty((1, 10), np.float32))
         build(each, TARGET, Packed()).run([x], [results[-1]])
     assert results[0].any() and results[0].tobytes() == results[1].tobytes()
 
 
-def forms(laid: NetworkPlan) -> dict[str, tuple[object, ...]]:
+def forms(network_plan: NetworkPlan) -> dict[str, tuple[object, ...]]:
     """How operands lie; copies are left out, as they follow from it."""
-    taken = {name_of(each.node): Decision.of(each.offer) for each in laid.nodes if each.node.op != "Copy"}
+    taken = {name_of(each.node): Decision.of(each.offer) for each in network_plan.nodes if each.node.op != "Copy"}
     return {name: (each.inputs, each.outputs) for name, each in taken.items()}
 
 
 @pytest.mark.parametrize("sizes", [(3, 12), (1, 30), (2, 5)])
 def test_other_sizes_take_over_forms(sizes):
-    laid, graph = lay_out(network(), TARGET), network(*sizes)
-    other = lay_out(graph, TARGET, laid.decisions(), algorithms=False)
+    network_plan, graph = lay_out(network(), TARGET), network(*sizes)
+    other = lay_out(graph, TARGET, network_plan.decisions(), algorithms=False)
     assert {*other.anew} <= {"Reshape v", "Linear y"}  # which are offered in other forms for more rows than one
-    assert {name for name in forms(laid) if forms(laid)[name] != forms(other)[name]} <= {*other.anew}
+    assert {name for name in forms(network_plan) if forms(network_plan)[name] != forms(other)[name]} <= {*other.anew}
     details = [each.offer.detail for each in other.nodes if each.node.op == "Conv"]
     assert [detail.problem.n for detail in details] == [sizes[0]] * 3
     assert all(detail.settled is None for detail in details)
-    same = lay_out(graph, TARGET, laid.decisions())
+    same = lay_out(graph, TARGET, network_plan.decisions())
     assert forms(same) == forms(other)
-    for before, after in zip(laid.nodes, same.nodes, strict=False):  # of other problems the solver is followed
+    for before, after in zip(network_plan.nodes, same.nodes, strict=False):  # of other problems the solver is followed
         if before.node.op == after.node.op == "Conv":
             assert after.offer.detail.settled.candidate.solver is before.offer.detail.choice.candidate.solver
             assert name_of(after.node) not in same.anew
@@ -135,15 +135,15 @@ def test_other_sizes_take_over_forms(sizes):
 
 def test_another_target_is_planned_as_usual():
     graph = network()
-    laid = lay_out(graph, TARGET)
-    chosen, usual = laid.decisions(), decisions(laid)
+    network_plan = lay_out(graph, TARGET)
+    chosen, usual = network_plan.decisions(), decisions(network_plan)
     others = replace(chosen, lanes=chosen.lanes + 1), replace(chosen, nodes={})
     for other in others:
         planned = lay_out(graph, TARGET, other)
         assert decisions(planned) == usual and [*planned.anew] == [name_of(node) for node in graph.nodes]
     exact = replace(TARGET, limits=Limits(accuracy="exact"))
     planned = lay_out(graph, exact, chosen)
-    assert forms(planned) == forms(laid) and "Conv b" in planned.anew
+    assert forms(planned) == forms(network_plan) and "Conv b" in planned.anew
     assert all(
         each.offer.detail.choice.candidate.accuracy == "exact" for each in planned.nodes if each.node.op == "Conv"
     )
@@ -162,22 +162,22 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_record_that_does_not_fit_a_node_is_passed_over_there(wrong):
     graph = network()
-    laid = lay_out(graph, TARGET)
-    chosen = laid.decisions()
+    network_plan = lay_out(graph, TARGET)
+    chosen = network_plan.decisions()
     damaged = replace(chosen.nodes["Conv d"], detail={**chosen.nodes["Conv d"].detail, **wrong})
     planned = lay_out(graph, TARGET, replace(chosen, nodes={**chosen.nodes, "Conv d": damaged}))
-    assert planned.anew == ("Conv d",) and forms(planned) == forms(laid)
+    assert planned.anew == ("Conv d",) and forms(planned) == forms(network_plan)
     assert [each.offer.detail.choice for each in planned.nodes if each.node.op == "Conv"] == [
-        each.offer.detail.choice for each in laid.nodes if each.node.op == "Conv"
+        each.offer.detail.choice for each in network_plan.nodes if each.node.op == "Conv"
     ]
 
 
 def test_forms_that_a_node_does_not_offer_are_planned():
     graph = network()
-    laid = lay_out(graph, TARGET)
-    nodes = {**laid.decisions().nodes, "MaxPool e": Decision(("blocked",), ("sideways",))}
-    planned = lay_out(graph, TARGET, replace(laid.decisions(), nodes=nodes))
-    assert planned.anew == ("MaxPool e",) and decisions(planned) == decisions(laid)
+    network_plan = lay_out(graph, TARGET)
+    nodes = {**network_plan.decisions().nodes, "MaxPool e": Decision(("blocked",), ("sideways",))}
+    planned = lay_out(graph, TARGET, replace(network_plan.decisions(), nodes=nodes))
+    assert planned.anew == ("MaxPool e",) and decisions(planned) == decisions(network_plan)
 
 
 @pytest.mark.parametrize("data", [{}, {"nodes": 3}, {"nodes": {"a": [1]}, "isa": "", "lanes": 1, "limits": {}}, None])

@@ -72,8 +72,8 @@ def test_the_cheapest_selection_against_brute_force(planner):
 def test_random_networks_have_their_copies_in_the_cost(drawn):
     """Copies that are inserted are those that were counted: each at most once for a value and a form."""
     graph = prepared(read(drawn[0]), {}, Rewriting()).graph
-    for laid in plans(graph, TARGET):
-        copies = [each.node for each in laid.nodes if "@" in each.node.outputs[0]]
+    for network_plan in plans(graph, TARGET):
+        copies = [each.node for each in network_plan.nodes if "@" in each.node.outputs[0]]
         forms = [(node.inputs[0], node.outputs[0].rpartition("@")[2]) for node in copies]
         assert len(forms) == len(set(forms)) and {form for _, form in forms} <= {DENSE, BLOCKED, "output"}
 
@@ -114,11 +114,11 @@ def test_every_plan_gives_the_right_results():
     graph = prepared(read(model), {}, Rewriting()).graph
     right = interpret(made(model), {"x": x})["y"]
     for name in RULES:
-        laid = lay_out(graph, TARGET, plan=name)
+        network_plan = lay_out(graph, TARGET, plan=name)
         y = np.empty_like(right)
-        build(laid, TARGET, Packed()).run([x], [y])
+        build(network_plan, TARGET, Packed()).run([x], [y])
         close(y, right, 1e-4)
-        assert (laid.plan, laid.decided_by) == (name, "raced")
+        assert (network_plan.plan, network_plan.decided_by) == (name, "raced")
 
 
 def test_explain_says_what_was_weighed():
