@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import caches
-from support.caches import CACHE
-from support.clock import Clock
+from support.running import caches
+from support.running.caches import CACHE
+from support.tuner.clock import Clock
 
 if TYPE_CHECKING:
     from autotune.store.store import Store
@@ -33,7 +33,8 @@ from autotune.wisdom import tiers  # noqa: E402
 from cpuconv.conv import session  # noqa: E402
 from cpuconv.conv.session import Session  # noqa: E402
 from cpuconv.runtime.code import cache  # noqa: E402
-from support import machines, processes  # noqa: E402
+from support import machines  # noqa: E402
+from support.running import processes  # noqa: E402
 
 # Where the interpreter needs a launcher: a script that holds both, as multiprocessing takes one path alone.
 if _script := os.environ.get("CPUCONV_TEST_PYTHON"):

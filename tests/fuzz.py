@@ -1,8 +1,8 @@
 """Fuzz the readers of what others wrote, guided by coverage: `python tests/fuzz.py --seconds 600`.
 
-Each target of `support.fuzz_targets` runs in a process of its own, for its part of the time, from seeds that are made
-first. Ends with code 1, and the file that did it, where a reader raised something else than its errors, took more than
-a minute or more than two gigabytes; with code 77 where the package atheris cannot be had.
+Each target of `support.damage.fuzz_targets` runs in a process of its own, for its part of the time, from seeds that are
+made first. Ends with code 1, and the file that did it, where a reader raised something else than its errors, took more
+than a minute or more than two gigabytes; with code 77 where the package atheris cannot be had.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.file is not None:
-        from support.fuzz_targets import TARGETS
+        from support.damage.fuzz_targets import TARGETS
 
         TARGETS[options.only].read(options.file.read_bytes())
         return 0
@@ -77,7 +77,7 @@ def _fuzz(options: argparse.Namespace) -> None:
     files = [path for room in KERNELS for path in (root / "cpuconv" / room).rglob("*.py")]
     compiled = [".".join(path.relative_to(root).with_suffix("").parts) for path in files]
     with atheris.instrument_imports(include=PACKAGES, exclude=compiled):
-        from support.fuzz_targets import TARGETS, make_corpus
+        from support.damage.fuzz_targets import TARGETS, make_corpus
     target = TARGETS[options.only]
     found, seeds = options.corpus / options.only, options.corpus / f"{options.only}-seeds"
     found.mkdir(parents=True, exist_ok=True)

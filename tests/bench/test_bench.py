@@ -24,9 +24,9 @@ from bench.results import LineResult, Measurement, Ratio, geomean, mean_ratio
 from bench.settings import Settings, layout_names
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d
-from support.bench_fakes import LINE, PEER, ROOFS, SMALL, FakeEngine, FakePeer, measurement, result_of, run_of
-from support.events import until
-from support.processes import ROOT
+from support.running.events import until
+from support.running.processes import ROOT
+from support.tuner.bench_fakes import LINE, PEER, ROOFS, SMALL, FakeEngine, FakePeer, measurement, result_of, run_of
 
 # --- lines -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.bench_fakes import FakeEngine, measurement
+from support.tuner.bench_fakes import FakeEngine, measurement
 
 onnx = pytest.importorskip("onnx")
 

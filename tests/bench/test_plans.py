@@ -24,7 +24,7 @@ from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.tuning.workload import workload  # noqa: E402
 from support.graphs import parse  # noqa: E402
-from support.stored import row  # noqa: E402
+from support.tuner.stored import row  # noqa: E402
 
 TEXT = """g (float[N,20,9,9] x) => (float[N,5] y) {
     a = Conv<pads = [1, 1, 1, 1]>(x, w)

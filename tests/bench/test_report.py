@@ -9,8 +9,8 @@ import pytest
 
 from bench import report
 from bench.peers import OURS
-from support.bench_fakes import ROOFS, SMALL, result_of, run_of
-from support.processes import ROOT
+from support.running.processes import ROOT
+from support.tuner.bench_fakes import ROOFS, SMALL, result_of, run_of
 
 
 def test_report_has_every_line_and_names_the_slow_ones():

@@ -9,7 +9,7 @@ import pytest
 from autotune.machine.roofline import FMA
 from bench import roofs
 from bench.results import LineResult
-from support.bench_fakes import LINE, ROOFS, SMALL, measurement
+from support.tuner.bench_fakes import LINE, ROOFS, SMALL, measurement
 
 DIRECT = "direct(v=1,rows=1,cols=6,block=6)"
 

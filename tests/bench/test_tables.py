@@ -19,7 +19,7 @@ from bench.results import LineResult
 from bench.settings import Settings
 from bench.tables.__main__ import main, parser, wanted
 from cpuconv.problem import sources
-from support.bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_of
+from support.tuner.bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_of
 
 DIRECT = "direct(v=1,rows=1,cols=6,block=6)"
 SHAPES = 'mb1ic64ih8oc64oh8kh3ph1n"net:a"\nmb1ic64ih8oc64oh8kh1ph0n"net:b"\n'

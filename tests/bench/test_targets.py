@@ -11,7 +11,7 @@ from bench.results import LineResult
 from bench.settings import Run
 from bench.targets import BINDING, Lines, Mean, Verdict, check
 from cpuconv.problem.problem import ConvProblem
-from support.bench_fakes import ROOFS, measurement, result_of, run_of
+from support.tuner.bench_fakes import ROOFS, measurement, result_of, run_of
 
 RUN = run_of(OURS, "torch", "mnn")
 POINTWISE = "pointwise(v=1,rows=1,cols=6,block=0)"

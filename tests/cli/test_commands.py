@@ -23,7 +23,7 @@ from cpuconv.cli.main import main
 from cpuconv.errors import ArgumentError
 from support.graphs import close, parse
 from support.graphs import run as interpreted
-from support.processes import run
+from support.running.processes import run
 
 TEXT = """g (float[N,3,H,8] image, float[N,1] shift, int64[2] pair) => (float[N,4,H,8] all, float[N,4,1,1] "all/mean")
 <float[4,3,1,1] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> {

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.browser import Browser
-from support.html_pages import DESKTOP, HOSTILE, PHONE, check_readable, check_safe, needs_browser, shown
+from support.pages.browser import Browser
+from support.pages.html_pages import DESKTOP, HOSTILE, PHONE, check_readable, check_safe, needs_browser, shown
 
 onnx = pytest.importorskip("onnx")
 

@@ -17,8 +17,8 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.reading.onnx_reader import read
 from support import oracle
-from support.callers import at_once
 from support.graphs import close, parse, run
+from support.running.callers import at_once
 
 BLOCK = """g (float[{n},3,12,10] x) => (float[{n},24,12,10] y) {{
     a = Conv<pads = [1, 1, 1, 1]>(x, w1)

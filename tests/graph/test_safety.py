@@ -21,8 +21,8 @@ import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph import limits, mapped_constants  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
-from support.graph.damageable import damageable, looping, nested  # noqa: E402
-from support.graph.onnx_mutations import mutated  # noqa: E402
+from support.damage.damageable import damageable, looping, nested  # noqa: E402
+from support.damage.onnx_mutations import mutated  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
@@ -290,8 +290,8 @@ def _feed(model: cpuconv.Model) -> dict[str, np.ndarray] | None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damageddamageable_are_refused_or_run(seed):
-    """What `tests/support/graph/mutations.py` does to two small networks; by hand, with other seeds, on larger ones."""
+def test_damaged_models_are_refused_or_run(seed):
+    """Two small networks after `tests/support/damage/mutations.py`; by hand, with other seeds, larger ones."""
     rng, models = np.random.default_rng(seed), damageable()
     outcomes = {"refused": 0, "run": 0}
     for at in range(150):

@@ -14,9 +14,9 @@ import pytest
 import cpuconv
 from cpuconv.errors import ArgumentError
 from cpuconv.runtime.threads import maximum_threads
-from support import processes
-from support.events import until
 from support.graphs import parse
+from support.running import processes
+from support.running.events import until
 
 TEXT = "g (float[4] x) => (float[4] y) { y = Relu(x) }"
 FEED = {"x": np.arange(4, dtype=np.float32)}

@@ -12,8 +12,8 @@ import cpuconv
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.integrations.binding import OrtValue
 from cpuconv.runtime.threads import maximum_threads
-from support import processes
 from support.graphs import parse
+from support.running import processes
 
 TEXT = """g (float[N,3,?,8] x, float[3,1,1] b) => (float[N,3,?,8] y, float z, int64[4] sizes) {
     y = Add(x, b)

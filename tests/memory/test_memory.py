@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.interpreter import VARIABLE
-from support.processes import run
+from support.running.processes import run
 
 LIMIT = 16 << 20
 BESIDE = 50 << 20

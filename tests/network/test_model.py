@@ -10,9 +10,9 @@ from hypothesis import given, settings
 import cpuconv
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
 from support import oracle
-from support.callers import at_once
 from support.graph.random_networks import networks
 from support.graphs import close, parse, run
+from support.running.callers import at_once
 
 TEXT = """g (float[N,3,H,8] x) => (float[N,K,H,8] y) {
     w = Constant<value = float[5,3,1,1] {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}>()

@@ -20,8 +20,8 @@ from bench.networks import networks  # noqa: E402
 from bench.networks.model import batched, resize  # noqa: E402
 from cpuconv.graph import passes  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
-from support.callers import at_once  # noqa: E402
 from support.graphs import made, runtime_session  # noqa: E402
+from support.running.callers import at_once  # noqa: E402
 
 NETWORKS = networks()
 LIMIT = 1e-4  # of an output's largest value

@@ -13,7 +13,7 @@ from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.sources import load
 from support.models import conv
-from support.processes import ROOT
+from support.running.processes import ROOT
 
 CANONICAL = ROOT / "bench" / "shapes" / "canonical.txt"
 

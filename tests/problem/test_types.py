@@ -19,7 +19,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers import BY_NAME
 from cpuconv.tuning.workload import workload
-from support.stored import timed
+from support.tuner.stored import timed
 
 CANONICAL = Path(__file__).parents[2] / "bench" / "shapes" / "canonical.txt"
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))

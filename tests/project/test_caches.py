@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autotune.interpreter import python
-from support import caches
-from support.processes import ROOT
+from support.running import caches
+from support.running.processes import ROOT
 
 ONE = "tests/runtime/test_code.py::test_a_plan_keeps_its_kernels"
 

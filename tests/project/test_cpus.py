@@ -17,7 +17,7 @@ from autotune.tuning import background, worker
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
 from support import machines
-from support.processes import ROOT
+from support.running.processes import ROOT
 
 SPEC = "bench.tuning.fake:workload"
 not_emulated = pytest.mark.skipif(VARIABLE in os.environ, reason="inside of what it would make")

@@ -12,7 +12,7 @@ import cpuconv
 import cpuconv.cli.main
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.passes import NAMES
-from support.processes import ROOT
+from support.running.processes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])

@@ -15,7 +15,7 @@ pytest.importorskip("onnx")
 import fuzz  # noqa: E402
 
 from autotune.interpreter import python  # noqa: E402
-from support.fuzz_targets import TARGETS, make_corpus  # noqa: E402
+from support.damage.fuzz_targets import TARGETS, make_corpus  # noqa: E402
 
 HERE = Path(fuzz.__file__)
 HAS_ATHERIS = importlib.util.find_spec("atheris") is not None

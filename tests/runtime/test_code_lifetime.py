@@ -19,7 +19,7 @@ from cpuconv.kernels.streams.fingerprint import FingerprintTile, sum_blocks
 from cpuconv.runtime import Program
 from cpuconv.runtime.code import cache, kernel_files
 from cpuconv.runtime.code.cache import Code
-from support import processes
+from support.running import processes
 
 PACKAGE = Path(cpuconv.__file__).parent
 

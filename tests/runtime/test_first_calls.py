@@ -1,4 +1,4 @@
-"""The first calls of a process may come from many threads at once; `support.first_calls` tries more processes."""
+"""The first calls of a process may come from many threads; `support.running.first_calls` tries more processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from support import first_calls, processes
+from support.running import first_calls, processes
 
 PROCESSES = 3
 
@@ -15,6 +15,6 @@ PROCESSES = 3
 def test_first_calls_from_many_threads():
     """Of each kind, from 2, 4 and 8 threads, a few processes each: none crashes or hangs, results are equal."""
     pytest.importorskip("onnx")
-    said = processes.run("-m", "support.first_calls", "--processes", str(PROCESSES)).stdout.splitlines()
+    said = processes.run("-m", "support.running.first_calls", "--processes", str(PROCESSES)).stdout.splitlines()
     assert len(said) == len(first_calls.KINDS) * len(first_calls.THREADS)
     assert all(line.endswith(f"0 of {PROCESSES} failed") for line in said)

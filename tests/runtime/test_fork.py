@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from autotune.interpreter import python
-from support import callers, events, processes
+from support.running import callers, events, processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 SECONDS = 60.0
@@ -27,7 +27,7 @@ import numpy as np
 import cpuconv
 from autotune import locks
 from cpuconv.conv import session
-from support.first_calls import W, X, ended, forked, new_function, onnx_model
+from support.running.first_calls import W, X, ended, forked, new_function, onnx_model
 
 def right(x=X):
     '''Whether new kernels, and a new model, give what they should.'''
@@ -187,7 +187,7 @@ def test_forks_while_another_thread_compiles() -> None:
 
 
 AT_ONCE = """
-from support.callers import at_once
+from support.running.callers import at_once
 from cpuconv.runtime.code import compiler_lock
 
 told = []
@@ -208,7 +208,7 @@ import multiprocessing, sys, threading
 import numpy as np
 import cpuconv
 from cpuconv.runtime.code import kernel_files
-from support.first_calls import X, new_function, onnx_model
+from support.running.first_calls import X, new_function, onnx_model
 
 made = expected = None
 
@@ -266,7 +266,7 @@ import os, threading
 import numpy as np
 import cpuconv
 from cpuconv.runtime.code import kernel_files
-from support.first_calls import X, new_function, onnx_model
+from support.running.first_calls import X, new_function, onnx_model
 
 made = cpuconv.compile(onnx_model("1"))
 later = cpuconv.compile(onnx_model("N"))

@@ -14,7 +14,7 @@ import pytest
 
 from autotune.interpreter import python
 from cpuconv import origin
-from support.processes import ROOT
+from support.running.processes import ROOT
 
 KERNEL = "cpuconv/kernels/streams/fingerprint.py"
 PROGRAM = """

@@ -10,8 +10,8 @@ import pytest
 from autotune.locks import lazy
 from autotune.wisdom import tiers
 from cpuconv.conv.session import Session
-from support import processes
-from support.callers import at_once
+from support.running import processes
+from support.running.callers import at_once
 
 
 def test_a_lazy_attribute_is_one_value_for_all_threads() -> None:

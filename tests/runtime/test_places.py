@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from autotune.interpreter import python
-from support import processes
+from support.running import processes
 
 posix = pytest.mark.skipif(os.name != "posix", reason="users and their homes are POSIX's")
 NOBODY = """

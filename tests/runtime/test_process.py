@@ -14,8 +14,8 @@ import pytest
 
 from cpuconv.runtime.code import ownership
 from cpuconv.solvers import TABLE
-from support import processes
-from support.caches import CACHE
+from support.running import processes
+from support.running.caches import CACHE
 
 PRELUDE = """
 import json, os, sys, threading, time, warnings
@@ -289,7 +289,7 @@ def test_a_process_may_end_while_its_threads_wait():
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="AVX2 is x86")
 def test_avx2():
     """Every solver with the code of an AVX2 machine."""
-    said = told(processes.run("-m", "support.run_reduced", NUMBA_CPU_NAME="haswell"))
+    said = told(processes.run("-m", "support.running.run_reduced", NUMBA_CPU_NAME="haswell"))
     assert (said["isa"], said["lanes"]) == ("avx2", 8)
     assert set(said["ran"]) == {solver.NAME for solver in TABLE}
 

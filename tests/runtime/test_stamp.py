@@ -19,7 +19,7 @@ from cpuconv.runtime.code import checked_file, parsed, stamp
 from cpuconv.runtime.code.stamp import imported, made_from
 from cpuconv.runtime.code.syntax import parse
 from cpuconv.solvers import BY_NAME
-from support.processes import ROOT
+from support.running.processes import ROOT
 
 MODULES = sorted(stamp._files())
 

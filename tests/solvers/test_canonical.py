@@ -10,7 +10,7 @@ from cpuconv.conv.choice import model, select
 from cpuconv.problem import sources
 from cpuconv.problem.sources import Entry
 from support import oracle
-from support.processes import ROOT
+from support.running.processes import ROOT
 
 CANONICAL = ROOT / "bench" / "shapes" / "canonical.txt"
 ENTRIES = sources.load(str(CANONICAL), ("NCHW", "NCHW"), 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.interpreter import python
-from support.processes import ROOT
+from support.running.processes import ROOT
 
 pytest.importorskip("onnx")
 

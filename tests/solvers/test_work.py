@@ -16,7 +16,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
 from cpuconv.tuning.workload import workload
 from support import oracle
-from support.bench_fakes import ROOFS, SMALL
+from support.tuner.bench_fakes import ROOFS, SMALL
 
 ISA = current()
 

@@ -1,1 +1,1 @@
-"""What tests share: operands and oracles, described machines, simulated time, processes, models."""
+"""What tests share: operands, oracles, described machines and small models; rooms for the rest."""

@@ -14,8 +14,8 @@ from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from autotune.wisdom.document import read
 from autotune.wisdom.tiers import OLDER
-from support.caches import CACHE
-from support.processes import ROOT
+from support.running.caches import CACHE
+from support.running.processes import ROOT
 
 PROBLEM = "mb1ic8ih12oc8oh12kh3ph1"
 

@@ -16,7 +16,7 @@ from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from support import oracle
 from support.models import conv, save
-from support.processes import run
+from support.running.processes import run
 
 onnx = pytest.importorskip("onnx")
 

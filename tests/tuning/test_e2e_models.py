@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.processes import run
+from support.running.processes import run
 
 onnx = pytest.importorskip("onnx")
 

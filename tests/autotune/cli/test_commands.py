@@ -27,7 +27,7 @@ from autotune.store.store import Store, Use
 from autotune.workload import Reading
 from bench.tuning import fake
 from bench.tuning.fake import workload
-from support.processes import run
+from support.running.processes import run
 
 pytestmark = pytest.mark.usefixtures("fake_workload")
 

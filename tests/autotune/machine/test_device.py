@@ -14,7 +14,7 @@ import pytest
 from autotune.machine import cores, device, memory
 from autotune.machine.device import UNKEYED, Device, fingerprint
 from autotune.paths import cache_folder, store_path
-from support import processes
+from support.running import processes
 
 FIELDS = [field.name for field in dataclasses.fields(Device)]
 

@@ -14,8 +14,8 @@ from autotune.report.page.plot import Axis
 from autotune.report.table_rows import COLUMNS, ProblemRow, Section
 from autotune.report.tables import FORMATS, render
 from autotune.store.store import Row, Use
-from support.browser import Browser
-from support.html_pages import DESKTOP, HOSTILE, PHONE, check_readable, check_safe, needs_browser, shown
+from support.pages.browser import Browser
+from support.pages.html_pages import DESKTOP, HOSTILE, PHONE, check_readable, check_safe, needs_browser, shown
 
 ABOUT = "3→64 7x7/2 @224x224"
 US = 1e-6

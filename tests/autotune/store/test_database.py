@@ -16,7 +16,7 @@ from autotune.store import database, schema
 from autotune.store.database import StoreWarning
 from autotune.store.rows import RowLimits, to_values
 from autotune.store.store import Store
-from support.stored import row
+from support.tuner.stored import row
 
 CURRENT = RowLimits(frozenset({"s"}))
 

@@ -15,7 +15,7 @@ from autotune.store import mounts
 from autotune.store.mounts import is_remote
 from autotune.store.rows import RowLimits
 from autotune.store.store import Store
-from support.stored import row
+from support.tuner.stored import row
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the table is one of POSIX paths")
 

@@ -14,8 +14,8 @@ from autotune.store import store
 from autotune.store.rows import RowLimits
 from autotune.store.store import Store
 from bench.tuning import kills
-from support.processes import run, start
-from support.stored import row
+from support.running.processes import run, start
+from support.tuner.stored import row
 
 CURRENT = RowLimits(frozenset({"s"}))
 KEY = ("d", "p", "warm")

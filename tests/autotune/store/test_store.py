@@ -13,8 +13,8 @@ import pytest
 from autotune.store.rows import KEY, RowLimits
 from autotune.store.store import Store, shared
 from autotune.workload import Problem
-from support.processes import finish, start
-from support.stored import row
+from support.running.processes import finish, start
+from support.tuner.stored import row
 
 CURRENT = RowLimits(frozenset({"s"}))
 
@@ -140,7 +140,7 @@ def test_values_that_no_tuner_writes_are_ignored(path: Path) -> None:
 
 WRITER = """
 import sys
-from support.stored import row
+from support.tuner.stored import row
 from autotune.store.store import Store
 kept = Store(sys.argv[1])
 for n in range(100):

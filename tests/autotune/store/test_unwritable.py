@@ -18,7 +18,7 @@ from autotune.store.database import StoreWarning
 from autotune.store.rows import RowLimits
 from autotune.store.store import NOWHERE, Store, shared
 from autotune.tuning import background
-from support.stored import row
+from support.tuner.stored import row
 
 CURRENT = RowLimits(frozenset({"s"}))
 

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.timing.rounds import COUNTED, Round, Rounds, run_rounds
 from autotune.timing.sample import Entrant, calibrate
-from support.clock import Clock, enter
+from support.tuner.clock import Clock, enter
 
 
 def entrants(clock: Clock, **seconds: float) -> dict[str, Entrant]:

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.timing import sample, stack
 from autotune.timing.sample import Entrant, calibrate, median_and_spread
-from support.clock import Clock
+from support.tuner.clock import Clock
 
 
 def test_calibration_makes_samples_long_enough(clock: Clock) -> None:

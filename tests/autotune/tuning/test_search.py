@@ -24,9 +24,9 @@ from autotune.tuning.worker import Pool, WorkerError, Workers, _Queue
 from autotune.workload import Problem, SourceError, Verdict, discover
 from bench.tuning import fake
 from bench.tuning.fake import workload
-from support import processes
-from support.events import until
-from support.fakes import problems, rows
+from support.running import processes
+from support.running.events import until
+from support.tuner.fakes import problems, rows
 
 pytestmark = pytest.mark.usefixtures("fake_clock")
 

@@ -20,7 +20,7 @@ from autotune.tuning.warmup import warmup
 from autotune.workload import Verdict
 from bench.tuning import fake
 from bench.tuning.fake import workload
-from support.fakes import problems, rows
+from support.tuner.fakes import problems, rows
 
 pytestmark = pytest.mark.usefixtures("fake_clock")
 

@@ -24,9 +24,9 @@ from autotune.tuning.worker import Workers
 from autotune.workload import Candidate, Problem
 from bench.tuning import fake
 from bench.tuning.fake import workload
-from support import processes
-from support.events import until
-from support.fakes import problems, rows
+from support.running import processes
+from support.running.events import until
+from support.tuner.fakes import problems, rows
 
 SPEC = "bench.tuning.fake:workload"
 DEVICE = fingerprint().key

@@ -17,7 +17,8 @@ from autotune.wisdom import document as wisdom
 from autotune.wisdom import tiers
 from autotune.wisdom.document import Wisdom
 from autotune.wisdom.tiers import Tiers
-from support import processes, stored
+from support.running import processes
+from support.tuner import stored
 
 HERE = fingerprint()
 SOURCES = frozenset({"s"})
@@ -144,7 +145,7 @@ def test_rows_of_other_sources_count_until_the_problem_is_tuned_again(path: Path
 
 PUT = """
 import sys
-from support import stored
+from support.tuner import stored
 from autotune.store.store import Store
 Store().put([stored.row("b", 1e-3, device=sys.argv[1])])
 """

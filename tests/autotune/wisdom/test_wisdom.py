@@ -20,7 +20,7 @@ from autotune.wisdom import exchange
 from autotune.wisdom.document import Wisdom, WisdomError
 from autotune.workload import Problem
 from bench.tuning.fuzz import fuzz_store, fuzz_wisdom, signed
-from support import stored
+from support.tuner import stored
 
 HERE = fingerprint()
 OTHER = replace(HERE, model="Another CPU", cores=HERE.cores + 1)

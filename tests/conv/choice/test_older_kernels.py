@@ -16,7 +16,7 @@ from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.recipe import workspace_bytes
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.tuning.workload import workload
-from support.stored import DEVICE, row, timed
+from support.tuner.stored import DEVICE, row, timed
 
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
 RANKED = model.within_limits(PROBLEM, Limits())

@@ -25,8 +25,8 @@ from cpuconv.kernels.products import tiling
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE, fft, winograd
 from cpuconv.solvers.shared import transformed
-from support.processes import ROOT
-from support.stored import timed
+from support.running.processes import ROOT
+from support.tuner.stored import timed
 
 BLOCKED = layouts.blocked(current().lanes).name
 PROBLEM = ConvProblem(1, 64, 56, 56, 128, 3, 3, pads=(1, 1, 1, 1))

@@ -25,7 +25,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE
 from support import oracle
 from support.example import BLOCKED, PROBLEM, W, X
-from support.stored import DEVICE, row, timed
+from support.tuner.stored import DEVICE, row, timed
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 WORKERS = (1, 2, 3, 7, 16)  # of which a small machine runs some in turn

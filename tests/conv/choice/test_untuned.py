@@ -27,11 +27,12 @@ from cpuconv.kernels.binding.machine import Machine
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import threads as runtime_threads
 from cpuconv.tuning.workload import workload
-from support import oracle, processes
-from support.events import until
+from support import oracle
 from support.example import EXPECTED, W, X, close
-from support.stored import DEVICE, timed
+from support.running import processes
+from support.running.events import until
 from support.strided import read_only
+from support.tuner.stored import DEVICE, timed
 
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
 

@@ -17,7 +17,7 @@ from onnx import AttributeProto, SparseTensorProto, TensorProto, helper, numpy_h
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.reading.foreign import Foreign  # noqa: E402
-from support.graph.mutations import header_of, with_header  # noqa: E402
+from support.damage.mutations import header_of, with_header  # noqa: E402
 
 SECRET = np.arange(1, 7, dtype=np.float32) * 11
 X = np.ones(6, np.float32)

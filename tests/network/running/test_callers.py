@@ -16,8 +16,8 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.memory import workspaces
 from cpuconv.network.running import caller as caller_module
 from cpuconv.network.running import callers as callers_module
-from support.callers import at_once
 from support.graphs import parse
+from support.running.callers import at_once
 
 # A kernel, a node that its reference computes and that refuses indices, another kernel.
 TEXT = """g (float[N,64,64,32] x, int64[1] places) => (float[1,64,64,32] y) {

@@ -17,8 +17,8 @@ import cpuconv
 from cpuconv.errors import ArgumentTypeError, RunStopped
 from cpuconv.network.running import recording
 from cpuconv.network.running.recording import Recording
-from support import processes
 from support.graphs import parse
+from support.running import processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reference evaluator:cpuconv.CpuconvWarning")
 

@@ -18,7 +18,7 @@ import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.limits import MOST_DEPTH  # noqa: E402
 from cpuconv.network.saved import bounds, container  # noqa: E402
-from support.graph.mutations import header_of, with_header  # noqa: E402
+from support.damage.mutations import header_of, with_header  # noqa: E402
 from support.graphs import parse  # noqa: E402
 
 SIZE = 2_000_000

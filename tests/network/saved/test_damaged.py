@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("onnx")
 
 from cpuconv.network.saved import container  # noqa: E402
-from support.graph.mutations import damaged, forged, header_of, outcome, with_header  # noqa: E402
-from support.graph.saved import X, compiled  # noqa: E402
+from support.damage.mutations import damaged, forged, header_of, outcome, with_header  # noqa: E402
+from support.damage.saved import X, compiled  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,10 @@ from cpuconv.kernels.packing.packing import Packing  # noqa: E402
 from cpuconv.network import program_builder  # noqa: E402
 from cpuconv.network.model import Model  # noqa: E402
 from cpuconv.network.saved import container, program, reading, writing  # noqa: E402
+from support.damage.mutations import header_of, with_header  # noqa: E402
+from support.damage.saved import WEIGHTS, X, compiled, source  # noqa: E402
 from support.graph.detector import detector  # noqa: E402
-from support.graph.mutations import header_of, with_header  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
-from support.graph.saved import WEIGHTS, X, compiled, source  # noqa: E402
 from support.graphs import close, parse, run  # noqa: E402
 
 RNG = np.random.default_rng(1)

@@ -31,7 +31,7 @@ from cpuconv.network.selection.planning import PLANS, RULES, Planner  # noqa: E4
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
 from support.graphs import close, made, parse  # noqa: E402
-from support.stored import row  # noqa: E402
+from support.tuner.stored import row  # noqa: E402
 
 TARGET = Target(current(), 1, "heuristic")
 READ, WRITTEN = (DENSE, STRIDED, BLOCKED), (DENSE, STRIDED, BLOCKED)

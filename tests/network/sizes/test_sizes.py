@@ -17,8 +17,8 @@ import cpuconv
 from cpuconv.network import definition
 from cpuconv.network.running.packed import Packed
 from support import oracle
-from support.callers import at_once
 from support.graphs import close, parse, run
+from support.running.callers import at_once
 
 RNG = np.random.default_rng(0)
 

@@ -41,10 +41,10 @@ from cpuconv.network.sizes.shape_inputs import shape_inputs
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
 from support import graphs
+from support.damage.damageable import damageable, looping, nested
+from support.damage.mutations import forged, header_of, with_header
+from support.damage.onnx_mutations import mutated
 from support.graph.cases import CASES
-from support.graph.damageable import damageable, looping, nested
-from support.graph.mutations import forged, header_of, with_header
-from support.graph.onnx_mutations import mutated
 
 ERRORS = (SourceError, ArgumentError, ArgumentTypeError)
 _LONGEST = 1 << 15  # bytes of a seed

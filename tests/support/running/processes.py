@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.interpreter import python
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"  # where this tree and its tests are imported from
 
 

@@ -1,8 +1,8 @@
 """First calls of a process from many threads at once: each kind in processes that have called nothing before.
 
-`python -m support.first_calls --processes 40` runs all kinds from 2, 4 and 8 threads and says how many processes ended
-otherwise than they should. A process is a fork of one that has only imported the library, which is cheap; with
-`--fresh` it is a new interpreter.
+`python -m support.running.first_calls --processes 40` runs all kinds from 2, 4 and 8 threads and says how many
+processes ended otherwise than they should. A process is a fork of one that has only imported the library, which is
+cheap; with `--fresh` it is a new interpreter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from autotune.interpreter import python
-from support.callers import at_once
+from support.running.callers import at_once
 
 THREADS = (2, 4, 8)
 SECONDS = 120.0  # until a process counts as hung
@@ -229,7 +229,7 @@ def failures(folder: Path, name: str, threads: int, processes: int, *, fresh: bo
     found = []
     for _ in range(processes):
         if fresh:
-            arguments = ["-m", "support.first_calls", "--child", str(folder), name, str(threads)]
+            arguments = ["-m", "support.running.first_calls", "--child", str(folder), name, str(threads)]
             command = python(*arguments)
             process = os.posix_spawn(command[0], command, os.environ)
         else:
@@ -240,7 +240,7 @@ def failures(folder: Path, name: str, threads: int, processes: int, *, fresh: bo
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code is 1 if a process failed."""
-    parser = argparse.ArgumentParser("python -m support.first_calls", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser("python -m support.running.first_calls", description=__doc__.partition("\n")[0])
     parser.add_argument("--processes", type=int, default=40, help="of each kind and number of threads (default: 40)")
     parser.add_argument("--threads", default=",".join(map(str, THREADS)), help="numbers of threads (default: 2,4,8)")
     parser.add_argument("--kinds", default=",".join(KINDS), help="by default all, divided by commas")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import browser
+from support.pages import browser
 
 HOSTILE = "<script>document.title = 'taken'</script>&\"'</style>"
 PHONE, DESKTOP = (390, 844), (1200, 900)

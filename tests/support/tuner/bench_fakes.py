@@ -15,7 +15,7 @@ from bench.results import LineResult, Measurement, Timing
 from bench.settings import Run, Settings
 from cpuconv.problem.problem import ConvProblem
 
-PEER = "support.bench_fakes:FakePeer"
+PEER = "support.tuner.bench_fakes:FakePeer"
 SMALL = ConvProblem(1, 4, 6, 6, 8, 3, 3, pads=(1, 1, 1, 1))
 LINE = shapes.Line(SMALL, "a:1", "3x3 s1")
 ROOFS = Roofs(100.0, 100.0, (Level("L2", 1 << 20, 50.0), Level("memory", float("inf"), 10.0)))

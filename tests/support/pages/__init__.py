@@ -1,0 +1,1 @@
+"""What every HTML page must be, and a browser that shows it."""

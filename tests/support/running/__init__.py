@@ -1,0 +1,1 @@
+"""Callers, threads and processes, and the folders in which they keep kernels."""
