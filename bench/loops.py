@@ -16,7 +16,8 @@ from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
-from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.tiling import fits
 from cpuconv.kernels.streams.probe import fma_peak
 from cpuconv.kernels.transforms.winograd import WinogradTransform, winograd_in, winograd_out

@@ -6,7 +6,9 @@ first.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import sys
 
 import llvmlite.binding as llvm
 
@@ -26,15 +28,49 @@ _TELLING: dict[str, tuple[str, str]] = {
     "avx512bf16": (_ROUNDS.format(kind="bfloat"), "cvtneps2bf16"),
 }
 
+_ARCH_PRCTL, _REQUEST, _GRANTED, _TILE_DATA = 158, 0x1023, 0x1022, 18  # arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
+_VNNI = ("avx512f", "avx512vnni")
+_BF16 = (*_VNNI, "avx512bf16")
+_NEON8 = ("neon", "dotprod", "fullfp16")
+_NAMED: dict[str, tuple[str, ...]] = {
+    "cascadelake": _VNNI,
+    "icelake-client": _VNNI,
+    "icelake-server": _VNNI,
+    "rocketlake": _VNNI,
+    "tigerlake": _VNNI,
+    "cooperlake": _BF16,
+    "sapphirerapids": _BF16,
+    "graniterapids": _BF16,
+    "znver4": _BF16,
+    "znver5": (*_BF16, "avxvnni"),
+    "alderlake": ("fma", "avxvnni"),
+    "raptorlake": ("fma", "avxvnni"),
+    "arrowlake": ("fma", "avxvnni", "avxvnniint8"),
+    "cortex-a55": _NEON8,
+    "cortex-a75": _NEON8,
+    "cortex-a76": _NEON8,
+    "cortex-a78": _NEON8,
+    "neoverse-n1": _NEON8,
+    "neoverse-v1": (*_NEON8, "i8mm", "bf16", "fp16fml"),
+    "neoverse-n2": (*_NEON8, "i8mm", "bf16", "fp16fml"),
+    "neoverse-v2": (*_NEON8, "i8mm", "bf16", "fp16fml"),
+    "apple-m1": (*_NEON8, "fp16fml"),
+    "apple-m2": (*_NEON8, "i8mm", "bf16", "fp16fml"),
+}
+"""Features of CPUs that are stated by name alone, as cross builds and tests do (the source: LLVM's tables of CPUs).
+
+AMX is left out: where a CPU is only named, nobody can be asked for leave to use its tiles.
+"""
+
 
 @functools.cache
 def offered(feature: str) -> bool:
     """Whether the target has the feature of that name of LLVM's; of a CPU that is but named, no more than is known."""
-    _, _, features = target()
+    _, cpu, features = target()
     if features:
         return f"+{feature}" in features.split(",")
     if feature not in _TELLING:
-        return False
+        return feature in _NAMED.get(cpu, ())
     source, told = _TELLING[feature]
     return told in target_machine().emit_assembly(llvm.parse_assembly(source))
 
@@ -43,3 +79,18 @@ def offered(feature: str) -> bool:
 def rounds_to_half() -> bool:
     """Whether float32 numbers become float16 ones, and these float32, by instructions."""
     return offered("f16c") or target()[0].startswith("aarch64")
+
+
+@functools.lru_cache(maxsize=1)
+def tiles_granted() -> bool:
+    """Whether the CPU has AMX's tiles and Linux grants their use to this process, which this call asks for.
+
+    The leave is the process's: threads and forked processes have it too.
+    """
+    if sys.platform != "linux" or not offered("amx-tile"):
+        return False
+    system = ctypes.CDLL(None, use_errno=True)
+    if system.syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) != 0:
+        return False
+    mask = ctypes.c_uint64(0)
+    return system.syscall(_ARCH_PRCTL, _GRANTED, ctypes.byref(mask)) == 0 and bool(mask.value >> _TILE_DATA & 1)

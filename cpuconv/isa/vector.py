@@ -69,6 +69,12 @@ class Vector:
         value.align = align
         return value
 
+    def load_int(self, address: Any, align: int = 4) -> Any:
+        """lanes[i] = int32 at address + 4·i."""
+        value = self.builder.load(self.builder.bitcast(address, self.int_type.as_pointer()))
+        value.align = align
+        return value
+
     def load_wide(self, element: Element, address: Any) -> Any:
         """lanes[i] = the element at address + element.bytes·i, widened to a float; float32 or bfloat16."""
         if element == elements.F32:
@@ -131,10 +137,10 @@ class Vector:
         return self.splat(self.builder.load(self.builder.bitcast(address, F32.as_pointer())))
 
     def splat(self, scalar: Any) -> Any:
-        """Every lane = scalar."""
+        """Every lane = scalar, a float or an integer."""
         if self.lanes == 1:
             return scalar
-        undefined = ir.Constant(self.type, ir.Undefined)
+        undefined = ir.Constant(ir.VectorType(scalar.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
         return self.shuffle(first, first, [0] * self.lanes)
 

@@ -35,12 +35,8 @@ TABLE: tuple[ModuleType, ...] = (
 BY_NAME: dict[str, ModuleType] = {solver.NAME: solver for solver in TABLE}
 
 
-TYPES = (ALL_F32,)
-"""The element types that there are kernels for."""
-
-
 def why_not(solver: ModuleType, problem: ConvProblem, isa: Isa) -> str | None:
     """Why a solver cannot run a problem, in words, or None."""
-    if problem.types not in TYPES:
-        return f"it computes {', '.join(map(str, TYPES))}, not {problem.types}"
+    if problem.types != ALL_F32 and not getattr(solver, "TYPED", False):
+        return f"it computes {ALL_F32}, not {problem.types}"
     return solver.applicable(problem, isa)

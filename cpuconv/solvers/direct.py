@@ -13,16 +13,16 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
 from cpuconv.kernels.copies.views import is_blocked
-from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND
-from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import blocked, words
 
 NAME = "direct"
 ACCURACY = "exact"
 ROUNDING = ()
+TYPED = True
 Params = blocked.Params
 
 
@@ -33,9 +33,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with bands of a few sizes; one tile where pointwise does the same."""
-    sizes = blocked.geometry(problem, isa)
     most = 1 if (problem.r, problem.s) == (1, 1) and not any(problem.pads) else 6
-    for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most):
+    for tile in blocked.best_tiles(problem, isa, problem.oh, problem.ow, most):
         for block in blocked.row_blocks(problem, isa, tile):
             yield Params(tile.v, tile.rows, tile.cols, block)
 
@@ -52,20 +51,21 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 def needs_band(problem: ConvProblem, isa: Isa) -> bool:
     """Whether the kernel cannot read the input in place."""
-    return any(problem.pads) or problem.in_layout != blocked.layout(isa)
+    return any(problem.pads) or problem.in_layout != blocked.layout(isa, problem.types.x)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Any input (bands are packed from it); output in blocks."""
-    return None, blocked.layout(isa)
+    """Any input of float32 (bands are packed from it), others in blocks; output in blocks."""
+    plain = problem.types == ALL_F32
+    return None if plain else blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is."""
-    return Panels.of(problem, isa, params.v)
+    return words.packing(problem, isa, params.v)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
-    in_place = not any(problem.pads) and is_blocked(isa.lanes, operands.x.strides)
+    in_place = not any(problem.pads) and is_blocked(isa.lanes, words.operands_in_words(problem, operands).x.strides)
     return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND if in_place else BLOCKED_BAND)]

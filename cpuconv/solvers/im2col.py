@@ -23,7 +23,8 @@ from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.kernels.copies.views import input_plane, plane, row_tile, view_args
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, streams, tiles
 from cpuconv.problem.integers import divide

@@ -24,7 +24,8 @@ from cpuconv.kernels.copies.views import input_plane, row_tile
 from cpuconv.kernels.packing.packed_formats import Scalars
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products import tiling
-from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain

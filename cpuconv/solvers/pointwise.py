@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
-from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.convolve import NO_BAND
-from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared import blocked, words
 
 NAME = "pointwise"
 ACCURACY = "exact"
 ROUNDING = ()
+TYPED = True
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
 Params = blocked.Params
@@ -44,12 +43,12 @@ def plane(problem: ConvProblem) -> tuple[int, int]:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
-    sizes = blocked.geometry(problem, isa)
     height, width = plane(problem)
-    for tile in tiles(isa, sizes.vectors, height, width, sizes.reduction, most=6):
+    channels = divide(problem.cg, words.group(problem))
+    for tile in blocked.best_tiles(problem, isa, height, width, most=6):
         total = divide(width, tile.cols) if height == 1 else divide(height, tile.rows)
         pixels = tile.cols if height == 1 else tile.rows * width
-        largest = [int(share * machine().l2 / (pixels * sizes.reduction * F32.bytes)) for share in _BLOCK_SHARES]
+        largest = [int(share * machine().l2 / (pixels * channels * WORD)) for share in _BLOCK_SHARES]
         for block in sorted({min(total, max(1, size)) for size in largest}, reverse=True):
             yield Params(tile.v, tile.rows, tile.cols, block)
 
@@ -66,12 +65,12 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
-    return blocked.layout(isa), blocked.layout(isa)
+    return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][v][lanes of K]."""
-    return Panels.of(problem, isa, params.v)
+    return words.packing(problem, isa, params.v)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:

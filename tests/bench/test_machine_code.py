@@ -8,7 +8,8 @@ import pytest
 
 from bench import machine_code
 from cpuconv.isa import current
-from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.runtime.code import cache, kernel_files
 
 

@@ -10,7 +10,8 @@ import pytest
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Space
 from cpuconv.kernels.products import tiling
-from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.target import target

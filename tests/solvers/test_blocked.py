@@ -12,7 +12,7 @@ import layouts
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
 from cpuconv.kernels.products.convolve import PLANAR_BAND
-from cpuconv.kernels.products.gemm import GemmTile
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import direct, pointwise, winograd
 from cpuconv.solvers.shared import blocked

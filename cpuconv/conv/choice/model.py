@@ -15,7 +15,7 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.problem.integers import is_integer
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import BY_NAME, TABLE, TYPES, why_not
+from cpuconv.solvers import BY_NAME, TABLE, why_not
 
 STRATEGIES = ("heuristic", "cached", "profile")
 ACCURACIES = ("exact", "standard", "fast")
@@ -70,8 +70,8 @@ def check_options(strategy: object, accuracy: object, workspace_limit: object, r
 
 def check_types(problem: ConvProblem) -> None:
     """Raise `ArgumentError` where there are no kernels for the problem's element types."""
-    if problem.types not in TYPES:
-        raise ArgumentError(must("types", f"{', '.join(map(str, TYPES))}: there are no other kernels", problem.types))
+    if not any(reason is None for _, reason in applicable(problem)):
+        raise ArgumentError(must("types", "such that there are kernels for them", problem.types))
 
 
 def applicable(problem: ConvProblem) -> Iterator[tuple[str, str | None]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from numba import types
 
-from cpuconv.isa.vector import F32, I64, Vector
+from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.runtime.types import with_words
 
 
@@ -55,6 +55,14 @@ def copy_float(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 def zero_vector(tile: Any, vec: Vector, target: Any) -> None:
     """Set `lanes` floats to zero."""
     vec.store(vec.constant(0.0), vec.pointer(target))
+
+
+@emitter
+def fill_vector(tile: Any, vec: Vector, target: Any, word_: Any) -> None:
+    """Set `lanes` words of 32 bits."""
+    builder = vec.builder
+    value = vec.splat(builder.trunc(word_, I32))
+    vec.store(builder.bitcast(value, vec.type), vec.pointer(target))
 
 
 @emitter

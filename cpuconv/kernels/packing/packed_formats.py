@@ -16,6 +16,7 @@ from cpuconv.kernels.packing.packing import (
     Job,
     Packing,
     Room,
+    TabledPacking,
     distances_of,
     elements_of,
     job_of,
@@ -31,7 +32,7 @@ _SCRATCH = 256 << 10  # bytes of their transforms under way
 
 
 @dataclass(frozen=True)
-class Panels(Packing):
+class Panels(TabledPacking):
     """[group][panel][row][v][lanes of K], a row an element of the reduction.
 
     Rows are [C][R][S], or in blocks of channels [C/block][R][S][block of C], the last as long as it is. Rows after the
@@ -101,10 +102,6 @@ class Rounded(Packing):
         """Bytes of the packed form."""
         return self.form.size // F32.bytes * BF16.bytes
 
-    def job(self, strides: tuple[int, ...]) -> Job:
-        """That of the form before it is rounded."""
-        return self.form.job(strides)
-
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """As `Packing` says, the result of bfloat16."""
         packed = place(self.size).view(BF16.dtype)
@@ -113,7 +110,7 @@ class Rounded(Packing):
 
 
 @dataclass(frozen=True)
-class Scalars(Packing):
+class Scalars(TabledPacking):
     """[group][tile][C][R][S][n of K], for tiles that read weights one by one.
 
     There are `groups` of `k` output channels; the last tile of `n` overlaps the one before.
@@ -157,7 +154,7 @@ class Scalars(Packing):
 
 
 @dataclass(frozen=True)
-class Mixed(Packing):
+class Mixed(TabledPacking):
     """[block][i][R][S][lanes], for groups of `c` channels in and out that share blocks.
 
     Vector i holds the weights by which output channel l of a block takes input channel l ^ i; tail lanes are zero.
@@ -189,7 +186,7 @@ class Mixed(Packing):
 
 
 @dataclass(frozen=True)
-class Transformed(Packing):
+class Transformed(TabledPacking):
     """[group][plane][panel][C][v][lanes of K] of a transform with `singles` planes and `pairs` pairs of planes.
 
     Pairs are [group][pair][panel][C][2][v][lanes of K]. The transform works in float64 and rounds once.

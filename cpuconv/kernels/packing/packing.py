@@ -172,16 +172,13 @@ class Packing(abc.ABC):
         """Bytes of the packed form."""
 
     @abc.abstractmethod
-    def job(self, strides: tuple[int, ...]) -> Job:
-        """What the kernel is told for weights of these byte strides."""
-
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """The packed form of `weight`, denormals as zeros.
 
         Parameters
         ----------
         weight : numpy.ndarray, (K, C/groups, R, S)
-            float32, of any strides; read in place.
+            Of the form's element, float32 but for forms that say otherwise, of any strides; read in place.
         threads : int
             Workers that may share the work; the result is the same to the last bit.
         place : callable
@@ -190,8 +187,19 @@ class Packing(abc.ABC):
         Returns
         -------
         numpy.ndarray
-            float32, one axis, of `size` bytes that start on a cache line.
+            One axis, of `size` bytes that start on a cache line.
         """
+
+
+class TabledPacking(Packing):
+    """A form of float32 that the packing kernel makes, by tables."""
+
+    @abc.abstractmethod
+    def job(self, strides: tuple[int, ...]) -> Job:
+        """What the kernel is told for weights of these byte strides."""
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says."""
         job = _jobs(self, weight.strides)
         packed = place(self.size).view(np.float32)
         threads = threads if self.size >= _PARALLEL_BYTES else 1
@@ -213,7 +221,7 @@ class Packing(abc.ABC):
 
 
 @functools.lru_cache(maxsize=_JOBS)
-def _jobs(packing: Packing, strides: tuple[int, ...]) -> Job:
+def _jobs(packing: TabledPacking, strides: tuple[int, ...]) -> Job:
     return packing.job(strides)
 
 

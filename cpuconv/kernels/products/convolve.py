@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_row, zero_line, zero_pixels
+from cpuconv.kernels.emit.intrinsics import fill_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.runtime.kernel import inline, kernel
@@ -29,6 +30,18 @@ class ConvolveTile:
     lanes: int
     pack: RowTile
     band: int
+    pieces: int = 1  # output vectors that lie side by side in a pixel of a block
+    filled: bool = False  # padding of bands is `fill`, not zero
+
+
+@inline
+def _pad(tile, args, target, count):
+    """`count` pixels of padding."""
+    if tile.filled:
+        for i in range(count):
+            fill_vector(tile, target + i * 4 * tile.lanes, args.fill)
+    else:
+        zero_pixels(tile, target, count)
 
 
 @inline
@@ -41,8 +54,8 @@ def _pack_part(tile, args, source, channel, to, from_, until):
     last = max(first, min(until, args.pad_left + args.inside))
     start = to + first * pixel
     if blocked:
-        zero_pixels(tile, to + from_ * pixel, first - from_)
-        zero_pixels(tile, to + last * pixel, until - last)
+        _pad(tile, args, to + from_ * pixel, first - from_)
+        _pad(tile, args, to + last * pixel, until - last)
         source += (first - args.pad_left) * args.x_w
         valid = min(step, args.channels - channel)
         pack_row(tile.pack, source, channel, valid, args.x_block, args.x_cb, args.x_c, args.x_w, start, last - first)
@@ -68,7 +81,7 @@ def _pack_band(tile, args, image, first_row, rows, left, right, band):
             source_row = first_row + row
             if source_row < 0 or source_row >= args.in_height:
                 if blocked:
-                    zero_pixels(tile, to, args.band_width)
+                    _pad(tile, args, to, args.band_width)
                 else:
                     zero_line(tile, to, args.band_width)
                 continue
@@ -80,7 +93,20 @@ def _pack_band(tile, args, image, first_row, rows, left, right, band):
 
 @inline
 def _sweep(
-    args, x, x_line, table, x_group, y, parked, panel, part, row_tiles, next_row_tiles, column_tiles, next_column_tiles
+    tile,
+    args,
+    x,
+    x_line,
+    table,
+    x_group,
+    y,
+    parked,
+    panel,
+    part,
+    row_tiles,
+    next_row_tiles,
+    column_tiles,
+    next_column_tiles,
 ):
     """Compute one part of a weight panel over the tiles of a block.
 
@@ -99,7 +125,7 @@ def _sweep(
     else:
         gemm = args.gemm_last if (panel + 1) % args.panels == 0 else args.gemm
     x += group * x_group
-    y += channel * args.y_vector
+    y += channel // tile.pieces * args.y_vector + channel % tile.pieces * (4 * tile.lanes // tile.pieces)
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
         turn = (row_tile - row_tiles) * args.column_tiles
@@ -131,7 +157,7 @@ def _sweep(
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
-    "parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
+    "fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
 )
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module."""
@@ -176,6 +202,7 @@ def convolve(tile, worker, before, part, parts, args):
                     from_ = column_tiles if third == 0 else cut if third == 1 else next_cut
                     until = cut if third == 0 else next_cut if third == 1 else next_column_tiles
                     _sweep(
+                        tile,
                         args,
                         inner_x if third == 1 else x,
                         args.inner_line if third == 1 else args.x_line,

@@ -1,5 +1,8 @@
 """The GEMM tile: v weight vectors × (rows × cols) broadcast pixels, accumulated in registers over the whole reduction.
 
+A scalar is a word: a float, or two or four narrower elements side by side, which the tile's product (`emit/product.py`)
+multiplies at once. All that is said of scalars below holds for words.
+
 The reduction is a list of segments. Segment i reads `unroll` scalars per pixel at x + table[i], `ks` apart, and the
 next `unroll` × v weight vectors, which are packed in the order in which they are read. The last segments may be
 shorter, for a channel block that is not full. One body therefore serves pointwise and direct convolution in blocked
@@ -21,14 +24,15 @@ themselves, but not `cols` streams that change with every segment (figures in do
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from cpuconv.isa.vector import I64, L1, L2, Vector
-from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.products.gemm_store import store_planes, store_tile
+from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
 from cpuconv.runtime.microkernel import MicroKernel
 
 _AHEAD = 2048  # bytes of weights between prefetch and use
@@ -39,79 +43,7 @@ _LINE = 64  # bytes of a cache line
 _COMPLEX = {0: ((0, 0, False), (1, 1, False)), 1: ((0, 1, True), (1, 0, False))}
 
 
-@dataclass(frozen=True)
-class GemmTile:
-    """Parameters of a GEMM tile; strides in floats."""
-
-    lanes: int
-    v: int  # weight vectors (of complex tiles: pairs): v·lanes output channels
-    rows: int  # of complex tiles: 2
-    cols: int
-    unroll: int  # scalars of a segment
-    xs: int  # from a pixel of x to the next in its tile row
-    ys: int  # the same in y
-    ks: int = 1  # from a scalar of a segment to the next; 0: given at run time
-    stream: bool = False  # prefetch weights into L1, just ahead of their use
-    fetch: int = 0  # prefetch into L2 what takes the vectors' place next: vectors a scalar, each tile a share
-    every: int = 1  # of so many scalars of a segment one fetches
-    resume: bool = False  # sums start from those of the part before
-    suspend: bool = False  # sums go to the buffer, without epilogue
-    valid: int = 0  # lanes of the last vector that are channels, the others stored as zero; 0: all
-    planar: bool = False  # lanes are pixels, and columns output channels; of the last vector only `valid` are stored
-    loose: int = 0  # of planar tiles, pixels after the vectors; then `cols` is at most `lanes`
-    epilogue: bool = True  # False: store the plain sums
-    residual: bool = False
-    activation: tuple[Any, ...] | None = None
-    complex: bool = False  # rows are real and imaginary parts
-    tail: int = 0  # scalars of each of the last `tails` segments, which come after longer ones; 0: as the others
-    tails: int = 0
-
-    @property
-    def vectors(self) -> int:
-        """Weight vectors read for each scalar of the reduction."""
-        return self.v * (2 if self.complex else 1)
-
-    def fetched(self, scalars: int) -> int:
-        """Vectors that a tile fetches while it sums a segment."""
-        return -(-scalars // self.every) * self.fetch
-
-    @property
-    def shares(self) -> int:
-        """Tiles that together fetch all vectors."""
-        return -(-self.unroll * self.vectors // max(1, self.fetched(self.unroll)))
-
-    @property
-    def sums(self) -> int:
-        """Vectors of sums: column by column, then the loose pixels."""
-        return self.v * len(self.pixels) + self.loose
-
-    @property
-    def pixels(self) -> list[tuple[int, int]]:
-        """(row, column) of each pixel."""
-        return list(itertools.product(range(self.rows), range(self.cols)))
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """Where a tile reads and writes: addresses, counts and byte strides, all LLVM values of a word."""
-
-    x: Any
-    xrow: Any  # from a tile row to the next; of planar tiles, from the weights of a tile to those of the next
-    table: Any
-    segments: Any
-    kstep: Any  # between the scalars of a segment when `ks` is 0, and between the vectors of pixels of planar tiles
-    w: Any
-    y: Any
-    yrow: Any  # from a tile row to the next; of planar tiles, from an output channel to the next
-    yvec: Any  # from an output vector to the next
-    bias: Any
-    residual: Any  # distance from y to the residual
-    parked: Any  # the tile's sums between parts
-    upcoming: Any  # what to fetch, `fetch_step` on for each scalar
-    fetch_step: Any
-
-
-def emit_tile(tile: GemmTile, vec: Vector, memory: _Memory) -> None:
+def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     """y[j][row][col] = epilogue(sum over segments and scalars of x·w), for j < v.
 
     A planar tile has one row; its `x` are weights, its `w` vectors of pixels.
@@ -121,7 +53,8 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: _Memory) -> None:
     addresses = memory.x, memory.w, memory.y, memory.parked, memory.upcoming
     x, w, y, parked, upcoming = (vec.pointer(address) for address in addresses)
     places = [vec.offset(parked, size * i) for i in range(tile.sums)]
-    initial = [vec.load(place) if tile.resume else vec.constant(0.0) for place in places]
+    kind = BY_NAME[tile.product].sums_type(vec)
+    initial = [_resumed(vec, place, kind) if tile.resume else ir.Constant(kind, None) for place in places]
 
     row_offsets = [builder.mul(memory.xrow, I64(row)) for row in range(1, tile.rows)]
     tile_step = memory.xrow if tile.planar else I64(4 * tile.cols * tile.xs)
@@ -133,9 +66,14 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: _Memory) -> None:
         state = _sum_segments(tile, vec, walk, tile.tail, whole, segments, state)
     if tile.suspend:
         for value, place in zip(state.sums, places, strict=True):
-            vec.store(value, place)
+            vec.store(builder.bitcast(value, vec.type), place)
     else:
-        (_store_planes if tile.planar else _store_tile)(tile, vec, memory, state.sums, y)
+        (store_planes if tile.planar else store_tile)(tile, vec, memory, state.sums, y)
+
+
+def _resumed(vec: Vector, place: Any, kind: Any) -> Any:
+    """The sums of the part before."""
+    return vec.builder.bitcast(vec.load(place), kind)
 
 
 @dataclass(frozen=True)
@@ -164,7 +102,7 @@ def _sum_segments(
     tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, first: Any, last: Any, start: _State
 ) -> _State:
     """Emit the loop over segments first … last-1, at least one, of `unroll` scalars each."""
-    builder = vec.builder
+    builder, product = vec.builder, BY_NAME[tile.product]
     size = 4 * vec.lanes
     entry = builder.block
     loop = builder.append_basic_block("segment")
@@ -199,17 +137,18 @@ def _sum_segments(
             vec.prefetch(address, level)
         if tile.planar:
             line, w_now = w_now, vec.offset(w_now, walk.kstep)
-            weights = [_load_pixels(tile, vec, line, j) for j in range(tile.v)]
+            weights = {j: _load_pixels(tile, vec, line, j) for j in range(tile.v)}
         else:
-            places = [vec.offset(now.w, (k * tile.vectors + j) * size) for j in range(tile.vectors)]
-            weights = [vec.load(place, align=size) for place in places]
+            read = [part * tile.v + j for part in range(tile.vectors // tile.v) for j in range(tile.used)]
+            places = {at: vec.offset(now.w, (k * tile.vectors + at) * size) for at in read}
+            weights = {at: product.load(vec, place) for at, place in places.items()}
         for row, col in tile.pixels:
-            scalar = vec.broadcast(vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks)))
-            for target, part, negative in _COMPLEX[row] if tile.complex else ((row, 0, False),):
-                for j in range(tile.v):
-                    place = (target * tile.cols + col) * tile.v + j
+            address = vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks))
+            for target, part, scalar, negative in _factors(tile, product, vec, address, row):
+                for j in range(tile.used):
+                    place = (target * tile.cols + col) * tile.used + j
                     weight = weights[part * tile.v + j]
-                    sums[place] = vec.fma(scalar, vec.negative(weight) if negative else weight, sums[place])
+                    sums[place] = product.add(vec, scalar, vec.negative(weight) if negative else weight, sums[place])
         if tile.loose:
             channels = vec.load_first(vec.offset(starts[0], 4 * k * tile.ks), vec.first(tile.cols))
             for i in range(tile.loose):
@@ -227,6 +166,14 @@ def _sum_segments(
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
     builder.position_at_end(done)
     return end
+
+
+def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: int) -> list[tuple[int, int, Any, bool]]:
+    """The scalars of a pixel: the tile row of the sums they go to, the part of the weights, whether subtracted."""
+    word = product.word(vec, address, product.flips(tile.x))
+    if tile.complex:
+        return [(target, part, word, negative) for target, part, negative in _COMPLEX[row]]
+    return [(row, part, each, False) for part, each in enumerate(product.split(vec, word, tile.x))]
 
 
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int) -> Any:
@@ -248,51 +195,6 @@ def _lines_ahead(tile: GemmTile, vec: Vector, walk: _Walk, unroll: int, followin
     offsets = range(0, last + 1, max(_LINE, 4 * tile.xs))
     rows = (start, *(vec.offset(start, offset) for offset in walk.row_offsets))
     return [vec.offset(row, offset) for row in rows for offset in offsets]
-
-
-def _store_tile(tile: GemmTile, vec: Vector, memory: _Memory, sums: list[Any], y: Any) -> None:
-    builder = vec.builder
-    if tile.epilogue:
-        bias = vec.pointer(memory.bias)
-        biases = [vec.load(vec.offset(bias, 4 * vec.lanes * j)) for j in range(tile.v)]
-    for j in range(tile.v):
-        for row in range(tile.rows):
-            place: ir.Value = builder.add(builder.mul(memory.yvec, I64(j)), builder.mul(memory.yrow, I64(row)))
-            for position, (pixel_row, col) in enumerate(tile.pixels):
-                if pixel_row != row:
-                    continue
-                target = vec.offset(y, builder.add(place, I64(4 * tile.ys * col)))
-                value = sums[position * tile.v + j]
-                if tile.epilogue:
-                    extra = vec.load(vec.offset(target, memory.residual)) if tile.residual else None
-                    value = finish(vec, value, biases[j], extra, tile.activation)
-                if tile.valid and j == tile.v - 1:
-                    value = vec.keep(value, tile.valid)
-                vec.store(value, target)
-
-
-def _store_planes(tile: GemmTile, vec: Vector, memory: _Memory, sums: list[Any], y: Any) -> None:
-    builder, yrow, yvec, residual = vec.builder, memory.yrow, memory.yvec, memory.residual
-    bias = vec.pointer(memory.bias)
-    for col in range(tile.cols):
-        line = vec.offset(y, builder.mul(yrow, I64(col)))
-        for j in range(tile.v):
-            target = vec.offset(line, builder.mul(yvec, I64(j)))
-            value = sums[col * tile.v + j]
-            mask = vec.first(tile.valid if tile.valid and j == tile.v - 1 else vec.lanes)
-            if tile.epilogue:
-                extra = vec.load_first(vec.offset(target, residual), mask) if tile.residual else None
-                value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)
-            vec.store_first(value, target, mask)
-            vec.prefetch(vec.offset(target, 4 * vec.lanes * tile.v), L2, write=True)  # for the next panel
-    for i in range(tile.loose):
-        first = vec.offset(y, builder.add(builder.mul(yvec, I64(tile.v)), I64(4 * i)))
-        places = [vec.offset(first, builder.mul(yrow, I64(col))) for col in range(tile.cols)]
-        value = sums[tile.v * tile.cols + i]
-        if tile.epilogue:
-            extra = vec.gather([vec.offset(place, residual) for place in places]) if tile.residual else None
-            value = finish(vec, value, vec.load_first(bias, vec.first(tile.cols)), extra, tile.activation)
-        vec.scatter(value, places)
 
 
 @MicroKernel
@@ -363,7 +265,7 @@ def gemm_strip(
         fetch_step = I64(4 * tile.lanes * tile.fetch)
     fetch = builder.add(upcoming, builder.mul(mine, share))
     reads = x_now, xrow, table, segments, kstep, w
-    emit_tile(tile, vec, _Memory(*reads, y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step))
+    emit_tile(tile, vec, Memory(*reads, y_now, yrow, yvec, bias, residual, parked_now, fetch, fetch_step))
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)

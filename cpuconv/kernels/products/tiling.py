@@ -183,10 +183,23 @@ def _complex(isa: Isa, vectors: int, width: int) -> _Table:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def tiles(isa: Isa, vectors: int, height: int, width: int, reduction: int, most: int) -> tuple[Tile, ...]:
-    """The `most` best tiles for a plane, best first: a few numbers of weight vectors, and of pixels with each."""
+def tiles(
+    isa: Isa,
+    vectors: int,
+    height: int,
+    width: int,
+    reduction: int,
+    most: int,
+    counts: tuple[int, ...] | None = None,
+) -> tuple[Tile, ...]:
+    """The `most` best tiles for a plane, best first: a few numbers of weight vectors, and of pixels with each.
+
+    `counts`: the numbers of weight vectors that tiles may have; None: any.
+    """
     widest = isa.pixels[0] + 1
     table = _real(isa, min(vectors, len(isa.pixels)), min(height, MOST_ROWS), min(width, widest))
+    if counts is not None:
+        table = table.some(np.isin(table.v, counts))
     return table.best(isa, vectors, height, width, reduction, most, _COUNTS)
 
 

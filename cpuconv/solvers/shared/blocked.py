@@ -16,11 +16,15 @@ from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
-from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
-from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import words
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -57,21 +61,31 @@ def layout(isa: Isa, element: Element = F32) -> str:
 
 def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
     """Why channel blocks cannot hold the groups, or None."""
-    if problem.groups > 1 and (problem.cg % isa.lanes or problem.kg % isa.lanes):
-        return f"groups of {problem.cg} and {problem.kg} channels share blocks of {isa.lanes}"
-    return None
+    block_in, block_out = isa.block(problem.types.x), isa.block(problem.types.y)
+    if problem.groups > 1 and (problem.cg % block_in or problem.kg % block_out):
+        blocks = f"{block_in}" if block_in == block_out else f"{block_in} and {block_out}"
+        return f"groups of {problem.cg} and {problem.kg} channels share blocks of {blocks}"
+    return words.why_not(problem, isa)
 
 
 def geometry(problem: ConvProblem, isa: Isa) -> Geometry:
-    """Vectors and reduction length of one group."""
-    return Geometry(divide(problem.kg, isa.lanes), problem.cg * problem.r * problem.s)
+    """Vectors and reduction length, in weight vectors, of one group."""
+    return Geometry(divide(problem.kg, isa.lanes), words.reduction(problem, isa))
+
+
+def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:
+    """The `most` best tiles for an output plane, best first."""
+    sizes = geometry(problem, isa)
+    counts = words.vector_counts(problem, isa)
+    return tiles(words.seen(problem, isa), sizes.vectors, height, width, sizes.reduction, most, counts)
 
 
 def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     """Candidate numbers of tile rows a band: what keeps the band in L2."""
 
     total = divide(problem.oh, tile.rows)
-    line = problem.w * divide(problem.c, isa.lanes) * isa.lanes * F32.bytes * problem.stride[0] * tile.rows
+    pixel = divide(words.in_words(problem).c, isa.lanes) * isa.lanes * WORD
+    line = problem.w * pixel * problem.stride[0] * tile.rows
     largest = max(1, int(_BAND_SHARE * machine().l2 / line))
     return sorted({min(total, max(1, int(share * largest))) for share in _STEPS_TO_BAND}, reverse=True)
 
@@ -80,10 +94,12 @@ def convolve_step(
     problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands, band: int, flat: bool = False
 ) -> Step:
     """The convolve kernel's tile and arguments for this problem; `flat`: the plane is one row of pixels."""
+    product, sizes, counts = words.product(problem, isa), geometry(problem, isa), words.vector_counts(problem, isa)
+    ending, pieces, types = words.ending(problem), words.pieces(problem), problem.types
+    problem, operands = words.in_words(problem), words.operands_in_words(problem, operands)
     lanes, x = isa.lanes, operands.x
     planar = band == PLANAR_BAND
-    sizes = geometry(problem, isa)
-    pixel = F32.bytes if planar else F32.bytes * lanes
+    pixel = WORD if planar else WORD * lanes
     stride_h, stride_w = problem.stride
     dilation_h, dilation_w = problem.dilation
     reach_h, reach_w = problem.effective_kernel
@@ -107,15 +123,16 @@ def convolve_step(
     group_blocks = problem.cg if planar else problem.cg // lanes
     table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
     pad_left = min(problem.pads[2], band_width)
-    panel_bytes = sizes.reduction * params.v * lanes * F32.bytes
+    row_bytes = product.parts * params.v * lanes * WORD  # the weights that a word meets
+    panel_bytes = sizes.reduction * params.v * lanes * WORD
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
     unroll, tail = (problem.s, 0) if planar else segment(isa, problem.cg)
     tails = problem.r * problem.s if tail else 0
     whole = (table.size - 1) // tails if tails else table.size  # parts of which the last has a segment before the tails
     parts = panel_parts(panel_bytes, whole, tile_rows * tile_columns)
-    parked_tile = params.v * params.rows * params.cols * lanes * F32.bytes
+    parked_tile = params.v * params.rows * params.cols * lanes * WORD
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
-    fetch, every = _fetching(params.v, unroll, tile_rows * tile_columns)
+    fetch, every = _fetching(params.v * product.parts, unroll, tile_rows * tile_columns)
     gemm = GemmTile(
         lanes=lanes,
         v=params.v,
@@ -133,28 +150,37 @@ def convolve_step(
         activation=problem.activation,
         tail=tail,
         tails=tails,
+        product=product.name,
+        x=types.x,
+        y=types.y,
     )
+    last, stored = replace(gemm, valid=problem.kg % lanes), sizes.vectors
+    if counts is not None and problem.groups == 1:  # the last panel ends where a pixel of an output block does
+        absent = panels * params.v - sizes.vectors
+        zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
+        last, stored = replace(last, absent=absent, zeros=zeros), panels * params.v
     part = replace(gemm, suspend=True, tail=0, tails=0)
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
         "gemm": MicroRef(gemm_strip, gemm),
-        "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes)),
+        "gemm_last": MicroRef(gemm_strip, last),
         "tile_vectors": params.v,
         "tile_height": params.rows,
         **operand_args(operands),
-        "bias_vector": F32.bytes * lanes,
+        "bias_vector": WORD * lanes * len(ending.rows),
+        "fill": 0 if types == ALL_F32 else words.FILL,
         "table": table,
         "segments": table.size,
         "panel_bytes": panel_bytes,
         "parts": parts,
-        "segment_bytes": unroll * params.v * lanes * F32.bytes,
+        "segment_bytes": unroll * row_bytes,
         "gemm_first": MicroRef(gemm_strip, replace(part, resume=False)) if parts > 1 else 0,
         "gemm_middle": MicroRef(gemm_strip, part) if parts > 2 else 0,
         **worker_args("band", space, band_step, problem.threads),
         **worker_args("parked", space, parked_step, problem.threads),
         "parked_tile": parked_tile if parts > 1 else 0,
         "panels": panels,
-        "vectors": sizes.vectors,
+        "vectors": stored,
         "chunks": chunks,
         **output_args(operands.y),
         "x_group": group_blocks * plane,
@@ -176,23 +202,25 @@ def convolve_step(
     }
     args |= _in_place(problem, params, isa, x.strides, band_width, band)
     units = problem.n * row_blocks * column_blocks * chunks
-    return Step(convolve, ConvolveTile(lanes, pack, band), args, parts_each(problem, units), clears_tail=True)
+    tile = ConvolveTile(lanes, pack, band, pieces, filled=types != ALL_F32)
+    return Step(convolve, tile, args, parts_each(problem, units), clears_tail=True)
 
 
 def _grid(
     problem: ConvProblem, params: Params, isa: Isa, plane: tuple[int, int], flat: bool, band: bool, planar: bool
 ) -> tuple[int, Grid]:
     """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
-    sizes = geometry(problem, isa)
+    sizes, seen = geometry(problem, isa), words.seen(problem, isa)
     rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
     tiles, beside = (columns, 1) if flat else (rows, columns)
-    floats = problem.h * problem.w * (problem.c if planar else divide(problem.c, isa.lanes) * isa.lanes)
+    channels = words.in_words(problem).c
+    scalars = problem.h * problem.w * (channels if planar else divide(channels, isa.lanes) * isa.lanes)
     grid = Grid(
         planes=max(1, problem.n),
         tiles=tiles,
         panels=divide(sizes.vectors, params.v) * problem.groups,
-        unit=beside * cycles(isa, params.v, params.rows * params.cols, sizes.reduction),
-        prepare=2 * F32.bytes * floats / tiles / isa.l2_rate if band else 0.0,
+        unit=beside * cycles(seen, params.v, params.rows * params.cols, sizes.reduction),
+        prepare=2 * WORD * scalars / tiles / isa.l2_rate if band else 0.0,
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
@@ -208,7 +236,7 @@ def _fetching(v: int, unroll: int, tiles: int) -> tuple[int, int]:
 
 def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
-    pixel = F32.bytes * isa.lanes
+    pixel = WORD * isa.lanes
     stride = problem.stride[1]
     reach_w = problem.effective_kernel[1]
     pad_top, _, pad_left, _ = problem.pads
@@ -248,7 +276,7 @@ def cost(
     problem: ConvProblem, params: Params, machine: Machine, height: int, width: int, band: bool, planar: bool = False
 ) -> Cost:
     """Seconds of the tiles and of the traffic beside them, over threads."""
-    isa = machine.isa
+    isa = words.seen(problem, machine.isa)
     sizes = geometry(problem, isa)
     tile = Tile(params.v, params.rows, params.cols)
     compute = problem.n * problem.groups * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
@@ -256,14 +284,16 @@ def cost(
     traffic = _traffic(problem, machine, blocks, band, planar)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
         traffic /= isa.single[params.v - 1]
-    return machine.direct_cost(problem, (compute + traffic) * grid.uneven(problem.threads, blocks))
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate) * sizes.reduction / (problem.cg * problem.r * problem.s)
+    return machine.cost(floor, (compute + traffic) * grid.uneven(problem.threads, blocks), problem.threads)
 
 
 def bound(problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> float:
     """Seconds that no `cost` is below: FMA slots and stores, and the traffic if weights are read once an image."""
-    sizes = geometry(problem, machine.isa)
+    isa = words.seen(problem, machine.isa)
+    sizes = geometry(problem, isa)
     pixels = problem.n * problem.groups * sizes.vectors * height * width
-    compute = pixels * pixel_cycles(machine.isa, sizes.reduction)
+    compute = pixels * pixel_cycles(isa, sizes.reduction)
     return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
 
 
@@ -275,10 +305,11 @@ def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, pl
     traffic += weight_bytes * (blocks * problem.n - 1) / machine.rate(weight_bytes)
     if band:
         pixels = problem.n * problem.h * problem.w
-        floats = pixels * (problem.c if planar else divide(problem.c, isa.lanes) * isa.lanes)
-        traffic += 2 * F32.bytes * floats / isa.l2_rate
+        channels = words.in_words(problem).c
+        scalars = pixels * (channels if planar else divide(channels, isa.lanes) * isa.lanes)
+        traffic += 2 * WORD * scalars / isa.l2_rate
         if planar and problem.in_layout != "NCHW":
-            traffic += _GATHER * floats
-        elif not planar and problem.in_layout != layout(isa):
-            traffic += _TRANSPOSE * floats
+            traffic += _GATHER * scalars
+        elif not planar and problem.in_layout != layout(isa, problem.types.x):
+            traffic += _TRANSPOSE * scalars
     return traffic

@@ -16,7 +16,8 @@ from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.packing.packed_formats import Transformed
 from cpuconv.kernels.packing.packing import Filters, Packing
-from cpuconv.kernels.products.gemm import GemmTile, gemm_strip
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycles, segment, tiles
 from cpuconv.kernels.transforms.tiled import TiledTile, tiled
 from cpuconv.problem.integers import divide

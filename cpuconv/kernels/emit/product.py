@@ -1,0 +1,206 @@
+"""Products: how a word of pixels meets vectors of weights, as a table; the GEMM tile is written over them.
+
+A word is 32 bits: a float, two bfloat16 or four bytes, of channels side by side. A vector of weights has, for each of
+`lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it is split
+in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
+from cpuconv.isa.features import offered
+from cpuconv.isa.table import Isa
+from cpuconv.isa.vector import I32, Vector
+from cpuconv.problem.types import Types
+
+WORD = 4  # bytes
+_FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
+
+
+class _BFloat(ir.Type):
+    """LLVM's bfloat, which llvmlite's language lacks."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One way to multiply and add.
+
+    Attributes
+    ----------
+    name : str
+        In tiles and in the names of candidates.
+    x, w : Element
+        Of pixels as the instruction takes them, and of the weights that it can stand for.
+    packed : Element
+        What weights are packed as.
+    parts : int
+        Vectors of weights that a word meets.
+    instruction : str
+        The row of `Isa.dots` that it is, or "": it is made of others.
+    rate : float
+        Vectors of weights that meet a word a cycle, where no row says so.
+    """
+
+    name: str
+    x: Element
+    w: Element
+    packed: Element
+    parts: int = 1
+    instruction: str = ""
+    rate: float = 0.0
+
+    @property
+    def sum(self) -> Element:
+        """The type of sums."""
+        return S32 if self.x.integer else F32
+
+    def flips(self, x: Element) -> bool:
+        """Whether the sign of pixels of that type is flipped before they are multiplied."""
+        return self.parts == 1 and x != self.x
+
+    def takes(self, types: Types) -> bool:
+        """Whether it computes that problem."""
+        signs = {U8, S8}
+        same = types.x == self.x or {types.x, self.x} == signs
+        return same and (types.w == self.w or (types.w, self.w) == (S8, S16)) and types.sum == self.sum
+
+    def sums_type(self, vec: Vector) -> Any:
+        """LLVM's type of a vector of sums."""
+        return vec.int_type if self.sum.integer else vec.type
+
+    def word(self, vec: Vector, address: Any, flipped: bool) -> Any:
+        """The word at an address in every lane: a float, or an int32."""
+        if self.name == "fma":
+            return vec.broadcast(address)
+        builder = vec.builder
+        scalar = builder.load(builder.bitcast(address, I32.as_pointer()))
+        scalar.align = 1
+        if flipped:  # before it is broadcast: LLVM 22 does not end on the same of a vector
+            scalar = builder.xor(scalar, I32(_FLIP))
+        return vec.splat(scalar)
+
+    def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
+        """The parts of a word of elements `x`."""
+        if self.parts == 1:
+            return [word]
+        builder = vec.builder
+        if self.x == BF16:
+            halves = builder.shl(word, vec.int_constant(16)), builder.and_(word, vec.int_constant(-0x10000))
+            return [builder.bitcast(half, vec.type) for half in halves]
+        if x == U8:
+            mask = vec.int_constant(0x00FF00FF)
+            return [builder.and_(word, mask), builder.and_(builder.lshr(word, vec.int_constant(8)), mask)]
+        pairs: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
+        eight = ir.Constant(pairs, [8] * (2 * vec.lanes))
+        bytes_ = builder.bitcast(word, pairs)
+        halves = builder.ashr(builder.shl(bytes_, eight), eight), builder.ashr(bytes_, eight)
+        return [builder.bitcast(half, vec.int_type) for half in halves]
+
+    def load(self, vec: Vector, address: Any) -> Any:
+        """A vector of packed weights."""
+        if self.packed == F32:
+            return vec.load(address, align=vec.size)
+        return vec.load_int(address, align=vec.size)
+
+    def add(self, vec: Vector, part: Any, weight: Any, total: Any) -> Any:
+        """total + part·weight, by lanes."""
+        if self.packed == F32:
+            return vec.fma(part, weight, total)
+        if self.packed == S16:
+            return vec.builder.add(total, _pairs(vec, part, weight))
+        return _dot(vec, self.instruction, self, part, weight, total)
+
+
+TABLE: tuple[Product, ...] = (
+    Product("fma", F32, F32, F32, instruction="vfmadd"),
+    Product("vdpbf16ps", BF16, BF16, BF16, instruction="vdpbf16ps"),
+    Product("vpdpbusd", U8, S8, S8, instruction="vpdpbusd"),
+    Product("bfdot", BF16, BF16, BF16, instruction="bfdot"),
+    Product("usdot", U8, S8, S8, instruction="usdot"),
+    Product("sdot", S8, S8, S8, instruction="sdot"),
+    Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
+    Product("pairs", U8, S16, S16, parts=2, rate=1.0),
+)
+BY_NAME = {product.name: product for product in TABLE}
+
+_X86 = {  # of the vectors' bytes: LLVM's intrinsic
+    "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
+    "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
+    "pmaddwd": {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"},
+}
+
+
+def usable(isa: Isa, product: Product) -> bool:
+    """Whether the CPU that code is generated for has it."""
+    if not product.instruction or product.name == "fma":
+        return True
+    return any(dot.name == product.instruction and offered(dot.feature) for dot in isa.dots)
+
+
+def rate(isa: Isa, product: Product) -> float:
+    """Vectors of weights that meet a word a cycle."""
+    if product.name == "fma" or product.packed == F32:
+        return isa.fma_rate
+    found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
+    return found or product.rate * isa.fma_rate / 2
+
+
+@functools.lru_cache(maxsize=256)
+def product_of(types: Types, isa: Isa) -> Product | None:
+    """The fastest product for those types on this CPU; None: there is none."""
+    able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
+    return max(able, key=lambda product: rate(isa, product) / product.parts, default=None)
+
+
+def as_seen(isa: Isa, product: Product) -> Isa:
+    """An instruction set whose FMA is the product, for the model of tiles: split words take registers of their own."""
+    if product.name == "fma":
+        return isa
+    pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.parts > 1 else isa.pixels
+    return replace(isa, dots=(replace(isa.dots[0], rate=rate(isa, product)), *isa.dots[1:]), pixels=pixels)
+
+
+def _call(vec: Vector, name: str, result: Any, arguments: Sequence[Any]) -> Any:
+    module = vec.builder.module
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return vec.builder.call(module.globals.get(name) or ir.Function(module, kind, name), arguments)
+
+
+def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
+    """The sums of two products of int16 a lane, as int32."""
+    builder = vec.builder
+    pairs: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
+    if vec.builder.module.triple.startswith("x86"):
+        operands = [builder.bitcast(value, pairs) for value in (part, weight)]
+        return _call(vec, _X86["pmaddwd"][vec.size], vec.int_type, operands)
+    half = vec.int_constant(16)
+    low = [builder.ashr(builder.shl(value, half), half) for value in (part, weight)]
+    high = [builder.ashr(value, half) for value in (part, weight)]
+    return builder.add(builder.mul(*low), builder.mul(*high))
+
+
+def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:
+    """An instruction of `Isa.dots`; of NEON's the operands are vectors of elements."""
+    if name in _X86:
+        return _call(vec, _X86[name][vec.size], total.type, [total, part, weight])
+    element: Any = _BFloat() if product.x == BF16 else ir.IntType(8)
+    kind = ir.VectorType(element, vec.size // product.x.bytes)
+    suffix = f"v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"
+    operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
+    return _call(vec, f"llvm.aarch64.neon.{name}.{suffix}", total.type, [total, *operands])

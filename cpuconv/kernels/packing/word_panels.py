@@ -1,0 +1,94 @@
+"""Panels of weights whose elements are narrower than float32, in words as the GEMM tile's product takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.elements import F32, Element, widened
+from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
+from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+
+
+@dataclass(frozen=True)
+class WordPanels(Packing):
+    """[group][panel][block of words of C][R][S][word][part][v][lanes of K][elements of a word's part].
+
+    A word has `group` input channels; those, and output channels, that do not exist are zero. The last block of words
+    is as long as it is, or with `whole` as long as the others.
+
+    Attributes
+    ----------
+    filters : Filters
+    c, r, s : int
+        Input channels of a group, kernel height and width.
+    group : int
+    product : str
+        A name in `product.TABLE`.
+    w : Element
+        Of the weights as given.
+    whole : bool
+    """
+
+    filters: Filters
+    c: int
+    r: int
+    s: int
+    group: int
+    product: str
+    w: Element
+    whole: bool = False
+
+    @classmethod
+    def of(cls, problem: ConvProblem, lanes: int, v: int, product: Product, whole: bool) -> WordPanels:
+        """The panels of a problem; groups that fill whole panels count as one."""
+        full = problem.kg % (v * lanes) == 0
+        filters = Filters(lanes, v, *((1, problem.k) if full else (problem.groups, problem.kg)))
+        group = WORD // problem.types.x.bytes
+        return cls(filters, problem.cg, problem.r, problem.s, group, product.name, problem.types.w, whole)
+
+    @property
+    def words(self) -> int:
+        """Words of the input channels of a group."""
+        count = divide(self.c, self.group)
+        return divide(count, self.filters.lanes) * self.filters.lanes if self.whole else count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        filters = self.filters
+        rows = self.words * self.r * self.s * BY_NAME[self.product].parts
+        return filters.groups * filters.panels * rows * filters.row
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says; `weight` is of the element `w`, the result of bytes."""
+        filters, product = self.filters, BY_NAME[self.product]
+        packed = place(self.size)
+        target = packed.reshape(filters.groups, filters.panels, -1)
+        area, step = self.r * self.s, product.parts * filters.row
+        for group in range(filters.groups):
+            given = weight[group * filters.k : (group + 1) * filters.k]
+            filled = np.zeros(
+                (filters.panels * filters.v * filters.lanes, self.words * self.group, self.r, self.s), self.w.dtype
+            )
+            filled[: filters.k, : self.c] = given
+            split = filled.reshape(
+                filters.panels, filters.v, filters.lanes, self.words, -1, product.parts, self.r, self.s
+            )
+            for first in range(0, self.words, filters.lanes):
+                block = split[:, :, :, first : first + filters.lanes].transpose(0, 6, 7, 3, 5, 1, 2, 4)
+                elements = _as_packed(np.ascontiguousarray(block), self.w, product.packed)
+                start = first * area * step
+                piece = elements.reshape(filters.panels, -1).view(np.uint8)
+                target[group, :, start : start + piece.shape[1]] = piece
+        return packed
+
+
+def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray:
+    """The same numbers in the packed type."""
+    if given == packed:
+        return array
+    return widened(array) if packed == F32 else array.astype(packed.dtype)

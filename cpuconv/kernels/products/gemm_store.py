@@ -1,0 +1,75 @@
+"""How sums of a GEMM tile end and are stored: to channel blocks, or to planes as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.elements import S32
+from cpuconv.isa.typed import load_as_float, store_float, store_int
+from cpuconv.isa.vector import I64, L2, Vector
+from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
+
+
+def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
+    builder, ending = vec.builder, tile.ending
+    size = vec.lanes * tile.y.bytes
+    bias, apart = vec.pointer(memory.bias), vec.size * len(ending.rows)
+    few = len(ending.rows) == 1  # several rows would take the registers of sums
+    loaded = [ending.load(vec, vec.offset(bias, apart * j)) for j in range(tile.used * (tile.epilogue and few))]
+    for j in range(tile.used + tile.zeros):
+        if tile.epilogue and not few and j < tile.used:
+            loaded.append(ending.load(vec, vec.offset(bias, apart * j)))
+        block, piece = divmod(j, tile.pieces)
+        for row in range(tile.rows):
+            place: ir.Value = builder.add(builder.mul(memory.yvec, I64(block)), builder.mul(memory.yrow, I64(row)))
+            for position, (pixel_row, col) in enumerate(tile.pixels):
+                if pixel_row != row:
+                    continue
+                target = vec.offset(y, builder.add(place, I64(4 * tile.ys * col + piece * size)))
+                value = None
+                if j < tile.used:
+                    value = sums[position * tile.used + j]
+                    if tile.epilogue:
+                        extra = None
+                        if tile.residual:
+                            extra = load_as_float(vec, tile.y, vec.offset(target, memory.residual))
+                        value = ending.emit(vec, value, loaded[j], extra)
+                _store(tile, vec, value, target, tile.valid if j == tile.used - 1 else 0)
+
+
+def _store(tile: GemmTile, vec: Vector, value: Any, target: Any, valid: int) -> None:
+    """A vector of outputs (None: of zeros), of which the first `valid` are channels (0: all), the others zero."""
+    integer = tile.y == S32
+    zero = vec.int_constant(0) if integer else vec.constant(0.0)
+    if value is None:
+        value = zero
+    elif valid:
+        value = vec.builder.select(vec.first(valid), value, zero)
+    (store_int if integer else store_float)(vec, tile.y, value, target)
+
+
+def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
+    builder, yrow, yvec, residual = vec.builder, memory.yrow, memory.yvec, memory.residual
+    bias = vec.pointer(memory.bias)
+    for col in range(tile.cols):
+        line = vec.offset(y, builder.mul(yrow, I64(col)))
+        for j in range(tile.v):
+            target = vec.offset(line, builder.mul(yvec, I64(j)))
+            value = sums[col * tile.v + j]
+            mask = vec.first(tile.valid if tile.valid and j == tile.v - 1 else vec.lanes)
+            if tile.epilogue:
+                extra = vec.load_first(vec.offset(target, residual), mask) if tile.residual else None
+                value = finish(vec, value, vec.broadcast(vec.offset(bias, 4 * col)), extra, tile.activation)
+            vec.store_first(value, target, mask)
+            vec.prefetch(vec.offset(target, 4 * vec.lanes * tile.v), L2, write=True)  # for the next panel
+    for i in range(tile.loose):
+        first = vec.offset(y, builder.add(builder.mul(yvec, I64(tile.v)), I64(4 * i)))
+        places = [vec.offset(first, builder.mul(yrow, I64(col))) for col in range(tile.cols)]
+        value = sums[tile.v * tile.cols + i]
+        if tile.epilogue:
+            extra = vec.gather([vec.offset(place, residual) for place in places]) if tile.residual else None
+            value = finish(vec, value, vec.load_first(bias, vec.first(tile.cols)), extra, tile.activation)
+        vec.scatter(value, places)

@@ -1,0 +1,101 @@
+"""Problems of any element types as blocked kernels see them: channels counted in words of 32 bits.
+
+A pixel of a channel block is one vector register, whatever its elements. So tables, bands and strides of float32 hold
+for all types, with a word in the place of a channel. `product.py` says how a word meets weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.steps import Operand, Operands, Ref
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.product import WORD, Product, as_seen, product_of
+from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.packing.word_panels import WordPanels
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
+
+
+def group(problem: ConvProblem) -> int:
+    """Channels of a word of the input."""
+    return WORD // problem.types.x.bytes
+
+
+def pieces(problem: ConvProblem) -> int:
+    """Vectors of sums that make a pixel of an output block."""
+    return WORD // problem.types.y.bytes
+
+
+def product(problem: ConvProblem, isa: Isa) -> Product:
+    """The product of the problem's types, which `why_not` has asked for."""
+    found = product_of(problem.types, isa)
+    assert found is not None
+    return found
+
+
+def why_not(problem: ConvProblem, isa: Isa) -> str | None:
+    """Why no kernel multiplies such elements, or None."""
+    return None if product_of(problem.types, isa) else f"no product takes {problem.types.x} and {problem.types.w}"
+
+
+def seen(problem: ConvProblem, isa: Isa) -> Isa:
+    """The instruction set for the model of tiles: its FMA is the problem's product."""
+    return as_seen(isa, product(problem, isa))
+
+
+def in_words(problem: ConvProblem) -> ConvProblem:
+    """The problem with channels of the input counted in words."""
+    if group(problem) == 1:
+        return problem
+    return replace(problem, c=problem.groups * divide(problem.cg, group(problem)))
+
+
+def reduction(problem: ConvProblem, isa: Isa) -> int:
+    """Weight vectors of a sum."""
+    return divide(problem.cg, group(problem)) * problem.r * problem.s * product(problem, isa).parts
+
+
+def operand(each: Operand, channels: int) -> Operand:
+    """A view in blocks, its channels counted in words of so many."""
+    strides = each.strides
+    return replace(each, strides=strides._replace(block=strides.block // channels, c=WORD)) if channels > 1 else each
+
+
+def operands_in_words(problem: ConvProblem, operands: Operands) -> Operands:
+    """The operands with channels of the input counted in words."""
+    return replace(operands, x=operand(operands.x, group(problem)))
+
+
+def vector_counts(problem: ConvProblem, isa: Isa) -> tuple[int, ...] | None:
+    """Weight vectors that a tile may have, so that it ends where a pixel of an output block does; None: any."""
+    side, vectors = pieces(problem), divide(problem.kg, isa.lanes)
+    if problem.types == ALL_F32:
+        return None
+    fitting = [v for v in range(1, len(isa.pixels) + 1) if v % side == 0 or side % v == 0]
+    return tuple(v for v in fitting if problem.groups == 1 or vectors % v == 0)
+
+
+def packing(problem: ConvProblem, isa: Isa, v: int, whole: bool = False) -> Packing:
+    """Panels of `v` weight vectors; `whole`: the last block of channels has as many words as the others."""
+    if problem.types == ALL_F32:
+        return Panels.of(problem, isa, v)
+    return WordPanels.of(problem, isa.lanes, v, product(problem, isa), whole)
+
+
+def offset(problem: ConvProblem, isa: Isa) -> int:
+    """What kernels add to the numbers of the input before they multiply: they take bytes of one sign."""
+    found = product(problem, isa)
+    return 0 if not found.flips(problem.types.x) else 128 if found.x.name == "u8" else -128
+
+
+def ending(problem: ConvProblem) -> Ending:
+    """How the problem's sums end."""
+    return Ending.of(problem)
+
+
+FILL = Ref("fill")
+"""The word that padding is filled with: the input's zero point in each element."""
