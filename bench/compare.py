@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/compare.py` works too
@@ -14,13 +15,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 from rich.console import Console
 
 from autotune.files import write_whole
-from bench import report, shapes
-from bench.peers import OURS, PEERS
+from bench import report, shapes, typed
+from bench.peers import OWN_F32, PEERS
 from bench.peers.cpuconv_peer import CALLS
 from bench.race import Race
 from bench.results import LineResult
-from bench.settings import ALL, GROUPS, Run, Settings, layout_names, words
+from bench.settings import ALL, GROUPS, OWN, TYPED, Run, Settings, layout_names, words
 from cpuconv.conv.choice.model import AUTO
+from cpuconv.problem.types import ALL_F32, Types
 
 INTERRUPTED = 130
 STRATEGIES = ("cached", "heuristic", "profile")
@@ -40,8 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         call=args.call,
         groups=words(args.groups, GROUPS, "--groups"),
         batch=args.batch,
+        types=args.types,
     )
-    race = Race(shapes.load(args.shapes, args.lines, args.batch), asked, console)
+    if args.types != ALL_F32:
+        asked = replace(asked, peers=(OWN_F32, *(key for key in asked.peers if key in TYPED)))
+    if args.draw:
+        lines = shapes.at_random(args.draw, args.seed, args.lines, args.types)
+    else:
+        lines = shapes.load(args.shapes, args.lines, args.batch, args.types)
+    race = Race(lines, asked, console)
     race.go()
     if race.results:
         publish(race.results, race.run, args)
@@ -56,6 +65,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=positive, default=1, help="threads of each engine (1)")
     add_measuring(p)
     p.add_argument("--lines", default="", metavar="REGEX", help="only lines whose name or problem matches")
+    p.add_argument("--types", type=types, default=ALL_F32, help="f32, bf16, int8, or x:w:y as in u8:s8:f32 (f32)")
+    p.add_argument("--draw", type=positive, metavar="N", help="N lines drawn at random in place of those of a file")
+    p.add_argument("--seed", type=int, default=0, help="of --draw (0)")
     p.add_argument("--batch", type=positive, metavar="N", help="images of every line, in place of its own")
     p.add_argument("--layouts", default="auto", help="layouts of cpuconv, comma-separated: auto, nchw, ... (auto)")
     p.add_argument("--call", default=CALLS[0], choices=CALLS, help="a plan, or conv2d with writable weights (plan)")
@@ -86,13 +98,21 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def types(text: str) -> Types:
+    """The types that an option states."""
+    try:
+        return typed.types_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def settings(args: argparse.Namespace, **more: object) -> Settings:
     """What the options ask for; `more` are fields of `Settings` that the command has its own way to."""
     fields = {
         "rounds": args.rounds,
         "seconds": args.seconds_per_sample,
         "runs": args.runs,
-        "peers": words(args.peers, [key for key in PEERS if key != OURS], "--peers"),
+        "peers": words(args.peers, [key for key in PEERS if key not in OWN], "--peers"),
         "timeout": args.timeout,
     }
     return Settings(**fields, **more)

@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
+
 from autotune.machine.roofline import Roofs
-from bench import oracle, peers, roofs
+from bench import oracle, peers, roofs, typed
 from bench.networks.problem import NetworkProblem
 from bench.peers.base import Form, Peer, version
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
 
 CAN_STOP = hasattr(signal, "SIGSTOP")
 LEAST_RUNS = 3
@@ -209,16 +212,26 @@ class Session:
             with self._converted(problem) as path:
                 forms = self.peer.network(path, problem.feed(), self.threads)
         else:
-            x, w, bias = oracle.arrays(problem)
-            references = [oracle.convolve(problem, x, w, bias)]
-            forms = self.peer.prepare(problem, x, w, bias, self.threads)
+            forms, references = self._convolution(problem)
         prepared = []
         for form in forms:
             form.run()
             self.forms[form.name] = form
-            error = oracle.worst_error(form.output(), references)
+            if isinstance(problem, ConvProblem) and problem.types != ALL_F32:
+                error = typed.error(problem, form.output(), references[0])
+            else:
+                error = oracle.worst_error(form.output(), references)
             prepared.append(Prepared(form.name, error, form.plain, form.algorithm, form.detail))
         return prepared
+
+    def _convolution(self, problem: ConvProblem) -> tuple[list[Form], list[np.ndarray]]:
+        if problem.types == ALL_F32:
+            x, w, bias = oracle.arrays(problem)
+            return self.peer.prepare(problem, x, w, bias, self.threads), [oracle.convolve(problem, x, w, bias)]
+        given = typed.data(problem)
+        if not hasattr(self.peer, "typed"):
+            raise RuntimeError(f"{self.peer.name} is compared in float32 only")
+        return self.peer.typed(problem, given, self.threads), [typed.answer(problem, given)]
 
     def load(self, problem: NetworkProblem) -> dict[str, float]:
         """Seconds to load a network and run it once, and to run it again."""
@@ -253,7 +266,8 @@ class Session:
 
     def time(self, form: str, seconds: float) -> list[float]:
         """Run a form for about so many seconds and time each run."""
-        return sample(self.forms[form].run, seconds)
+        own = self.forms[form].sample
+        return own(seconds) if own else sample(self.forms[form].run, seconds)
 
     def roofs(self) -> Roofs:
         """The machine's roofs, measured in this process."""

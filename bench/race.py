@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from autotune.machine.roofline import Roofs
+from bench import typed
 from bench.engine import Engine, EngineError
 from bench.oracle import OUR_TOLERANCE
 from bench.peers import OURS
 from bench.results import LineResult, Measurement, Timing, mean_ratio
-from bench.settings import Run, Settings
+from bench.settings import OWN, Run, Settings
 from bench.shapes import Line
+from cpuconv.problem.types import ALL_F32
 
 HOPELESS = 2.0  # a form this many times slower than its engine's best in the first round is not timed again
 
@@ -83,7 +85,7 @@ _TOLD = ("name", "version")
 @contextlib.contextmanager
 def started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engine]]:
     """The engines that are installed, ours first; a missing one gets a word."""
-    options = {OURS: {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call}}
+    options = dict.fromkeys(OWN, {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call})
     engines: list[Engine] = []
     try:
         for key in (OURS, *(key for key in settings.peers if key != OURS)):
@@ -105,7 +107,7 @@ def measure(
         with _noting(result, engine):
             engine.revive()
             admitted = [form for form in engine.prepare(line.problem) if form.plain or not settings.plain]
-            limit = OUR_TOLERANCE if engine.key == OURS else settings.tolerance
+            limit = _limit(engine.key, settings)
             right = [form for form in admitted if form.error <= limit]
             result.notes += [
                 f"{engine.name}'s {form.form} is wrong by {form.error:.1e} {form.algorithm}".rstrip()
@@ -120,6 +122,13 @@ def measure(
                 for timing in _worth_timing(result.forms.get(engine.key, []), turn):
                     timing.rounds.append(engine.time(timing.form, settings.seconds))
         step()
+
+
+def _limit(key: str, settings: Settings) -> float:
+    """The largest error of an engine whose figure counts."""
+    if settings.types != ALL_F32:
+        return typed.limit(settings.types, key, key == OURS)
+    return OUR_TOLERANCE if key == OURS else settings.tolerance
 
 
 def _worth_timing(forms: list[Timing], turn: int) -> list[Timing]:

@@ -12,12 +12,14 @@ from tabulate import tabulate
 
 from autotune.machine.device import fingerprint
 from bench import targets
-from bench.peers import OURS
+from bench.peers import OURS, OWN_F32
 from bench.results import LineResult, Ratio, Timing, mean_ratio
 from bench.settings import PLAIN, Run, machine_name
+from cpuconv.problem.types import ALL_F32
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 NOTHING = "–"
+FLOAT32 = "fp32"
 Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
 MOST_SHARE = 1.03  # of a roof: measurements differ by so much; more is not possible
 
@@ -111,8 +113,9 @@ def caption(data: Data) -> str:
     """One paragraph: the machine, the engines, the method."""
     engines = ", ".join(f"{engine['name']} {engine['version']}" for engine in data["engines"].values())
     forms = "form that takes and gives NCHW" if set(data["layouts"]) == {PLAIN} else "form"
+    types = f", {FLOAT32}" if data.get("types", FLOAT32) == FLOAT32 else ""
     text = (
-        f"{data['cpu']}, {data['title']}, fp32; {engines}. Median of {data['rounds']} rounds of "
+        f"{data['cpu']}, {data['title']}{types}; {engines}. Median of {data['rounds']} rounds of "
         f"{data['seconds_per_sample']:g} s, each engine in its own process and best {forms}, asked in turn; strategy "
         f"{data['strategy']}. A ratio is the peer's time over ours (above 1 ours is faster): the median of the rounds' "
         "ratios, and in brackets the ratio of the fastest runs."
@@ -135,7 +138,7 @@ def remarks(data: Data) -> list[str]:
         errors = [line["engines"][key]["error"] for line in data["lines"] if key in line["engines"]]
         worst += [f"{engine['name']} {max(errors):.0e}"] if errors else []
     if worst:
-        texts.append(f"Largest error against float64, relative to the largest output: {', '.join(worst)}.")
+        texts.append(f"Largest error against {_measure(data)}: {', '.join(worst)}.")
     texts += [f"Left out: {line['label']}: {note}." for line in data["lines"] for note in line["notes"]]
     return texts
 
@@ -172,6 +175,7 @@ def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
         "strategy": asked.strategy,
         "layouts": list(asked.layouts),
         "batch": asked.batch,
+        "types": FLOAT32 if asked.types == ALL_F32 else str(asked.types),
         "engines": {key: {"name": name, "version": run.versions[key]} for key, name in run.names.items()},
         "roofs": [each.to_dict() for each in roofs],
         "geomean": _geomeans(results, run),
@@ -226,9 +230,19 @@ def replaced(path: Path, text: str) -> str:
     return f"{head}{BEGIN}\n{text.strip()}\n{END}{tail}"
 
 
+def _measure(data: Data) -> str:
+    """What errors are measured against, and in what."""
+    if data.get("types", FLOAT32).rpartition(":")[2] in _WHOLE:
+        return "the exact integers, in units of the last place"
+    return "float64, relative to the largest output"
+
+
+_WHOLE = ("u8", "s8", "s32")
+
+
 def _groups(data: Data) -> list[str]:
-    """The titles of groups of peers; those of peers where no group was asked for."""
-    peers = {engine["name"] for engine in data["engines"].values()}
+    """The titles of groups of peers, and ours in float32; those of peers where no group was asked for."""
+    peers = {engine["name"] for key, engine in data["engines"].items() if key != OWN_F32}
     return [title for title in data["geomean"] if title not in peers] or list(data["geomean"])
 
 

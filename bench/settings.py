@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 from autotune.machine.device import fingerprint
 from bench.oracle import PEER_TOLERANCE
-from bench.peers import OURS, PEERS
+from bench.peers import OURS, OWN_F32, PEERS
+from cpuconv.problem.types import ALL_F32, Types
 
 ALL = "all-five"
+OWN = (OURS, OWN_F32)
 GROUPS: dict[str, tuple[str, ...]] = {  # each gets a column: ours against the best of the group
     "main-three": ("torch", "onnxruntime", "openvino"),
-    ALL: tuple(key for key in PEERS if key != OURS),
+    ALL: tuple(key for key in PEERS if key not in OWN),
     "reordering-four": ("onnxruntime", "openvino", "ncnn", "mnn"),  # what reorders NCHW around its own layout
 }
+TYPED = ("torch", "onnxruntime", "openvino")  # those that are compared in other types than float32
 PLAIN = "NCHW"
 _NAMES = {"nchw": PLAIN, "nhwc": "NHWC"}
 
@@ -50,6 +53,8 @@ class Settings:
         Error of a peer, relative to the output's largest value, above which its figure does not count.
     roofs : bool
         Whether to measure the machine's roofs.
+    types : Types
+        Of every line.
     """
 
     threads: int = 1
@@ -65,6 +70,7 @@ class Settings:
     timeout: float = 600.0
     tolerance: float = PEER_TOLERANCE
     roofs: bool = True
+    types: Types = ALL_F32
 
     @property
     def plain(self) -> bool:
@@ -81,6 +87,7 @@ class Settings:
         """What tells one table from another, as in "2 threads, layouts auto, batch 8"."""
         parts = [f"{self.threads} thread{'s' * (self.threads > 1)}", f"layouts {','.join(self.layouts)}"]
         parts += [] if self.call == "plan" else [f"call {self.call}"]
+        parts += [] if self.types == ALL_F32 else [f"types {self.types}"]
         return ", ".join(parts if self.batch is None else [*parts, f"batch {self.batch}"])
 
 
@@ -95,7 +102,7 @@ class Run:
     @property
     def peers(self) -> tuple[str, ...]:
         """The keys of the others."""
-        return tuple(key for key in self.names if key != OURS)
+        return tuple(key for key in self.names if key not in OWN)
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
@@ -108,7 +115,7 @@ class Run:
             title = "best of all" if name == ALL else "best of " + ", ".join(self.names[key] for key in group)
             if len(group) > 1 and group not in found.values():
                 found[title] = group
-        return found | {self.names[key]: (key,) for key in self.peers}
+        return found | {self.names[key]: (key,) for key in self.names if key != OURS}
 
 
 def machine_name() -> str:

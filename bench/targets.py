@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.machine.roofline import FMA
-from bench.results import LineResult, mean_ratio
+from bench import typed
+from bench.peers import OURS, OWN_F32
+from bench.results import LineResult, geomean, mean_ratio
 from bench.settings import Run
 from bench.shapes import family
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
 
 Least = tuple[float, float]  # with one thread, and with more
 Belongs = Callable[[ConvProblem], bool]
@@ -27,6 +30,7 @@ class Mean:
     name: str
     ratio: Least
     each: bool = False
+    against: tuple[str, ...] = ()  # engines in place of all peers
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,15 @@ class Lines:
     ratio: Least
     share: Least | None = None
     roof: str = FMA
+
+
+@dataclass(frozen=True)
+class Share:
+    """A geometric mean of the shares of the roof of the arithmetic, over the lines on which some solvers are chosen."""
+
+    name: str
+    least: float
+    solvers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -82,15 +95,42 @@ TARGETS: tuple[Mean | Lines, ...] = (
     Lines("depthwise", of("depthwise"), (1.20, 1.20), (0.85, 0.85), BINDING),
 )
 
+ROOF = Share("share of the types' roof, pointwise and direct (without AMX)", 0.85, ("pointwise", "direct"))
+AMX = Mean("geometric mean, OpenVINO (with AMX)", (1.1, 1.1), against=("openvino",))
+TYPED: dict[str, tuple[Mean | Lines | Share, ...]] = {
+    "bf16": (
+        Mean("geometric mean, best peer", (1.5, 1.4)),
+        Lines("every line", lambda p: True, (0.97, 0.97)),
+        AMX,
+        ROOF,
+    ),
+    "int8": (
+        Mean("geometric mean, best peer", (1.3, 1.25)),
+        Lines("every line", lambda p: True, (0.95, 0.95)),
+        Mean("geometric mean, own fp32", (2.6, 2.6), against=(OWN_F32,)),
+        AMX,
+        ROOF,
+    ),
+}
+
+
+def targets_of(types: Types) -> tuple[Mean | Lines | Share, ...]:
+    """The targets of comparisons in some types; none of types that have none."""
+    if types == ALL_F32:
+        return TARGETS
+    return next((targets for name, targets in TYPED.items() if typed.NAMES[name] == types), ())
+
 
 def check(results: Sequence[LineResult], run: Run) -> list[Verdict]:
     """A verdict on each target that something in these results is subject to."""
-    return [verdict for target in TARGETS for verdict in _CHECKS[type(target)](target, results, run)]
+    return [
+        verdict for target in targets_of(run.settings.types) for verdict in _CHECKS[type(target)](target, results, run)
+    ]
 
 
 def _check_mean(target: Mean, results: Sequence[LineResult], run: Run) -> Iterator[Verdict]:
     least = _least(target.ratio, run)
-    groups = {run.names[key]: (key,) for key in run.peers} if target.each else {"": run.peers}
+    groups = {run.names[key]: (key,) for key in run.peers} if target.each else {"": target.against or run.peers}
     means = {name: ratio.median for name, group in groups.items() if (ratio := mean_ratio(results, group))}
     if means:
         lowest = min(means, key=lambda name: means[name])
@@ -116,7 +156,19 @@ def _check_lines(target: Lines, results: Sequence[LineResult], run: Run) -> Iter
     yield Verdict(target.name, wanted, f"{ratios[lowest]:.2f} {lowest}" if lowest else "–", tuple(short))
 
 
-_CHECKS = {Mean: _check_mean, Lines: _check_lines}
+def _check_share(target: Share, results: Sequence[LineResult], run: Run) -> Iterator[Verdict]:
+    reached = {}
+    for result in results:
+        ours, share = result.of(OURS), result.shares().get(FMA)
+        if ours is not None and share and ours.algorithm.partition("(")[0] in target.solvers:
+            reached[result.line.label] = share
+    if reached:
+        mean, lowest = geomean(reached.values()), min(reached, key=lambda label: reached[label])
+        short = () if mean >= target.least else (f"{lowest} {reached[lowest]:.0%}",)
+        yield Verdict(target.name, f"{target.least:.0%}", f"{mean:.0%} of {len(reached)} lines", short)
+
+
+_CHECKS = {Mean: _check_mean, Lines: _check_lines, Share: _check_share}
 
 
 def _share(result: LineResult, target: Lines) -> float:

@@ -7,9 +7,11 @@ import importlib
 from bench.peers.base import Peer
 
 OURS = "cpuconv"
+OWN_F32 = "own-fp32"  # ours in float32 beside ours in other types: no peer, but a ratio of its own
 
 PEERS = {
     OURS: "bench.peers.cpuconv_peer:CpuconvPeer",
+    OWN_F32: "bench.peers.cpuconv_peer:OwnFloat32Peer",
     "torch": "bench.peers.torch_peer:TorchPeer",
     "onnxruntime": "bench.peers.onnxruntime_peer:OnnxRuntimePeer",
     "openvino": "bench.peers.openvino_peer:OpenVinoPeer",

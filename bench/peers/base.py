@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from bench.typed import Data
 from cpuconv.problem.problem import ConvProblem
 
 
@@ -31,6 +32,8 @@ class Form:
         What runs, where the engine tells.
     keep : object
         What must live as long as the form, such as an array whose memory the engine only borrows.
+    sample : Callable[[float], list[float]] | None
+        Times in seconds, measured by the engine itself within about so many seconds, in place of those of `run`.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Form:
     algorithm: str = ""
     detail: str = ""
     keep: object = None
+    sample: Callable[[float], list[float]] | None = None
 
 
 class Peer(Protocol):
@@ -53,6 +57,16 @@ class Peer(Protocol):
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         """The engine's forms of a problem: `x` (N, C, H, W), `w` (K, C/g, R, S), `bias` (K,), all float32."""
+
+
+class TypedPeer(Peer, Protocol):
+    """One engine that computes in other types, too."""
+
+    def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
+        """The engine's forms of a problem that is not all float32; none where it lacks its types.
+
+        Outputs are NCHW, of the NumPy dtype of the output's element.
+        """
 
 
 class NetworkPeer(Protocol):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bench.peers.base import Form
+from bench.typed import RANGES, Data, dequantized, quantized
+from cpuconv.elements import BF16, F32, S32, Element, rounded
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
 
 CALLS = ("plan", "conv2d")
 
@@ -42,6 +47,9 @@ class CpuconvPeer:
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         return [self._form(problem, layout, x, w, bias, threads) for layout in self.layouts]
+
+    def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
+        return [self._typed_form(problem, layout, given, threads) for layout in self.layouts]
 
     def converted(self, path: Path, folder: Path) -> Path:
         return path
@@ -77,3 +85,71 @@ class CpuconvPeer:
         detail = f"{plan.in_layout} to {plan.out_layout}"
         run = conv2d if self.call == "conv2d" else lambda: plan(source, out=y)
         return Form(layout, run, output, plain, plan.algorithm, detail)
+
+    def _typed_form(self, problem: ConvProblem, layout: str, given: Data, threads: int) -> Form:
+        import cpuconv
+
+        top, bottom, left, right = problem.pads
+        arguments = (problem.stride, ((top, bottom), (left, right)), problem.dilation, problem.groups)
+        options: dict[str, Any] = {"in_layout": layout, "out_layout": layout, "threads": threads}
+        x, w = (outside(array) for array in (given.x, given.w))
+        options |= {"strategy": self.strategy, "x_dtype": x.dtype, "y_dtype": outside_dtype(problem.types.y)}
+        if (scales := given.scales) is not None:
+            asked = {"x_scale": scales.x_scale, "x_zero_point": scales.x_zero, "w_scale": scales.w_scale}
+            if problem.types.y in RANGES:
+                asked |= {"y_scale": scales.y_scale, "y_zero_point": scales.y_zero}
+            options["quantization"] = cpuconv.Quantization(**asked)
+        plan = cpuconv.plan(x.shape, w, given.bias, *arguments, **options)
+        source = cpuconv.reorder(x, "NCHW", plan.in_layout)
+        y = plan(source)
+
+        def output() -> np.ndarray:
+            return np.asarray(cpuconv.reorder(y, plan.out_layout, "NCHW", channels=problem.k)).view(
+                problem.types.y.dtype
+            )
+
+        plain = plan.in_layout == plan.out_layout == "NCHW"
+        detail = f"{plan.in_layout} to {plan.out_layout}"
+        return Form(layout, lambda: plan(source, out=y), output, plain, plan.algorithm, detail)
+
+
+class OwnFloat32Peer(CpuconvPeer):
+    """cpuconv in float32 on the numbers that the typed operands mean: what low precision is to be faster than."""
+
+    name = "own fp32"
+
+    def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
+        return []
+
+    def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
+        arrays = dequantized(given)
+        forms = super().prepare(replace(problem, types=ALL_F32), *arrays, threads)
+        return [replace(form, output=_converted(form.output, problem, given)) for form in forms]
+
+
+def _converted(output: Callable[[], Any], problem: ConvProblem, given: Data) -> Callable[[], np.ndarray]:
+    """The float32 output in the type that the problem has."""
+
+    def converted() -> np.ndarray:
+        y, element = output(), problem.types.y
+        if given.scales is None or element == F32:
+            return rounded(y) if element == BF16 else y
+        if element == S32:
+            return np.rint(y / given.scales.sums[:, None, None]).astype(np.int32)
+        return quantized(y / given.scales.y_scale, given.scales.y_zero, element).astype(element.dtype)
+
+    return converted
+
+
+def outside(array: np.ndarray) -> np.ndarray:
+    """An array as users have it: bfloat16 of the package ml_dtypes."""
+    return array.view(outside_dtype(BF16)) if array.dtype == BF16.dtype else array
+
+
+def outside_dtype(element: Element) -> np.dtype:
+    """The dtype of an element as users have it."""
+    if element != BF16:
+        return element.dtype
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)

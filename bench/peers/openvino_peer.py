@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.peers.base import Form, missing
+from bench.typed import Data
 from cpuconv.problem.problem import ConvProblem
 
 
@@ -24,6 +25,11 @@ class OpenVinoPeer:
         from bench.peers.onnx_model import convolution
 
         return convolution(self, problem, x, w, bias, threads)
+
+    def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
+        from bench.peers import openvino_typed
+
+        return openvino_typed.forms(problem, given, threads)
 
     def converted(self, path: Path, folder: Path) -> Path:
         return path

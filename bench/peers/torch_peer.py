@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.peers.base import Form, missing, symmetric_pads
+from bench.typed import Data
 from cpuconv.problem.problem import ConvProblem
 
 
@@ -31,6 +32,15 @@ class TorchPeer:
         if torch.backends.mkldnn.is_available() and (pads := symmetric_pads(problem)):
             forms += _mkldnn(problem, pads, *tensors)
         return forms
+
+    def typed(self, problem: ConvProblem, given: Data, threads: int) -> list[Form]:
+        import torch
+
+        from bench.peers import torch_typed
+
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)
+        return torch_typed.forms(problem, given)
 
 
 def _functional(problem: ConvProblem, name: str, x, w, bias, memory_format=None) -> Form:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
 
 CANONICAL = Path(__file__).with_name("canonical.txt")
 
@@ -41,10 +42,12 @@ class Line:
     family: str
 
 
-def load(path: str | Path = CANONICAL, pattern: str = "", batch: int | None = None) -> list[Line]:
+def load(
+    path: str | Path = CANONICAL, pattern: str = "", batch: int | None = None, types: Types = ALL_F32
+) -> list[Line]:
     """The lines of a file of benchdnn strings whose label or problem string matches a regular expression.
 
-    `batch` replaces the batch of every line.
+    `batch` replaces the batch of every line, `types` its types unless they are all float32.
 
     Raises
     ------
@@ -57,7 +60,19 @@ def load(path: str | Path = CANONICAL, pattern: str = "", batch: int | None = No
             raise ValueError(f"Argument 'path' must name lines of plain convolutions, not {problem.key}.")
         if batch is not None:
             problem = replace(problem, n=batch)
+        if types != ALL_F32:
+            problem = replace(problem, types=types)
         line = Line(problem, label or problem.key.split()[0], family(problem))
         if re.search(pattern, line.label) or re.search(pattern, problem.key):
             lines.append(line)
     return lines
+
+
+def at_random(count: int, seed: int, pattern: str = "", types: Types = ALL_F32) -> list[Line]:
+    """So many plain convolutions drawn at random, those of them whose problem string matches a regular expression."""
+    from bench.shapes.drawn import draw  # which needs the instruction set
+
+    plain = {"in_layout": "NCHW", "out_layout": "NCHW", "activation": None, "residual": False, "types": types}
+    problems = (replace(problem, **plain) for problem in draw(count, seed))
+    lines = (Line(problem, problem.shape_key, family(problem)) for problem in problems)
+    return [line for line in lines if re.search(pattern, line.problem.key)]

@@ -1,0 +1,88 @@
+"""PyTorch in low precision: bfloat16 by oneDNN with prepacked weights, and quantized tensors."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from bench.peers.base import Form, symmetric_pads
+from bench.typed import Data
+from cpuconv.elements import BF16, U8
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import Types
+
+ENGINES = ("x86", "fbgemm")  # of quantized tensors; x86 takes oneDNN or FBGEMM, as it finds better
+BFLOAT16 = Types(BF16, BF16, y=BF16)
+
+
+def forms(problem: ConvProblem, given: Data) -> list[Form]:
+    """The forms of a problem; none where PyTorch has none."""
+    if problem.types == BFLOAT16:
+        return _bfloat16(problem, given)
+    if problem.types.x == U8 and problem.types.y == U8:
+        return _quantized(problem, given)
+    return []
+
+
+def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
+    """Channels last, weights packed by oneDNN before."""
+    import torch
+
+    p, pads = problem, symmetric_pads(problem)
+    x, w = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in (given.x, given.w))
+    x, w = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, w))
+    bias = torch.from_numpy(given.bias).to(torch.bfloat16)
+    top, bottom, left, right = p.pads
+    padding = list(pads or (0, 0))
+    shape = [p.n, p.c, p.h, p.w] if pads else [p.n, p.c, p.h + top + bottom, p.w + left + right]
+    steps = padding, list(p.stride), list(p.dilation), p.groups
+    packed = torch.ops.mkldnn._reorder_convolution_weight(w, *steps, shape)
+    conv, last = torch.ops.mkldnn._convolution_pointwise.default, {}
+
+    def run() -> None:
+        source = x if pads else torch.nn.functional.pad(x, (left, right, top, bottom))
+        last["y"] = conv(source, packed, bias, *steps, "none", [], "")
+
+    def output() -> np.ndarray:
+        return last["y"].contiguous().view(torch.int16).numpy().view(np.uint16)
+
+    return [Form("channels_last", run, output, plain=False)]
+
+
+def _quantized(problem: ConvProblem, given: Data) -> list[Form]:
+    """`torch.ops.quantized.conv2d` with prepacked weights, of each engine that there is."""
+    import torch
+
+    p, scales, pads = problem, given.scales, symmetric_pads(problem)
+    x, bottom_right = given.x, (0, 0)
+    if pads is None:  # quantized tensors are padded by hand, with the zero point
+        top, bottom, left, right = p.pads
+        wide = ((0, 0), (0, 0), (top, bottom), (left, right))
+        x, pads = np.pad(x, wide, constant_values=scales.x_zero), bottom_right
+    sums = torch.from_numpy((given.bias * scales.sums).astype(np.float32))
+    weights = (torch.from_numpy(given.w), torch.from_numpy(scales.w_scale), torch.zeros(p.k, dtype=torch.long))
+    found = []
+    for engine in ENGINES:
+        if engine not in torch.backends.quantized.supported_engines:
+            continue
+        torch.backends.quantized.engine = engine
+        with warnings.catch_warnings():  # PyTorch will do without such tensors some day
+            warnings.simplefilter("ignore")
+            source = torch._make_per_tensor_quantized_tensor(torch.from_numpy(x), float(scales.x_scale), scales.x_zero)
+            kernel = torch._make_per_channel_quantized_tensor(*weights, 0)
+        source = source.contiguous(memory_format=torch.channels_last)
+        packed = torch.ops.quantized.conv2d_prepack(kernel, sums, p.stride, pads, p.dilation, p.groups)
+        found.append(_quantized_form(engine, source, packed, scales))
+    return found
+
+
+def _quantized_form(engine, source, packed, scales) -> Form:
+    import torch
+
+    last = {}
+
+    def run() -> None:
+        last["y"] = torch.ops.quantized.conv2d(source, packed, float(scales.y_scale), scales.y_zero)
+
+    return Form(engine, run, lambda: last["y"].int_repr().contiguous().numpy(), plain=False)

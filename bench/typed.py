@@ -1,0 +1,147 @@
+"""Data of convolutions in other types than float32, the exact answer, and how far an engine may be from it.
+
+Integers by int64 sums, and what makes them bytes in the very order of float32 operations that ONNX Runtime has:
+`clip(rint((sums + bias) * (x_scale * w_scale / y_scale)) + y_zero_point)`; no code shared with any engine, ours
+included. Half precision by float64 sums over operands that are rounded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench import oracle
+from cpuconv.elements import BF16, F32, S8, S32, U8, Element, rounded, widened
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
+
+NAMES = {"f32": ALL_F32, "bf16": Types.parse("bf16"), "int8": Types.parse("u8:s8:u8")}  # beside x:w:y
+RANGES = {U8: (0, 255), S8: (-128, 127)}
+X_ZEROS = {U8: 121, S8: -7}  # no power of two, so that a forgotten one shows
+Y_ZEROS = {U8: 131, S8: 5}
+X_SCALE, W_SCALES = np.float32(0.05), (0.01, 0.02)
+SPREAD = 3.5  # standard deviations of the output that its bytes hold: a few sums saturate
+BF16_LIMITS = (4.2e-3, 8e-3)  # ours and a peer's, relative to the largest value: half a last place is up to 3.9e-3
+SUM_LIMITS = (1e-4, 5e-3)  # of float32 outputs
+STEP_LIMITS = (0, 1)  # of integer outputs, in units of their last place
+EXACT = ("onnxruntime",)  # peers that are held to every bit of an integer as ours is
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What integers mean: `scale * (integer - zero)`; weights have a scale for each output channel, and no zero."""
+
+    x_scale: np.float32
+    x_zero: int
+    w_scale: np.ndarray
+    y_scale: np.float32
+    y_zero: int
+
+    @property
+    def sums(self) -> np.ndarray:
+        """What one of a sum stands for, by output channel, float32."""
+        return self.x_scale * self.w_scale
+
+
+@dataclass(frozen=True)
+class Data:
+    """Input (N, C, H, W), weights (K, C/g, R, S) and bias (K,), as arrays of the elements' NumPy dtypes.
+
+    The bias is int32 where sums are, else float32 of few enough bits for bfloat16.
+    """
+
+    x: np.ndarray
+    w: np.ndarray
+    bias: np.ndarray
+    scales: Scales | None = None
+
+
+def types_of(text: str) -> Types:
+    """The types of a name, or of x:w:y."""
+    return NAMES.get(text) or Types.parse(text)
+
+
+def data(problem: ConvProblem) -> Data:
+    """Data of a problem, the same in every process.
+
+    Raises
+    ------
+    ValueError
+        Of types that are not compared.
+    """
+    types = problem.types
+    if types.x in RANGES and types.w == S8 and types.y in (*RANGES, F32, S32):
+        return _integers(problem)
+    if {types.x, types.w} <= {BF16, F32} and types.y in (BF16, F32):
+        x, w, bias = oracle.arrays(problem)
+        return Data(_as(types.x, x), _as(types.w, w), widened(rounded(bias)))
+    raise ValueError(f"Types {types} are not compared.")
+
+
+def answer(problem: ConvProblem, given: Data) -> np.ndarray:
+    """The output (N, K, OH, OW): whole numbers as int64, others as float64."""
+    x, w = (numbers(array) for array in (given.x, given.w))
+    if given.scales is None:
+        return oracle.convolve(problem, x, w, given.bias)
+    scales = given.scales
+    sums = oracle.convolve(problem, x - scales.x_zero, w, given.bias).astype(np.int64)  # exact below 2**53
+    if problem.types.y == S32:
+        return sums
+    if problem.types.y == F32:
+        return sums * scales.sums.astype(np.float64)[:, None, None]
+    scaled = sums.astype(np.float32) * (scales.sums / scales.y_scale)[:, None, None]
+    return quantized(scaled, scales.y_zero, problem.types.y)
+
+
+def quantized(steps: np.ndarray, zero: int, element: Element) -> np.ndarray:
+    """Numbers in units of the scale as integers of an element, to the nearest, ties to even, as int64."""
+    return np.clip(np.rint(steps) + zero, *RANGES[element]).astype(np.int64)
+
+
+def numbers(array: np.ndarray) -> np.ndarray:
+    """An array of an element's dtype as float64."""
+    return (widened(array) if array.dtype == BF16.dtype else array).astype(np.float64)
+
+
+def error(problem: ConvProblem, output: np.ndarray, reference: np.ndarray) -> float:
+    """How far an output is from the answer: integers in units of the last place, else relative to the largest value."""
+    output = np.asarray(output)
+    if output.shape != reference.shape or output.dtype != problem.types.y.dtype:
+        return float("inf")
+    if not problem.types.y.integer:
+        return oracle.error(numbers(output), reference)
+    return float(np.abs(output.astype(np.int64) - reference).max(initial=0))
+
+
+def limit(types: Types, key: str, ours: bool) -> float:
+    """The largest `error` of an engine whose figure counts."""
+    limits = STEP_LIMITS if types.y.integer else BF16_LIMITS if BF16 in (types.x, types.w, types.y) else SUM_LIMITS
+    return limits[not (ours or (types.y.integer and key in EXACT))]
+
+
+def dequantized(given: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Input, weights and bias as the float32 numbers that they mean."""
+    if given.scales is None:
+        x, w, bias = numbers(given.x), numbers(given.w), given.bias
+    else:
+        scales = given.scales
+        x = scales.x_scale * (numbers(given.x) - scales.x_zero)
+        w, bias = scales.w_scale[:, None, None, None] * numbers(given.w), given.bias * scales.sums
+    return x.astype(np.float32), w.astype(np.float32), bias.astype(np.float32)
+
+
+def _as(element: Element, array: np.ndarray) -> np.ndarray:
+    return rounded(array) if element == BF16 else array.astype(element.dtype)
+
+
+def _integers(problem: ConvProblem) -> Data:
+    types, rng = problem.types, np.random.default_rng(0)
+    low, high = RANGES[types.x]
+    x = rng.integers(low, high, (problem.n, problem.c, problem.h, problem.w), endpoint=True).astype(types.x.dtype)
+    w = rng.integers(-127, 127, problem.weight_shape, endpoint=True).astype(np.int8)
+    w_scale = rng.uniform(*W_SCALES, problem.k).astype(np.float32)
+    bias = rng.integers(-5000, 5000, problem.k).astype(np.int32)
+    spread = 74.0 * 73.5 * np.sqrt(problem.cg * problem.r * problem.s) * float(w_scale.mean() * X_SCALE)
+    y_scale = np.float32(spread * SPREAD / 128)
+    return Data(x, w, bias, Scales(X_SCALE, X_ZEROS[types.x], w_scale, y_scale, Y_ZEROS.get(types.y, 0)))
