@@ -169,10 +169,9 @@ def default_threads() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def small_work_is_shared() -> Iterator[None]:
     """Threads share work of any size, so that small problems test sharing."""
-    from cpuconv.conv import recipe
+    from support import sharing
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "_SERIAL_FLOPS", -1)
+    with sharing.small_work_is_shared():
         yield
 
 

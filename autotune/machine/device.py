@@ -88,7 +88,7 @@ class Device:
 @functools.cache
 def fingerprint() -> Device:
     """This machine; found once in a process (`fingerprint.cache_clear()` looks again)."""
-    cpu = _cpu()
+    cpu = cpu_of()
     name, features = _target(os.environ)
     return Device(
         vendor=cpu["vendor"],
@@ -100,7 +100,7 @@ def fingerprint() -> Device:
         isa=_isa(features),
         cpu_name=name,
         features=features,
-        caches=tuple(_caches().items()),
+        caches=tuple(caches_of().items()),
         cores=allowed_cores(),
         os=platform.system(),
         numpy=_version("numpy"),
@@ -140,7 +140,7 @@ def _version(package: str) -> str:
         return getattr(sys.modules.get(package), "__version__", "")
 
 
-def _cpu(cpuinfo: Path = CPUINFO) -> dict[str, str]:
+def cpu_of(cpuinfo: Path = CPUINFO) -> dict[str, str]:
     """vendor, model, family, number and stepping; "" where the system does not tell."""
     try:
         text = cpuinfo.read_text()
@@ -170,7 +170,7 @@ def _cpu_elsewhere() -> dict[str, str]:
     return dict(vendor="", model=platform.processor(), family="", number="", stepping="")
 
 
-def _caches(folder: Path = CACHES) -> dict[str, int]:
+def caches_of(folder: Path = CACHES) -> dict[str, int]:
     """Bytes of each level of data cache of the first core."""
     caches: dict[str, int] = {}
     for index in sorted(folder.glob("index*")):

@@ -179,7 +179,7 @@ def _opening(name: str) -> Iterator[sqlite3.Connection]:
 def _open(name: str) -> sqlite3.Connection | None:
     """A connection to a store; None if it has no tables yet."""
     with _opening(name) as connection:
-        if _has_tables(connection):
+        if has_tables(connection):
             return connection
     connection.close()
     return None
@@ -194,7 +194,7 @@ def _create(name: str, journal: str) -> sqlite3.Connection:
     """A connection to a store that may be written; its tables are made if there are none."""
     with _opening(name) as connection:
         _upgrade(connection)
-        is_empty = not _has_tables(connection)
+        is_empty = not has_tables(connection)
         # Not every file system can hold a write-ahead log; the default journal serves there.
         with contextlib.suppress(sqlite3.OperationalError):
             if connection.execute(f"PRAGMA journal_mode={journal}").fetchone() == ("wal",):
@@ -208,7 +208,7 @@ def _text(content: bytes) -> str:
     return content.decode(errors="replace")  # a damaged row must fail by its checksum, not by its encoding
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
+def has_tables(connection: sqlite3.Connection) -> bool:
     """Whether the file holds a store's tables; False if it is empty.
 
     They must be ours to the letter: views and triggers of a hostile file would run inside our statements.
@@ -256,7 +256,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not _has_tables(connection):  # again: another process may have been first
+        if not has_tables(connection):  # again: another process may have been first
             for statement in STATEMENTS:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION}")

@@ -156,7 +156,7 @@ assert {"device", *ROW_RULES} == set(Row._fields) and set(DEVICE_RULES) == {colu
 # -- reading
 
 
-def read(path: Path) -> Wisdom:
+def read(path: Path, most_bytes: int = MOST_BYTES) -> Wisdom:
     """The wisdom of a file.
 
     Raises
@@ -169,18 +169,18 @@ def read(path: Path) -> Wisdom:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise WisdomError(f"{path} is refused: it is no regular file")
-    if status.st_size > MOST_BYTES:
-        raise WisdomError(f"{path} is refused: it is larger than {MOST_BYTES >> 20} MiB")
+    if status.st_size > most_bytes:
+        raise WisdomError(f"{path} is refused: it is larger than {most_bytes >> 20} MiB")
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
+        content = file.read(most_bytes + 1)
     try:
         return parse(content)
     except WisdomError as error:
         raise WisdomError(f"{path} is refused: {error}") from None
 
 
-def parse(content: bytes) -> Wisdom:
-    """The wisdom of a file's content; raises WisdomError."""
+def parse(content: bytes, most_rows: int = MOST_ROWS) -> Wisdom:
+    """The wisdom of a file's content, of no more rows in a table; raises WisdomError."""
     if len(content) > MOST_BYTES:
         raise WisdomError(f"it is larger than {MOST_BYTES >> 20} MiB")
     try:
@@ -196,12 +196,12 @@ def parse(content: bytes) -> Wisdom:
         raise WisdomError("it is damaged: its sha256 is another")
     if document["columns"] not in (COLUMNS, FORMER_COLUMNS):
         raise WisdomError(f"columns must be those of version {VERSION}")
-    return _wisdom(document)
+    return _wisdom(document, most_rows)
 
 
-def _wisdom(document: dict[str, Any]) -> Wisdom:
+def _wisdom(document: dict[str, Any], most_rows: int) -> Wisdom:
     wisdom = Wisdom()
-    left = MOST_ROWS
+    left = most_rows
     for at, entry in enumerate(_list(document["devices"], "devices", 4096)):
         where = f"devices[{at}]"
         _keys(entry, DEVICE, where)
@@ -219,9 +219,9 @@ def _wisdom(document: dict[str, Any]) -> Wisdom:
                 )
             wisdom.add([row])
             left -= 1
-        finished = _table(entry["finished"], FINISHED_RULES, f"{where}.finished", MOST_ROWS)
+        finished = _table(entry["finished"], FINISHED_RULES, f"{where}.finished", most_rows)
         wisdom.finished += [Finished(device.key, **record) for record in finished]
-    wisdom.uses = [Use(**record) for record in _table(document["uses"], USE_RULES, "uses", MOST_ROWS)]
+    wisdom.uses = [Use(**record) for record in _table(document["uses"], USE_RULES, "uses", most_rows)]
     return wisdom
 
 

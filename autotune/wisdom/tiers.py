@@ -24,8 +24,6 @@ from autotune.wisdom.document import Wisdom, WisdomError, read
 PINNED = "CPUCONV_WISDOM"  # the variable that names a file of wisdom
 TIERS = PINNED_TIER, STORE_TIER, SHIPPED_TIER = ("pinned", "store", "shipped")
 OLDER = "older kernels"  # what a row was measured with whose sources are not current
-RECHECK_SECONDS = 1.0  # how soon a look-up sees what another process has found, or another file pinned
-REMEMBERED = 4096  # answers
 
 
 class Found(NamedTuple):
@@ -128,7 +126,18 @@ class _Look:
 
 
 class Tiers:
-    """What a process may ask of all tiers."""
+    """What a process may ask of all tiers.
+
+    Attributes
+    ----------
+    recheck_seconds : float
+        How soon a look-up sees what another process has found, or another file pinned.
+    most_answers : int
+        That are remembered.
+    """
+
+    recheck_seconds = 1.0
+    most_answers = 4096
 
     def __init__(self, tables: Path | None = None, kept: store.Store | None = None) -> None:
         """Look into these tiers.
@@ -154,7 +163,7 @@ class Tiers:
         try:
             return look.answers[request]
         except KeyError:
-            _make_room(look.answers)
+            self._make_room(look.answers)
             answer = look.answers[request] = _search(look.tiers, device, *request)
             return answer
 
@@ -199,7 +208,7 @@ class Tiers:
             for _, tier in look.tiers:
                 for problem, candidate in tier.winners(device, like, sources=sources, weights=weights):
                     winners.setdefault(problem, candidate)
-            _make_room(look.winners)
+            self._make_room(look.winners)
             answer = look.winners[request] = sorted(winners.items())
         return answer
 
@@ -213,7 +222,7 @@ class Tiers:
             return seen
         written = writes()  # before the tiers are asked: what is written meanwhile is seen the next time
         tiers = list(self._make(device, read_only))
-        look = _Look(tiers, [(tier, tier.version()) for _, tier in tiers], now + RECHECK_SECONDS, written)
+        look = _Look(tiers, [(tier, tier.version()) for _, tier in tiers], now + self.recheck_seconds, written)
         if seen is not None and seen.state == look.state:
             look.answers, look.winners = seen.answers, seen.winners
         self._looks[device, read_only] = look
@@ -229,10 +238,9 @@ class Tiers:
     def _book(self, path: Path) -> Book:
         return self._books.setdefault(path, Book(path))
 
-
-def _make_room(answers: dict[Any, Any]) -> None:
-    if len(answers) >= REMEMBERED:
-        answers.clear()
+    def _make_room(self, answers: dict[Any, Any]) -> None:
+        if len(answers) >= self.most_answers:
+            answers.clear()
 
 
 def _older(rows: Sequence[Row], limits: RowLimits, best: Row | None = None) -> list[Row]:

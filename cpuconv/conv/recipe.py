@@ -28,7 +28,7 @@ from cpuconv.solvers.shared.base import contiguous
 from layouts import Strides
 
 _WIDEST_VECTOR = 16  # floats
-_SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains
+SERIAL_FLOPS = 500_000  # below, a fork-join costs more than a second core gains
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _sources(solver: ModuleType) -> str:
 
 def effective_threads(problem: ConvProblem) -> int:
     """Threads worth waking for this much work."""
-    return problem.threads if problem.flops > _SERIAL_FLOPS else 1
+    return problem.threads if problem.flops > SERIAL_FLOPS else 1
 
 
 def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:

@@ -30,6 +30,18 @@ IMAGE = "float[1,1,8,8] x"
 WIDE = "kernel_shape = [100000, 100000], pads = [50000, 50000, 50000, 50000]"
 
 
+@pytest.fixture
+def most(monkeypatch):
+    """Set the bounds of `limits` on nodes and steps, and what it takes for free memory."""
+    names = {"nodes": "MOST_NODES", "steps": "MOST_STEPS", "free": "free_bytes"}
+
+    def bounded(**bounds):
+        for name, bound in bounds.items():
+            monkeypatch.setattr(limits, names[name], bound)
+
+    return bounded
+
+
 def _compiled(source: object) -> cpuconv.Model:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -106,21 +118,21 @@ def test_windows_much_wider_than_the_image_take_no_time(op):
     assert time.process_time() - start < 20
 
 
-def test_an_arena_must_fit_into_memory(monkeypatch):
+def test_an_arena_must_fit_into_memory(most):
     model = parse("g (float[N,64] x, float[64,N] z) => (float[] y) { a = MatMul(x, z) b = Relu(a) y = ReduceSum(b) }")
-    monkeypatch.setattr(limits, "free_bytes", lambda: 100 << 20)
+    most(free=lambda: 100 << 20)
     compiled = _compiled(model)
     one, other = np.ones((8, 64), np.float32), np.ones((64, 8), np.float32)
     assert compiled.run({"x": one, "z": other})["y"] == 64 * 64
     large = np.ones((4000, 64), np.float32)
-    monkeypatch.setattr(limits, "free_bytes", lambda: 65 << 20)
+    most(free=lambda: 65 << 20)
     with pytest.raises(SourceError, match="g: a run takes 0.1.* GB of memory, where 0.06816 GB may be taken"):
         compiled.run({"x": large, "z": np.ascontiguousarray(large.T)})
 
 
-def test_what_is_computed_of_constants_must_fit_into_a_part_of_memory(monkeypatch):
+def test_what_is_computed_of_constants_must_fit_into_a_part_of_memory(most, monkeypatch):
     text = "g () => (float[] y) <int64[1] s = {8000000}> { a = ConstantOfShape(s) b = Neg(a) y = ReduceSum(b) }"
-    monkeypatch.setattr(limits, "free_bytes", lambda: 240_000_000)
+    most(free=lambda: 240_000_000)
     with pytest.raises(SourceError, match=r"Neg node 'b': what is computed of constants takes 0.064 GB .* 0.06 GB"):
         _compiled(parse(text))
     monkeypatch.undo()
@@ -132,21 +144,21 @@ def test_what_is_computed_of_constants_must_fit_into_a_part_of_memory(monkeypatc
     [(0, {}), (0, {"m": np.int64(2**62)}), (1, {"m": np.int64(40)})],
     ids=["without end", "very often", "in another"],
 )
-def test_loops_of_constants_have_a_bound(monkeypatch, within, constants):
-    monkeypatch.setattr(limits, "MOST_STEPS", 1000)
+def test_loops_of_constants_have_a_bound(most, within, constants):
+    most(steps=1000)
     with pytest.raises(SourceError, match="Loop node 'y': .* no more than 1,000 steps, nodes of a Loop counted each"):
         _compiled(looping("Neg", 1, within, **constants))
 
 
-def test_loops_of_constants_within_the_bound_are_computed(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_STEPS", 1000)
+def test_loops_of_constants_within_the_bound_are_computed(most):
+    most(steps=1000)
     compiled = _compiled(looping("Add", 2, m=np.int64(5)))
     assert compiled.run({})["y"].tolist() == [32.0, 32.0]
     assert compiled.explain().operators == []
 
 
-def test_what_a_loop_of_constants_makes_must_fit_into_memory(monkeypatch):
-    monkeypatch.setattr(limits, "free_bytes", lambda: 80_000_000)
+def test_what_a_loop_of_constants_makes_must_fit_into_memory(most):
+    most(free=lambda: 80_000_000)
     with pytest.raises(SourceError, match="Loop node 'y': what is computed of constants takes 0.0.* GB of memory"):
         _compiled(looping("Concat", 2))
 
@@ -154,8 +166,8 @@ def test_what_a_loop_of_constants_makes_must_fit_into_memory(monkeypatch):
 # --- nodes and nesting ----------------------------------------------------------------------------------------------
 
 
-def test_a_model_has_a_bound_on_nodes(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_NODES", 3)
+def test_a_model_has_a_bound_on_nodes(most):
+    most(nodes=3)
     assert read(parse("g (float[3] x) => (float[3] y) { a = Neg(x) b = Neg(a) y = Neg(b) }")).nodes
     with pytest.raises(SourceError, match="g: it must have no more than 3 nodes"):
         read(parse("g (float[3] x) => (float[3] y) { a = Neg(x) b = Neg(a) c = Neg(b) y = Neg(c) }"))

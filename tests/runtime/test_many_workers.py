@@ -15,7 +15,6 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
-from cpuconv.kernels.binding import partition, processor
 from cpuconv.network.compiling import compiled
 from cpuconv.network.running import schedule
 from cpuconv.network.running.building import build
@@ -26,6 +25,8 @@ from cpuconv.solvers import TABLE
 from support import oracle
 from support.graph.branches import branches
 from support.graph.random_networks import networks
+from support.graphs import programs_of
+from support.sharing import cut_finely
 
 WORKERS = (3, 7, 16)
 pytestmark = pytest.mark.usefixtures("small_work_is_shared", "crowd")
@@ -36,12 +37,9 @@ def crowd() -> Iterator[None]:
     """A thread for every worker, on however few cores, and parts of work of any size."""
     if not thread_pool.available():
         pytest.skip("threads of our own need to sleep on a word")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, cut_finely():
         made = thread_pool.Helpers(max(WORKERS) - 1)
         patch.setattr(threads, "_pool", made)
-        patch.setattr(partition, "_PART_FLOPS", 1.0)
-        patch.setattr(processor, "PARALLEL_BYTES", 0)
-        patch.setattr(processor, "PART_BYTES", 64)
         yield
         made.close(os.getpid())
 
@@ -66,7 +64,7 @@ def test_a_network(drawn, count):
     model, feed = drawn
     made = compiled(read(model), Target(current(), count, "heuristic"), {})
     many = {name: array.copy() for name, array in made.run(feed).items()}
-    executable = made._programs.last.executable
+    executable = programs_of(made).last.executable
     for segment in executable.segments:
         if isinstance(segment, Recording):
             segment.threads = 1

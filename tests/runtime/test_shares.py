@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
-from cpuconv.kernels.binding import partition
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import launch, thread_pool, threads, work_stealing
@@ -24,6 +23,7 @@ from cpuconv.solvers import TABLE
 from support import oracle
 from support.example import BLOCKED
 from support.running.turns import Stage
+from support.sharing import cut_finely
 
 ROWS, BOARD, MOST = 1 << 20, 1 << 16, 1 << 12  # addresses on the stage
 TURNS = 6  # rows of a caller
@@ -147,10 +147,8 @@ def test_runs_are_cut_as_evenly_as_can_be():
 class TestKernels:
     """Real kernels, in parts that are done in any order by any worker."""
 
-    def plans(self, solver, monkeypatch, most: int):
-        """A blocked problem, and the solver's own, cut as finely as `most` allows."""
-        monkeypatch.setattr(partition, "_PART_FLOPS", 1.0)
-        monkeypatch.setattr(partition, "_MOST_PARTS", most)
+    def plans(self, solver):
+        """A blocked problem, and the solver's own."""
         home = oracle.home(solver)
         for problem in (home, replace(home, n=2, in_layout=BLOCKED, out_layout=BLOCKED, residual=True)):
             problem = replace(problem, threads=3)
@@ -161,9 +159,10 @@ class TestKernels:
                 yield oracle.plan(problem, given, Candidate(solver, params), workspaces=workspaces), given, workspaces
 
     @pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
-    def test_any_cut_and_any_order_give_the_same_bits(self, solver, monkeypatch):
+    @cut_finely(3)
+    def test_any_cut_and_any_order_give_the_same_bits(self, solver):
         rng = random.Random(7)
-        for made, operands, workspaces in self.plans(solver, monkeypatch, 3):
+        for made, operands, workspaces in self.plans(solver):
             expected = oracle.run(made, operands)
             context = made._contexts[None, None][0]
             y = np.empty_like(expected)

@@ -21,11 +21,11 @@ from cpuconv.runtime.code.syntax import parse
 from cpuconv.solvers import BY_NAME
 from support.running.processes import ROOT
 
-MODULES = sorted(stamp._files())
+MODULES = sorted(stamp.files())
 
 
 def by_ast(module: str) -> Iterator[str]:
-    known = stamp._files()
+    known = stamp.files()
     for node in ast.walk(ast.parse(known[module].read_text())):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
@@ -81,7 +81,7 @@ def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """The stamp of a module in a package of these files; another one each time."""
 
     def clear() -> None:
-        for each in (stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp._syntaxes, stamp._files):
+        for each in (stamp.stamp, stamp.fault, made_from, imported, stamp._content, stamp.known_syntaxes, stamp.files):
             each.cache_clear()
 
     def found(files: dict[str, str], module: str = "cpuconv.solvers.a") -> str:
@@ -175,9 +175,9 @@ def test_a_source_is_parsed_once(parses: list[bytes]) -> None:
 
 def test_a_start_parses_nothing_that_is_kept(parses: list[bytes]) -> None:
     for _ in range(3):
-        stamp._syntaxes.cache_clear()
-        assert stamp._syntaxes().keys() == set(MODULES)
-    assert len(parses) == len({path.read_bytes() for path in stamp._files().values()})
+        stamp.known_syntaxes.cache_clear()
+        assert stamp.known_syntaxes().keys() == set(MODULES)
+    assert len(parses) == len({path.read_bytes() for path in stamp.files().values()})
 
 
 def test_another_rule_parses_again(parses: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_another_rule_parses_again(parses: list[bytes], monkeypatch: pytest.Monk
 )
 def test_what_is_damaged_is_parsed_again(parses: list[bytes], damage: Callable[[bytes], bytes]) -> None:
     found = parsed.syntaxes([source(0)])
-    path = parsed._path()
+    path = parsed.kept_path()
     path.write_bytes(damage(path.read_bytes()))
     assert parsed.syntaxes([source(0)]) == found and len(parses) == 2
     assert parsed.syntaxes([source(0)]) == found and len(parses) == 2  # mended
@@ -200,19 +200,19 @@ def test_what_is_damaged_is_parsed_again(parses: list[bytes], damage: Callable[[
 
 @pytest.mark.parametrize("told", [b"[]", b"{", b'{"key": 1}', b'{"key": ["content", "too few"]}'])
 def test_what_another_version_kept_is_parsed_again(parses: list[bytes], told: bytes) -> None:
-    checked_file.write(parsed._path(), told)
+    checked_file.write(parsed.kept_path(), told)
     assert parsed.syntaxes([source(0)]) == [parse(source(0))] and len(parses) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 def test_what_others_may_write_is_not_read(parses: list[bytes]) -> None:
     parsed.syntaxes([source(0)])
-    path = parsed._path()
+    path = parsed.kept_path()
     path.chmod(0o666)
     parsed.syntaxes([source(0)])
     assert len(parses) == 2 and not path.stat().st_mode & 0o022
     path.parent.chmod(0o777)
-    assert parsed._path() is None
+    assert parsed.kept_path() is None
     assert parsed.syntaxes([source(0)]) == [parse(source(0))] and len(parses) == 3
 
 
@@ -230,7 +230,7 @@ def test_what_is_kept_is_bounded(parses: list[bytes], monkeypatch: pytest.Monkey
     assert len(parses) == 6
     parsed.syntaxes(map(source, range(3, 6)))  # the latest stay
     assert len(parses) == 6
-    assert len(parsed._read(parsed._path())) == 4
+    assert len(parsed.read(parsed.kept_path())) == 4
 
 
 # -- what an edit makes stale

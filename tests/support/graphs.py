@@ -14,10 +14,13 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import cpuconv
 from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.network.definition import Definition
+from cpuconv.network.programs import Programs
 from cpuconv.network.sizes.specialise import specialise
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -34,6 +37,16 @@ class Case(NamedTuple):
 def parse(text: str, opset: int = 17) -> onnx.ModelProto:
     """A model from ONNX's textual form of a graph, as in ``g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }``."""
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+
+
+def programs_of(model: cpuconv.Model) -> Programs:
+    """The programs that a model keeps."""
+    return model._programs
+
+
+def definition_of(model: cpuconv.Model) -> Definition:
+    """What a model's programs are made from."""
+    return model._definition
 
 
 def one_node(

@@ -8,11 +8,11 @@ from typing import Any
 from autotune.locks import Lock
 from cpuconv.problem.problem import ConvProblem
 
-MOST = 4096
-
 
 class Choices:
-    """At most `MOST` choices by problem and options; the oldest is forgotten first."""
+    """At most `most` choices by problem and options; the oldest is forgotten first."""
+
+    most = 4096
 
     def __init__(self) -> None:
         self._choices: dict[tuple[ConvProblem, Hashable], Any] = {}
@@ -28,7 +28,7 @@ class Choices:
     def put(self, problem: ConvProblem, asked: Hashable, choice: Any) -> None:
         """Remember a choice."""
         with self._lock:
-            while len(self._choices) >= MOST:
+            while len(self._choices) >= self.most:
                 del self._choices[next(iter(self._choices))]
             self._choices[problem, asked] = choice
 

@@ -20,7 +20,6 @@ from autotune.store.store import Store
 from cpuconv.problem.problem import ConvProblem
 
 PERIOD = 2.0  # seconds between looks
-MOST = 1024  # problems that are remembered at once
 
 IsTuned = Callable[[ConvProblem, Any], bool]
 
@@ -36,7 +35,11 @@ class UntunedLog:
         (problem, limits) that were not tuned when asked for, each with the function that tells whether they are now.
     period : float
         Seconds between the looks of the daemon thread.
+    most : int
+        Problems that are remembered at once.
     """
+
+    most = 1024
 
     def __init__(
         self, on_tuned: Callable[[ConvProblem], object], look_again: Callable[[], object], *, attended: bool = True
@@ -62,9 +65,9 @@ class UntunedLog:
     def add(self, problem: ConvProblem, limits: Hashable, is_tuned: IsTuned) -> None:
         """Count a problem without a stored candidate within `limits`, and wait until `is_tuned(problem, limits)`."""
         with self._lock:
-            if problem.n and (problem in self.counts or len(self.counts) < MOST):
+            if problem.n and (problem in self.counts or len(self.counts) < self.most):
                 self.counts[problem] = self.counts.get(problem, 0) + 1
-                if len(self.waiting) < MOST:
+                if len(self.waiting) < self.most:
                     self.waiting[problem, limits] = is_tuned
             if self._attended and self._thread is None:
                 self._thread = threading.Thread(target=self._attend, name="cpuconv-untuned", daemon=True)

@@ -82,7 +82,8 @@ def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
     A pair is not where another pair, with reorders of the whole input and output around it, is as fast.
     """
     forms = [
-        (_shared(replace(problem, groups=groups), target), problem.groups // groups) for groups in _groups(problem)
+        (_shared(replace(problem, groups=groups), target), problem.groups // groups)
+        for groups in joined_groups(problem)
     ]
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[str, str], float] = {}
@@ -106,7 +107,7 @@ def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
                 yield found
 
 
-def _groups(problem: ConvProblem) -> list[int]:
+def joined_groups(problem: ConvProblem) -> list[int]:
     """Numbers of groups to run the problem with: its own, and if they share blocks, as many as do not, and one."""
     isa = current()
     if problem.cg == problem.kg == 1 or blocked.aligned_groups(problem, isa) is None:

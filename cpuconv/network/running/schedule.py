@@ -108,13 +108,13 @@ def sets(touched: Sequence[Touched]) -> list[list[int]]:
 def _overlap(written: Sequence[Place], touched: Sequence[Place]) -> bool:
     """Whether elements of places may lie in the same memory."""
     return any(
-        a.ref.name == b.ref.name and _bounds(a)[0] < _bounds(b)[1] and _bounds(b)[0] < _bounds(a)[1]
+        a.ref.name == b.ref.name and bounds(a)[0] < bounds(b)[1] and bounds(b)[0] < bounds(a)[1]
         for a in written
         for b in touched
     )
 
 
-def _bounds(place: Place) -> tuple[int, int]:
+def bounds(place: Place) -> tuple[int, int]:
     """The offsets of the first byte of a place and of that behind the last; strides may be negative."""
     spans = [(size - 1) * step for size, step in zip(place.physical, place.strides, strict=True)]
     ends = (sum(span for span in spans if span * sign > 0) for sign in (-1, 1))

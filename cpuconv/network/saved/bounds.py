@@ -18,7 +18,6 @@ MOST_HEADER = 128 << 20  # bytes: twice what a program of 100,000 nodes takes
 MOST_LEVELS = 8 + 6 * MOST_DEPTH  # brackets within brackets: each graph within a node takes six
 _TIMES = 16  # what decoding may take, in sizes of the text
 _SMALL = 1 << 16  # bytes that any header may take
-_PIECE = 1 << 16  # bytes of the text that are looked at at once
 
 _TAKES = np.zeros(256, np.uint8)  # bytes, in CPython, of what a character begins
 for _character, _size in {"{": 100, ":": 60, "[": 64, ",": 10, '"': 25}.items():  # a text has two quotes
@@ -27,8 +26,18 @@ _STEPS = np.zeros(256, np.int8)  # levels up and down
 _STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
 
 
-def check_text(text: bytes, name: str) -> None:
+def check_text(text: bytes, name: str, most_levels: int = MOST_LEVELS, piece_bytes: int = 1 << 16) -> None:
     """See that decoding a header takes no more memory than headers do, and that it nests no deeper.
+
+    Parameters
+    ----------
+    text : bytes
+    name : str
+        Of the file.
+    most_levels : int
+        Brackets within brackets.
+    piece_bytes : int
+        Of the text that are looked at at once.
 
     Raises
     ------
@@ -40,34 +49,34 @@ def check_text(text: bytes, name: str) -> None:
         text = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
     level = taken = 0
     within = False  # a text
-    for start in range(0, len(text), _PIECE):
-        piece = np.frombuffer(text, np.uint8, min(_PIECE, len(text) - start), start)
+    for start in range(0, len(text), piece_bytes):
+        piece = np.frombuffer(text, np.uint8, min(piece_bytes, len(text) - start), start)
         texts = np.logical_xor.accumulate(piece == ord('"')) ^ within
         within = bool(texts[-1])
         taken += int(np.where(texts & (piece != ord('"')), 0, _TAKES[piece]).sum())
         levels = level + np.where(texts, 0, _STEPS[piece]).cumsum(dtype=np.int64)
         level = int(levels[-1])
-        if levels.max() > MOST_LEVELS:
-            raise SourceError(f"{name} is damaged: its header nests deeper than {MOST_LEVELS} levels.")
+        if levels.max() > most_levels:
+            raise SourceError(f"{name} is damaged: its header nests deeper than {most_levels} levels.")
     if taken > most:
         raise SourceError(f"{name} is damaged: its header would take {taken} bytes, and is no larger than {len(text)}.")
     check_bytes(taken, f"{name}: its header")
 
 
-def check_nodes(graph: Any) -> None:
+def check_nodes(graph: Any, most: int | None = None) -> None:
     """See that the plain values of a graph have not too many nodes, and none nested too deep.
 
     Raises
     ------
     SourceError
-        There are more than `MOST_NODES`, or they nest deeper than `MOST_DEPTH`.
+        There are more than `most`, by default `MOST_NODES`, or they nest deeper than `MOST_DEPTH`.
     """
-    count, level = 0, [graph]
+    count, level, most = 0, [graph], most or MOST_NODES
     for _ in range(MOST_DEPTH + 1):
         nodes = [node for each in level for node in _items(each, "nodes")]
         count += len(nodes)
-        if count > MOST_NODES:
-            raise SourceError(f"a graph must have no more than {MOST_NODES:,} nodes")
+        if count > most:
+            raise SourceError(f"a graph must have no more than {most:,} nodes")
         level = [inner for node in nodes for inner in _graphs_in(node)]
         if not level:
             return

@@ -30,9 +30,9 @@ from cpuconv.network.saved.bounds import MOST_HEADER, check_text
 MAGIC = b"\x89cpuconv"
 FORMAT = 1
 ALIGNMENT = 64
-_PREFIX = struct.Struct("<8sQQQ")  # magic, format, bytes of the header, bytes of the file
+PREFIX = struct.Struct("<8sQQQ")  # magic, format, bytes of the header, bytes of the file
 _DIGEST = 32
-_START = _PREFIX.size + _DIGEST
+START = PREFIX.size + _DIGEST
 _LANES = 8  # of checksums, whatever the instruction set's are
 
 
@@ -77,7 +77,7 @@ class Blocks:
         if number == len(self._arrays):
             self._arrays.append(content)
             self._table.append((self._end, content.nbytes, key))
-            self._end += _rounded(content.nbytes)
+            self._end += rounded(content.nbytes)
         return number
 
     def write(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -95,8 +95,8 @@ class Blocks:
             raise SourceError(
                 f"{path.name} cannot be saved: its header takes {len(text)} bytes, more than {MOST_HEADER}."
             )
-        prefix = _PREFIX.pack(MAGIC, FORMAT, len(text), _rounded(_START + len(text)) + self._end)
-        write_whole({path: self._parts(prefix + _digest(prefix, text) + text)})
+        prefix = PREFIX.pack(MAGIC, FORMAT, len(text), rounded(START + len(text)) + self._end)
+        write_whole({path: self._parts(prefix + digest(prefix, text) + text)})
 
     def _parts(self, beginning: bytes) -> Iterator[bytes | np.ndarray]:
         yield beginning
@@ -136,13 +136,13 @@ class Container:
                 raise SourceError(f"{self.name} must be a file.")
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if size < _START:
+                if size < START:
                     raise self._damaged("it ends early")
                 self._map = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
         except OSError as error:
             raise SourceError(f"{self.name} cannot be read: {error}") from error
         self.header = self._read()
-        self._begin = _rounded(_START + self._header_bytes)
+        self._begin = rounded(START + self._header_bytes)
         self._blocks = self._table(self.header.pop("blocks", None))
         self._checked = [False] * len(self._blocks)
 
@@ -154,20 +154,20 @@ class Container:
 
     def _read(self) -> dict[str, Any]:
         """The header."""
-        prefix = self._map[: _PREFIX.size].tobytes()
-        magic, version, self._header_bytes, size = _PREFIX.unpack(prefix)
+        prefix = self._map[: PREFIX.size].tobytes()
+        magic, version, self._header_bytes, size = PREFIX.unpack(prefix)
         if magic != MAGIC:
             raise SourceError(f"{self.name} is no saved model.")
         if version > FORMAT:
             raise SourceError(
                 f"{self.name} was saved by a newer cpuconv: its format is {version}, this one reads up to {FORMAT}."
             )
-        if size != self._map.size or _START + self._header_bytes > size:
+        if size != self._map.size or START + self._header_bytes > size:
             raise self._damaged(f"it has {self._map.size} bytes, and says {size}")
         if self._header_bytes > MOST_HEADER:
             raise self._damaged(f"its header takes {self._header_bytes} bytes, more than {MOST_HEADER}")
-        text = self._map[_START : _START + self._header_bytes].tobytes()
-        if _digest(prefix, text) != self._map[_PREFIX.size : _START].tobytes():
+        text = self._map[START : START + self._header_bytes].tobytes()
+        if digest(prefix, text) != self._map[PREFIX.size : START].tobytes():
             raise self._damaged("its header does not have the checksum that it states")
         check_text(text, self.name)
         try:
@@ -219,16 +219,16 @@ class Container:
             self._checked[number] = True
 
 
-def _digest(prefix: bytes, text: bytes) -> bytes:
+def digest(prefix: bytes, text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=_DIGEST, key=prefix).digest()
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _padding(size: int) -> bytes:
-    return bytes(_rounded(size) - size)
+    return bytes(rounded(size) - size)
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

@@ -24,8 +24,8 @@ MOST = 300  # files that are remembered: a few versions of the package
 def syntaxes(sources: Iterable[bytes]) -> list[Syntax]:
     """The syntax of each source, which is kept for the next process where that is possible."""
     keyed = [(_key(source), source) for source in sources]
-    path = _path()
-    known = _read(path)
+    path = kept_path()
+    known = read(path)
     missing = {key: source for key, source in keyed if key not in known}
     if missing:
         known = {key: parse(source) for key, source in missing.items()} | known
@@ -44,7 +44,7 @@ def _rules() -> hashlib._Hash:
     return hashlib.sha256(Path(syntax.__file__).read_bytes())
 
 
-def _path() -> Path | None:
+def kept_path() -> Path | None:
     """The file that they are kept in; None where others may write, or nothing can be written."""
     try:
         kernels = cache_folder() / "kernels"
@@ -54,7 +54,7 @@ def _path() -> Path | None:
     return kernels / NAME if fault is None else None
 
 
-def _read(path: Path | None) -> dict[str, Syntax]:
+def read(path: Path | None) -> dict[str, Syntax]:
     text = checked_file.read(path) if path else None
     if text is None:
         return {}

@@ -48,7 +48,7 @@ def fault(*modules: str) -> str | None:
     """Why nothing tells what was imported of the modules, in words; None if their `stamp` does."""
     if _have_sources(modules):
         reached: set[str] = set().union(*map(made_from, modules))
-        if origin.is_unchanged(_files()[each] for each in reached):  # since before what `_syntaxes` has read
+        if origin.is_unchanged(files()[each] for each in reached):  # since before what `_syntaxes` has read
             return None
     elif origin.RELEASE is None:
         return f"{_ROOT} holds no source files, and no RECORD of an installed {_PACKAGE} says what they were"
@@ -59,7 +59,7 @@ def fault(*modules: str) -> str | None:
 
 def _have_sources(modules: tuple[str, ...]) -> bool:
     ours = (each for each in modules if each.startswith(_PREFIXES))
-    return bool(_files()) and all(each in _files() for each in ours)
+    return bool(files()) and all(each in files() for each in ours)
 
 
 def _hash(texts: Iterable[str]) -> str:
@@ -69,8 +69,8 @@ def _hash(texts: Iterable[str]) -> str:
 @functools.cache
 def made_from(module: str) -> frozenset[str]:
     """The modules of the kernel rooms that a module is made from."""
-    if module not in _syntaxes():
-        return frozenset(_syntaxes())
+    if module not in known_syntaxes():
+        return frozenset(known_syntaxes())
     found, todo = {module}, [module]
     while todo:
         new = imported(todo.pop()) - found
@@ -82,23 +82,23 @@ def made_from(module: str) -> frozenset[str]:
 @functools.cache
 def imported(module: str) -> frozenset[str]:
     """The modules of the kernel rooms that a module of theirs imports."""
-    return frozenset(filter(None, map(_target, _syntaxes()[module].imports)))
+    return frozenset(filter(None, map(_target, known_syntaxes()[module].imports)))
 
 
 @functools.cache
 def _content(module: str) -> str:
     """A module's content, and that of the modules that it imports from: wherever they lie, and whatever their order."""
     told = []
-    for each in _syntaxes()[module].imports:
+    for each in known_syntaxes()[module].imports:
         target = _target(each)
         name = "" if target == _inner(each) else each.name  # a module is known by its content alone
-        told.append(f"{name} {each.bound} {_syntaxes()[target].content if target else ''}")
-    return "\n".join([_syntaxes()[module].content, *sorted(told)])
+        told.append(f"{name} {each.bound} {known_syntaxes()[target].content if target else ''}")
+    return "\n".join([known_syntaxes()[module].content, *sorted(told)])
 
 
 def _target(found: Import) -> str | None:
     """The module of the kernel rooms that a name is, or stands in; None of what lies elsewhere."""
-    return next((path for path in (_inner(found), found.module) if path in _syntaxes()), None)
+    return next((path for path in (_inner(found), found.module) if path in known_syntaxes()), None)
 
 
 def _inner(found: Import) -> str:
@@ -106,14 +106,14 @@ def _inner(found: Import) -> str:
 
 
 @functools.cache
-def _syntaxes() -> dict[str, Syntax]:
+def known_syntaxes() -> dict[str, Syntax]:
     """Each module of the kernel rooms that shapes code."""
-    files = _files()
-    return dict(zip(files, syntaxes(path.read_bytes() for path in files.values()), strict=True))
+    known = files()
+    return dict(zip(known, syntaxes(path.read_bytes() for path in known.values()), strict=True))
 
 
 @functools.cache
-def _files() -> dict[str, Path]:
+def files() -> dict[str, Path]:
     """Each module of the kernel rooms that shapes code with its file."""
     found = {}
     for room in ROOMS:

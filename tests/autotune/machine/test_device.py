@@ -106,8 +106,8 @@ def test_cpuinfo_of_x86_and_arm(tmp_path: Path) -> None:
         "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n"
         "CPU revision\t: 1\n"
     )
-    assert device._cpu(x86) == dict(vendor="AuthenticAMD", model="AMD EPYC", family="25", number="97", stepping="2")
-    assert device._cpu(arm) == dict(vendor="0x41", model="0xd0c", family="8", number="0xd0c", stepping="1")
+    assert device.cpu_of(x86) == dict(vendor="AuthenticAMD", model="AMD EPYC", family="25", number="97", stepping="2")
+    assert device.cpu_of(arm) == dict(vendor="0x41", model="0xd0c", family="8", number="0xd0c", stepping="1")
 
 
 def test_caches_from_sysfs_and_by_default(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_caches_from_sysfs_and_by_default(tmp_path: Path) -> None:
         (tmp_path / f"index{index}").mkdir()
         for name, text in zip(("type", "level", "size"), content, strict=True):
             (tmp_path / f"index{index}" / name).write_text(text + "\n")
-    assert device._caches(tmp_path) == {"L1d": 48 << 10, "L2": 2 << 20, "L3": 36608 << 10}
-    assert device._caches(tmp_path / "none") == device.DEFAULT_CACHES or device.sys.platform == "darwin"
+    assert device.caches_of(tmp_path) == {"L1d": 48 << 10, "L2": 2 << 20, "L3": 36608 << 10}
+    assert device.caches_of(tmp_path / "none") == device.DEFAULT_CACHES or device.sys.platform == "darwin"
 
 
 QUOTAS = {

@@ -244,8 +244,8 @@ def test_a_store_that_another_process_just_creates_is_no_foreign_one(tmp_path: P
                     Store(path).put([row("a", 1.0)])
                 return SimpleNamespace(fetchall=lambda: found, fetchone=lambda: found[0])
 
-        assert not database._has_tables(Interrupted())
-        assert database._has_tables(reader)
+        assert not database.has_tables(Interrupted())
+        assert database.has_tables(reader)
 
 
 def test_a_store_of_the_version_before_keeps_its_rows(path: Path) -> None:

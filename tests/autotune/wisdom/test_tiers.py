@@ -47,10 +47,10 @@ def table(path: Path, *rows: Row) -> None:
 
 def test_the_first_tier_that_knows_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(tiers, "RECHECK_SECONDS", 0.0)
     pinned, folder = tmp_path / "pinned.json", tmp_path / "tables"
     table(folder / f"{HERE.key}.json", row("shipped", 3e-3), row("only shipped", 1e-3, problem="q"))
     asked = Tiers(folder)
+    asked.recheck_seconds = 0.0
 
     def ask(problem: str = "p", **limits) -> tuple[str, str] | None:
         found = asked.lookup(HERE.key, problem, LIMITS._replace(**limits))
@@ -163,12 +163,12 @@ def test_what_this_process_writes_is_seen_at_once(path: Path) -> None:
 
 def test_what_others_write_is_seen_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store().put([row("a", 2e-3)])
-    monkeypatch.setattr(tiers, "RECHECK_SECONDS", 1000.0)
     asked = Tiers()
+    asked.recheck_seconds = 1000.0
     assert best(asked) == "a"
     processes.run("-c", PUT, HERE.key)
     assert best(asked) == "a"
-    later = time.monotonic() + tiers.RECHECK_SECONDS
+    later = time.monotonic() + asked.recheck_seconds
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert best(asked) == "b"
 
@@ -193,9 +193,8 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path, searched, monkeypatch) -> None:
     Store().put([row("a", 2e-3)])
-    monkeypatch.setattr(tiers, "RECHECK_SECONDS", 0.0)
-    monkeypatch.setattr(tiers, "REMEMBERED", 3)
     asked = Tiers()
+    asked.recheck_seconds, asked.most_answers = 0.0, 3
     assert best(asked) == best(asked) == "a"
     assert len(searched) == 1
     for n in range(10):
@@ -209,9 +208,8 @@ def test_answers_outlive_a_look_that_finds_no_change_and_are_bounded(path, searc
 
 def test_a_look_up_asks_the_store_once(path: Path, searched: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     Store().put([row(f"c{n}", 1e-3 + n, problem=f"p{m}") for m in range(9) for n in range(3)])
-    monkeypatch.setattr(tiers, "RECHECK_SECONDS", math.inf)
-    monkeypatch.setattr(tiers, "REMEMBERED", 9)
     asked = Tiers()
+    asked.recheck_seconds, asked.most_answers = math.inf, 9
     for _ in range(5):
         for m in range(9):
             assert best(asked, f"p{m}") == "c0"

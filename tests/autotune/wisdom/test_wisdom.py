@@ -210,27 +210,24 @@ def test_what_is_no_wisdom(content: bytes, said: str) -> None:
         wisdom.parse(content)
 
 
-def test_files_that_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wisdom, "MOST_BYTES", 1000)
+def test_files_that_are_not_read(tmp_path: Path) -> None:
     large = tmp_path / "large.json"
     large.write_bytes(b" " * 1001)
     for path, said in ((large, "larger than"), (tmp_path, "no regular file")):
         with pytest.raises(WisdomError, match=said):
-            wisdom.read(path)
+            wisdom.read(path, 1000)
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(WisdomError, match="no regular file"):
             wisdom.read(tmp_path / "pipe")
 
 
-def test_too_many_rows(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_rows(kept: Store) -> None:
     told = exchange.from_store(kept)
     content = wisdom.render(told).encode()
-    monkeypatch.setattr(wisdom, "MOST_ROWS", told.count())
-    assert wisdom.parse(content).count() == told.count()
-    monkeypatch.setattr(wisdom, "MOST_ROWS", told.count() - 1)
+    assert wisdom.parse(content, told.count()).count() == told.count()
     with pytest.raises(WisdomError, match="must be a list, of"):
-        wisdom.parse(content)
+        wisdom.parse(content, told.count() - 1)
 
 
 def test_ten_thousand_mutations_of_a_file(kept: Store) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -25,9 +28,15 @@ GONE = ("dowsing(rod=1)", "winograd(shape=round)", "depthwise(rows=1,cols=1)", "
 
 
 @pytest.fixture
-def agreeing(monkeypatch: pytest.MonkeyPatch) -> None:
+def agree(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Say how many times its own choice's estimate the cost model agrees with."""
+    return functools.partial(monkeypatch.setattr, nearest_tuned, "AGREES")
+
+
+@pytest.fixture
+def agreeing(agree: Callable[[float], None]) -> None:
     """A cost model that agrees with everything."""
-    monkeypatch.setattr(nearest_tuned, "AGREES", float("inf"))
+    agree(math.inf)
 
 
 def current(candidate: str, seconds: float, created: float = 1.0) -> Row:
@@ -58,8 +67,8 @@ def test_they_decide_before_neighbours_and_the_model(our_store: Store, agreeing:
     assert (PROBLEM, Limits()) in session.current.untuned.waiting  # to be tuned again
 
 
-def test_they_do_not_decide_where_the_model_disagrees(our_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest_tuned, "AGREES", 1.0)
+def test_they_do_not_decide_where_the_model_disagrees(our_store: Store, agree: Callable[[float], None]) -> None:
+    agree(1.0)
     assert RANKED[-1].cost.estimate > RANKED[0].cost.estimate
     our_store.put([older(UNLIKELY, 1e-4)])
     assert chosen() == told()
@@ -90,17 +99,16 @@ def test_they_keep_the_limits(our_store: Store, agreeing: None) -> None:
 
 
 def test_a_slower_row_that_is_current_comes_after_a_faster_one_that_is_not(
-    our_store: Store, monkeypatch: pytest.MonkeyPatch
+    our_store: Store, agree: Callable[[float], None]
 ) -> None:
     """One file of kernels was edited: the winner's row is stale, that of another candidate of the same tuning not."""
     other = str(RANKED[1].candidate)
     our_store.put([older(UNLIKELY, 1e-4), current(other, 2e-4)])
-    with monkeypatch.context() as patch:
-        patch.setattr(nearest_tuned, "AGREES", float("inf"))
-        assert chosen() == told() == (UNLIKELY, OLDER)
-        session.current.untuned.settle()  # which is not what a search found: the choice stays, and stays missed
-        assert (PROBLEM, Limits()) in session.current.untuned.waiting
-    monkeypatch.setattr(nearest_tuned, "AGREES", 1.0)
+    agree(math.inf)
+    assert chosen() == told() == (UNLIKELY, OLDER)
+    session.current.untuned.settle()  # which is not what a search found: the choice stays, and stays missed
+    assert (PROBLEM, Limits()) in session.current.untuned.waiting
+    agree(1.0)
     assert chosen() == told() == (other, "store")
 
 

@@ -20,7 +20,6 @@ from cpuconv.api.layer import Layer
 from cpuconv.conv.choice import model, nearest_tuned, select, tuned
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.plan import Plan
-from cpuconv.conv.remembering import choices, untuned_log
 from cpuconv.conv.session import Session
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.kernels.binding.machine import Machine
@@ -117,8 +116,8 @@ def test_misses_are_remembered_and_written_outside_the_call(our_store: Store, he
     assert our_store.missed(DEVICE) == [(key, 5)]
 
 
-def test_misses_are_bounded(our_store: Store, here: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untuned_log, "MOST", 3)
+def test_misses_are_bounded(our_store: Store, here: Session) -> None:
+    here.untuned.most = 3
     for size in range(4, 12):
         here.untuned.add(replace(PROBLEM, h=size), Limits(), select.is_tuned)
         here.untuned.add(replace(PROBLEM, h=4), Limits(), select.is_tuned)
@@ -170,7 +169,7 @@ def test_what_was_missed_is_taken_once_it_is_tuned(our_store: Store, here: Sessi
 
 
 def test_what_another_process_tuned_is_noticed_however_late_wisdom_is_looked_at(our_store, here, monkeypatch) -> None:
-    monkeypatch.setattr(tiers, "RECHECK_SECONDS", math.inf)
+    here.tiers.recheck_seconds = math.inf
     monkeypatch.setattr(tiers, "writes", lambda: 0)  # this process does not know that it writes
     before = cpuconv.plan(X.shape, W, padding=1, threads=1)
     other = names(before.problem, "direct")[0]
@@ -180,8 +179,8 @@ def test_what_another_process_tuned_is_noticed_however_late_wisdom_is_looked_at(
     assert cpuconv.plan(X.shape, W, padding=1, threads=1).decided_by == "store"
 
 
-def test_choices_are_bounded(here: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "MOST", 2)
+def test_choices_are_bounded(here: Session) -> None:
+    here.choices.most = 2
     for size in range(4, 9):
         select.choose(replace(PROBLEM, h=size), "heuristic", Limits())
     assert len(here.choices) == 2

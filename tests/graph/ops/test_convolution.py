@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.conv import recipe
 from cpuconv.conv.choice.model import Limits, favourite
 from cpuconv.conv.recipe import effective_threads
 from cpuconv.graph.ir import Node
@@ -24,6 +23,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers, sliding
+from support.sharing import small_work_is_shared
 
 LANES = current().lanes
 CHANNELS = st.sampled_from((1, 3, LANES - 1, LANES, LANES + 1, 2 * LANES + 3))
@@ -96,8 +96,7 @@ def cases(draw):
 @given(cases(), st.sampled_from((1, 2)), st.booleans())
 def test_every_layout(case, threads, apart):
     arrays, attributes = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "_SERIAL_FLOPS", -1)  # small work is shared
+    with small_work_is_shared():
         check(arrays, threads, apart, **attributes)
 
 
@@ -160,7 +159,7 @@ def test_groups_that_share_blocks_are_joined_where_the_model_finds_it_cheaper():
     ],
 )
 def test_groups_are_joined_to_the_most_that_do_not_share_blocks_and_to_one(each, groups, options):
-    assert by_solvers._groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
+    assert by_solvers.joined_groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
 
 
 def test_joined_groups_share_no_packed_weights_with_others():

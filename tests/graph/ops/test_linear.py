@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.conv import recipe
 from cpuconv.graph.ops import TABLE
 from cpuconv.isa import current
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers
+from support.sharing import small_work_is_shared
 
 LANES = current().lanes
 SIZES = st.sampled_from((1, 3, LANES - 1, LANES, LANES + 1, 4 * LANES + 5))
@@ -35,8 +34,7 @@ def test_rows(case, threads, apart):
     arrays, activation = case
     names = ["" if array is None else name for array, name in zip(arrays, "xwbr", strict=True)]
     node = TABLE["Linear"].node(names, ["y"], activation=activation)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "_SERIAL_FLOPS", -1)  # small work is shared
+    with small_work_is_shared():
         assert lowered.check(node, arrays, CONSTANT, threads, apart) == 1
 
 

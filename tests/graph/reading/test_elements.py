@@ -28,7 +28,7 @@ from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
-from support.graphs import made, parse  # noqa: E402
+from support.graphs import definition_of, made, parse  # noqa: E402
 
 # Weights of a convolution with a normalization behind it and of a product; an operand of a sum; one of a Constant node
 # that a reference reads (float64); and one of a branch.
@@ -214,7 +214,7 @@ def test_a_file_that_changes_is_noticed_when_it_is_read_again(path: Path):
     with pytest.raises(SourceError, match=r"net\.onnx' was changed since the model was read: compile it again"):
         open_sizes.run(fed(2))
     with pytest.raises(SourceError):
-        check_unchanged(open_sizes._definition.graph.constants.values())
+        check_unchanged(definition_of(open_sizes).graph.constants.values())
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: os.replace(path.with_suffix(".new"), path)])

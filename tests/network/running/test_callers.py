@@ -16,7 +16,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.memory import workspaces
 from cpuconv.network.running import caller as caller_module
 from cpuconv.network.running import callers as callers_module
-from support.graphs import parse
+from support.graphs import parse, programs_of
 from support.running.callers import at_once
 
 # A kernel, a node that its reference computes and that refuses indices, another kernel.
@@ -48,7 +48,7 @@ def _is_well(made: cpuconv.Model) -> None:
 
 
 def _program(made: cpuconv.Model) -> Any:
-    return made._programs.find((X.shape, (1,)))
+    return programs_of(made).find((X.shape, (1,)))
 
 
 # --- runs that fail -------------------------------------------------------------------------------------------------
@@ -56,15 +56,15 @@ def _program(made: cpuconv.Model) -> Any:
 
 def test_500_bad_requests_leave_everything_as_it_was(model: cpuconv.Model) -> None:
     before, program, errors = model.nbytes, _program(model), []
-    model._programs.resize(3 * before)
+    programs_of(model).resize(3 * before)
     for _ in range(500):
         with pytest.raises(SourceError, match="Gather") as caught:
             model.run(BAD)
         errors.append(caught.value)  # with its traceback, as what reports errors may do
     _is_well(model)
     assert model.nbytes == before and len(program.executable.callers) == 1
-    assert len(model._programs) == 1 and _program(model) is program
-    assert model._programs._remembered.get(program.key) is program
+    assert len(programs_of(model)) == 1 and _program(model) is program
+    assert programs_of(model)._remembered.get(program.key) is program
 
 
 def test_bad_requests_from_many_threads(model: cpuconv.Model) -> None:
@@ -104,7 +104,7 @@ def test_whatever_ends_a_run_nothing_is_lost(
                 model.run(GOOD)
     gc.collect()
     _is_well(model)
-    assert model.nbytes == before and len(model._programs) == 1 and _program(model) is program
+    assert model.nbytes == before and len(programs_of(model)) == 1 and _program(model) is program
 
 
 def test_an_interrupt_at_any_line_of_a_run(model: cpuconv.Model) -> None:
@@ -140,7 +140,7 @@ def test_an_interrupt_at_any_line_of_a_run(model: cpuconv.Model) -> None:
     while interrupted_at(lines):
         lines += 1
         assert len(program.executable.callers) <= 1
-        assert len(model._programs) == 1 and _program(model) is program
+        assert len(programs_of(model)) == 1 and _program(model) is program
     assert lines > 50
     _is_well(model)
     assert model.nbytes == before
@@ -174,7 +174,7 @@ def test_what_a_peak_took_is_counted_and_given_back(monkeypatch: pytest.MonkeyPa
     each = program.callers.nbytes
     assert each >= X.nbytes
     assert min(_peak(made, 8, monkeypatch)) == one + 7 * each
-    assert made.nbytes == one == made._programs._remembered.nbytes and len(program.callers) == 1
+    assert made.nbytes == one == programs_of(made)._remembered.nbytes and len(program.callers) == 1
 
 
 @pytest.mark.parametrize("kept", [0, 2, 5])
@@ -210,7 +210,7 @@ def test_callers_that_are_needed_stay(model: cpuconv.Model) -> None:
 
 def test_the_program_that_ran_last_counts_however_large() -> None:
     made = _compiled()
-    made._programs.resize(0)
+    programs_of(made).resize(0)
     _is_well(made)
     assert made.nbytes == _program(made).nbytes > X.nbytes
 

@@ -131,4 +131,4 @@ def test_what_runs_side_by_side_touches_other_memory(drawn):
 def test_bounds_of_a_view_that_runs_backwards():
     forwards = Place(Ref("arena", 64), (3, 5), (20, 4))
     backwards = Place(Ref("arena", 80), (3, 5), (20, -4))
-    assert module._bounds(backwards) == module._bounds(forwards) == (64, 124)
+    assert module.bounds(backwards) == module.bounds(forwards) == (64, 124)

@@ -17,7 +17,7 @@ import cpuconv
 from cpuconv.errors import ArgumentTypeError, RunStopped
 from cpuconv.network.running import recording
 from cpuconv.network.running.recording import Recording
-from support.graphs import parse
+from support.graphs import parse, programs_of
 from support.running import processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reference evaluator:cpuconv.CpuconvWarning")
@@ -84,7 +84,7 @@ def sliced(deep: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[cpuconv.Model, d
 
 
 def _rows(made: cpuconv.Model) -> int:
-    (segment,) = made._programs.last.executable.segments
+    (segment,) = programs_of(made).last.executable.segments
     assert isinstance(segment, Recording)
     return len(segment.rows)
 
@@ -151,7 +151,7 @@ def test_short_programs_run_in_one_piece(deep: Any) -> None:
     source, feed = deep
     made = cpuconv.compile(source, strategy="heuristic", threads=1)
     made.run(feed)
-    (segment,) = made._programs.last.executable.segments
+    (segment,) = programs_of(made).last.executable.segments
     assert segment.slices == []
 
 
@@ -293,7 +293,7 @@ _CHILD = """
 import signal, sys, time, warnings
 import numpy as np
 import cpuconv
-from support.graphs import parse
+from support.graphs import parse, programs_of
 
 sys.path.insert(0, {folder!r})
 import test_stopping as tests

@@ -27,9 +27,9 @@ SIZE = 2_000_000
 def with_text(path: Path, text: str) -> Path:
     """A file of a header alone, checksums right."""
     content = text.encode()
-    begin = container._rounded(container._START + len(content))
-    prefix = container._PREFIX.pack(container.MAGIC, container.FORMAT, len(content), begin)
-    start = prefix + container._digest(prefix, content) + content
+    begin = container.rounded(container.START + len(content))
+    prefix = container.PREFIX.pack(container.MAGIC, container.FORMAT, len(content), begin)
+    start = prefix + container.digest(prefix, content) + content
     path.write_bytes(start + bytes(begin - len(start)))
     return path
 
@@ -78,16 +78,13 @@ def test_brackets_and_quotes_in_texts_are_no_levels():
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_pieces_of_a_text_are_seen_as_one(monkeypatch, shift):
+def test_pieces_of_a_text_are_seen_as_one(shift):
     """Texts, levels and quotes that begin in one piece and end in another."""
     text = (" " * shift + json.dumps([['a"b[', "\\"], {"[": [[]]}])).encode()
     for piece in range(1, 40):
-        monkeypatch.setattr(bounds, "_PIECE", piece)
-        monkeypatch.setattr(bounds, "MOST_LEVELS", 4)
-        bounds.check_text(text, "m")
-        monkeypatch.setattr(bounds, "MOST_LEVELS", 3)
+        bounds.check_text(text, "m", 4, piece)
         with pytest.raises(SourceError, match="nests deeper than 3"):
-            bounds.check_text(text, "m")
+            bounds.check_text(text, "m", 3, piece)
 
 
 def test_a_header_has_a_largest_size_at_saving_and_loading(tmp_path, monkeypatch):
@@ -128,16 +125,15 @@ def _graph(nodes: list[object]) -> dict[str, object]:
     return {"name": "", "inputs": [], "outputs": [], "nodes": nodes, "constants": {}, "values": {}}
 
 
-def test_nodes_within_nodes_count_and_have_a_deepest_level(monkeypatch):
+def test_nodes_within_nodes_count_and_have_a_deepest_level():
     graph = _graph([])
     for _ in range(MOST_DEPTH):
         graph = _graph([["If", [], [], {"graph": 0, "a": {"tuple": [[{"graph": graph}]]}}, "", None]])
     bounds.check_nodes(graph)
     with pytest.raises(SourceError, match="nodes must not nest deeper than 16 levels"):
         bounds.check_nodes(_graph([["If", [], [], {"a": {"graph": graph}}, "", None]]))
-    monkeypatch.setattr(bounds, "MOST_NODES", MOST_DEPTH - 1)
     with pytest.raises(SourceError, match="a graph must have no more than 15 nodes"):
-        bounds.check_nodes(graph)
+        bounds.check_nodes(graph, MOST_DEPTH - 1)
 
 
 def _nested(depth: int) -> onnx.NodeProto:

@@ -53,7 +53,7 @@ def test_damage_is_noticed_or_does_no_harm(saved: bytes, opened: bytes, tmp_path
 def test_every_block_that_is_read_is_checked(saved: bytes, tmp_path: Path) -> None:
     right, told = expected(), 0
     blocks = header_of(saved)["blocks"]
-    begin = len(saved) - blocks[-1][0] - container._rounded(blocks[-1][1])
+    begin = len(saved) - blocks[-1][0] - container.rounded(blocks[-1][1])
     packed = {block for _, _, block in header_of(saved)["packed"]}
     for number, (start, size, _) in enumerate(blocks):
         place = begin + start + size - 1

@@ -17,7 +17,7 @@ import cpuconv
 from cpuconv.network import definition
 from cpuconv.network.running.packed import Packed
 from support import oracle
-from support.graphs import close, parse, run
+from support.graphs import close, definition_of, parse, programs_of, run
 from support.running.callers import at_once
 
 RNG = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def _resident() -> int:
 def test_a_thousand_sizes_stay_within_the_bound():
     model = _convolutional()
     made = _compiled(model, threads=oracle.THREADS)
-    made._programs.resize(8 << 20)
+    programs_of(made).resize(8 << 20)
     sizes = [(1 + at % 5, 3, 8 + at // 20, 8 + at // 5 % 4) for at in range(1000)]
     assert len({*sizes}) == 1000
     resident = 0
@@ -66,19 +66,19 @@ def test_a_thousand_sizes_stay_within_the_bound():
         assert made.nbytes <= 8 << 20
         if at == 500:
             resident = _resident()
-    assert 0 < len(made._programs) < 500
-    assert len(made._programs.builder.packed) < 30  # of constants and forms, not of programs
+    assert 0 < len(programs_of(made)) < 500
+    assert len(programs_of(made).builder.packed) < 30  # of constants and forms, not of programs
     if os.path.exists("/proc/self/statm"):
         assert _resident() - resident < 64 << 20
 
 
 def test_the_newest_program_stays_however_large():
     made = _compiled(_convolutional())
-    made._programs.resize(0)
+    programs_of(made).resize(0)
     first, second = _x(1, 3, 8, 8), _x(1, 3, 9, 8)
     made(first)
-    program = weakref.ref(made._programs.find((first.shape,)).executable)
-    assert made._programs.find((first.shape,)).executable is program() and not len(made._programs)
+    program = weakref.ref(programs_of(made).find((first.shape,)).executable)
+    assert programs_of(made).find((first.shape,)).executable is program() and not len(programs_of(made))
     made(second)
     assert program() is None  # at once: nothing refers to itself
 
@@ -89,9 +89,9 @@ def test_programs_used_least_recently_go_first():
     programs = []
     for shape in shapes:
         made(_x(*shape))
-        programs.append(weakref.ref(made._programs.find((shape,))))
+        programs.append(weakref.ref(programs_of(made).find((shape,))))
     made(_x(*shapes[0]))
-    made._programs.resize(made.nbytes - 1)
+    programs_of(made).resize(made.nbytes - 1)
     assert [program() is not None for program in programs] == [True, False, True]
 
 
@@ -99,7 +99,7 @@ def test_memory_of_more_callers_counts():
     made = _compiled(_convolutional())
     x = _x(1, 3, 16, 16)
     made(x)
-    program = made._programs.find((x.shape,)).executable
+    program = programs_of(made).find((x.shape,)).executable
     before = program.nbytes
     held = program.callers.take(program.caller)  # as if another caller were running
     made(x)
@@ -144,7 +144,7 @@ def test_weights_are_shared_by_programs():
     programs = []
     for side in (16, 32):
         made(_x(1, 3, side, side))
-        programs.append(made._programs.find(((1, 3, side, side),)).executable)
+        programs.append(programs_of(made).find(((1, 3, side, side),)).executable)
     first, second = ({id(array) for array in program.constants.values()} for program in programs)
     assert first & second
 
@@ -152,7 +152,7 @@ def test_weights_are_shared_by_programs():
 def test_eight_threads_with_sizes_of_their_own_while_programs_are_forgotten():
     model = _convolutional()
     made = _compiled(model, threads=oracle.THREADS)
-    made._programs.resize(300_000)
+    programs_of(made).resize(300_000)
     inputs = [_x(1 + at % 2, 3, 10 + at, 12) for at in range(8)]
     expected = [run(model, {"x": x})[0] for x in inputs]
 
@@ -342,7 +342,7 @@ def test_programs_that_are_made_again_give_equal_bits():
     made = _compiled(_convolutional(), threads=oracle.THREADS)
     inputs = [_x(1, 3, side, 24) for side in (24, 26, 31, 90)]
     before = [made(x) for x in inputs]
-    made._programs.clear()
+    programs_of(made).clear()
     for x, y in reversed(list(zip(inputs, before, strict=True))):
         np.testing.assert_array_equal(made(x), y)
 
@@ -354,9 +354,9 @@ def test_sizes_about_as_large_have_the_layouts_of_the_first():
         x = _x(1, 3, side, 40)
         made(x)
         layouts.add(tuple((row.op, row.layouts) for row in made.explain().operators))
-    assert len(layouts) == made._programs.builder.choices == 1
+    assert len(layouts) == programs_of(made).builder.choices == 1
     small = _x(1, 3, 4, 4)
-    assert made(small).shape == run(model, {"x": small})[0].shape and made._programs.builder.choices == 2
+    assert made(small).shape == run(model, {"x": small})[0].shape and programs_of(made).builder.choices == 2
 
 
 def test_weights_are_folded_once_for_all_sizes():
@@ -370,19 +370,19 @@ def test_weights_are_folded_once_for_all_sizes():
     for side in (5, 8):
         x = _x(2, 3, side, 6)
         close(made(x), run(model, {"x": x})[0])
-    assert "Mul" not in {node.op for node in made._definition.graph.nodes}
+    assert "Mul" not in {node.op for node in definition_of(made).graph.nodes}
     assert ("weights", "1 Mul into Conv") in made.explain().summary
-    assert not made._definition.graph.constants.keys() & {"half"}
+    assert not definition_of(made).graph.constants.keys() & {"half"}
     kept = _compiled(model, skip_passes=["weights"])
     close(kept(x), run(model, {"x": x})[0])
-    assert "Mul" in {node.op for node in kept._definition.graph.nodes}
+    assert "Mul" in {node.op for node in definition_of(kept).graph.nodes}
 
 
 def test_threads_with_elements_that_decide_sizes():
     """Eight at once, each with a shape of its own, while programs are forgotten."""
     graph = parse("g (float[24] x, int64[2] s) => (float[A,B] y) { r = Relu(x) y = Reshape(r, s) }")
     made = _compiled(graph, threads=oracle.THREADS)
-    made._programs.resize(40_000)
+    programs_of(made).resize(40_000)
     shapes = [(1, 24), (2, 12), (3, 8), (4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
     x = _x(24)
 

@@ -17,7 +17,7 @@ from cpuconv.errors import ArgumentError, SourceError  # noqa: E402
 from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.network.sizes.cutting import cut  # noqa: E402
 from support.graph.detector import detector  # noqa: E402
-from support.graphs import close, made, parse, runtime_session  # noqa: E402
+from support.graphs import close, made, parse, programs_of, runtime_session  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(1, 3, 6, 6)).astype(np.float32)
@@ -119,7 +119,7 @@ def test_a_model_goes_with_its_last_reference():
     """Its parts hold what they share, and nothing that holds them."""
     model = cpuconv.compile(detector(), threads=1)
     model.run({"x": X})
-    parts = [weakref.ref(part) for part in (model, model._programs, model._programs.last.tail)]
+    parts = [weakref.ref(part) for part in (model, programs_of(model), programs_of(model).last.tail)]
     gc.collect()
     gc.disable()
     try:

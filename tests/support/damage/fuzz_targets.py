@@ -199,12 +199,12 @@ def change_saved(data: bytes, number: int) -> bytes:
 
 def _signed(data: bytes) -> bytes:
     """The file with the checksum of what is where its header should be."""
-    if len(data) < container._START:
+    if len(data) < container.START:
         return data
-    size = min(container._PREFIX.unpack_from(data)[2], len(data) - container._START)
-    prefix = container._PREFIX.pack(container.MAGIC, container.FORMAT, size, len(data))
-    text = data[container._START : container._START + size]
-    return prefix + container._digest(prefix, text) + data[container._START :]
+    size = min(container.PREFIX.unpack_from(data)[2], len(data) - container.START)
+    prefix = container.PREFIX.pack(container.MAGIC, container.FORMAT, size, len(data))
+    text = data[container.START : container.START + size]
+    return prefix + container.digest(prefix, text) + data[container.START :]
 
 
 # --- wisdom ---------------------------------------------------------------------------------------------------------

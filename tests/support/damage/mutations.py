@@ -42,18 +42,18 @@ _STRANGE = (
 
 def header_of(data: bytes) -> dict[str, Any]:
     """The header of a file."""
-    size = container._PREFIX.unpack_from(data)[2]
-    return json.loads(data[container._START : container._START + size])
+    size = container.PREFIX.unpack_from(data)[2]
+    return json.loads(data[container.START : container.START + size])
 
 
 def with_header(data: bytes, header: object, version: int = container.FORMAT) -> bytes:
     """The file with another header, and the checksums right again."""
-    size = container._PREFIX.unpack_from(data)[2]
-    blocks = data[container._rounded(container._START + size) :]
+    size = container.PREFIX.unpack_from(data)[2]
+    blocks = data[container.rounded(container.START + size) :]
     text = json.dumps(header).encode()
-    begin = container._rounded(container._START + len(text))
-    prefix = container._PREFIX.pack(container.MAGIC, version, len(text), begin + len(blocks))
-    start = prefix + container._digest(prefix, text) + text
+    begin = container.rounded(container.START + len(text))
+    prefix = container.PREFIX.pack(container.MAGIC, version, len(text), begin + len(blocks))
+    start = prefix + container.digest(prefix, text) + text
     return start + bytes(begin - len(start)) + blocks
 
 

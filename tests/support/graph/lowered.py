@@ -13,13 +13,12 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import current
-from cpuconv.kernels.binding import processor
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, Place, contiguous_strides, image_shape
 from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
-from support import guarded
+from support import guarded, sharing
 from support.guarded import END, START
 
 _GAP = 192  # bytes between images that lie apart
@@ -196,6 +195,5 @@ def check(
 @pytest.fixture(autouse=True, scope="module")
 def small_work_is_shared() -> Iterator[None]:
     """Threads share work of any size, in a module that imports this."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processor, "PARALLEL_BYTES", 0)
+    with sharing.small_work_is_shared():
         yield
