@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ import llvmlite.binding as llvm
 from autotune.locks import lazy
 from autotune.machine.cores import affinity_cores, allowed_cores, quota_cores
 
-__all__ = ["Device", "allowed_cores", "fingerprint"]
+__all__ = ["Device", "allowed_cores", "fingerprint", "microarchitecture"]
 
 CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -46,6 +47,12 @@ ISAS = (
     ("sve", ("sve",)),
     ("neon", ("neon",)),
 )
+
+# What features tell of the microarchitecture where a virtual machine gives the numbers of an older CPU, newest first.
+TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
+_WITH_TILES = "rapids"  # in LLVM's name of every CPU that these features are right of
+
+VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
 
 # Told to the user, but not what times depend on: the cores that they leave are.
 UNKEYED = ("affinity", "quota", "release")
@@ -80,9 +87,23 @@ class Device:
         fields = {name: value for name, value in asdict(self).items() if name not in UNKEYED}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
+    @property
+    def name(self) -> str:
+        """A name for files: vendor, microarchitecture and cores, such as "amd-znver5-2c"."""
+        vendor = VENDORS.get(self.vendor, self.vendor) or self.machine
+        words = re.findall(r"[a-z0-9]+", f"{vendor} {microarchitecture(self.cpu_name, self.features)}".lower())
+        return "-".join([*words, f"{self.cores}c"])
+
     def to_dict(self) -> dict[str, Any]:
         """The fields and the key, ready for JSON."""
         return {"key": self.key, **asdict(self), "caches": dict(self.caches)}
+
+
+def microarchitecture(cpu_name: str, features: str) -> str:
+    """LLVM's name of a CPU, or what its features tell where a virtual machine hides that."""
+    there = {feature[1:] for feature in features.split(",") if feature.startswith("+")}
+    told = (name for feature, name in TOLD_BY if feature in there and _WITH_TILES not in cpu_name)
+    return next(told, cpu_name)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from autotune.machine.device import Device, allowed_cores, fingerprint
+from autotune.machine.device import Device, allowed_cores, fingerprint, microarchitecture
 from autotune.machine.roofline import MEASURED, newest_roofs, roofs_for
 from autotune.paths import cache_folder
 from autotune.store.store import Store
@@ -119,14 +119,19 @@ def _roof_lines(roofs: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _told(device: Device) -> str:
+    known = microarchitecture(device.cpu_name, device.features)
+    return "" if known == device.cpu_name else f", by its features a {known}"
+
+
 def as_lines(findings: dict[str, Any], device: Device) -> list[tuple[str, str]]:
     """The findings as pairs of name and text."""
     quota = "none" if device.quota is None else f"{device.quota:g}"
     numbers = "/".join(part or "?" for part in (device.family, device.number, device.stepping))
     lines = [
-        ("device", device.key),
+        ("device", f"{device.key} ({device.name})"),
         ("CPU", f"{device.model} ({device.vendor}, family/model/stepping {numbers})"),
-        ("ISA", f"{device.isa} on {device.machine}, compiled for {device.cpu_name}"),
+        ("ISA", f"{device.isa} on {device.machine}, compiled for {device.cpu_name}{_told(device)}"),
         ("caches", ", ".join(f"{level} {size >> 10} KiB" for level, size in device.caches)),
         ("cores", f"{device.cores} allowed: affinity {device.affinity}, quota {quota}"),
         ("system", f"{device.os} {device.release}"),

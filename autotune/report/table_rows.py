@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from autotune.locks import lazy
+from autotune.machine.device import microarchitecture
 from autotune.machine.roofline import Roofs, Verdict, Work, classify, roofs_for
 from autotune.report.explain import ROOFS_UNKNOWN
 from autotune.store.rows import COLD, RowLimits
@@ -172,7 +173,9 @@ class Section:
     def title(self) -> str:
         """The CPU, and what else tells it from another like it."""
         device = self.device
-        return f"{device['model'] or 'this device'} ({device['isa']}, {count_of(device['cores'], 'core')})"
+        known = microarchitecture(device.get("cpu_name", ""), device.get("features", ""))
+        told = ", ".join(part for part in (known, device["isa"], count_of(device["cores"], "core")) if part)
+        return f"{device['model'] or 'this device'} ({told})"
 
     def networks(self) -> dict[str, list[ProblemRow]]:
         """The lines by the table that they belong to."""

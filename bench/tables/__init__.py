@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from autotune.interpreter import python
-from autotune.machine.device import Device, fingerprint
+from autotune.machine.device import fingerprint
 from bench import report
 from bench.peers import OURS
 from bench.race import Race
@@ -30,9 +29,6 @@ from bench.shapes import Line
 FOLDER = Path(__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
 README, OVERVIEW, PAGE = (ROOT / name for name in ("README.md", "docs/performance.md", "docs/performance/tables.md"))
-VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
-# What features tell of the microarchitecture where a virtual machine gives the numbers of an older CPU, newest first.
-TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
 NOTED_BELOW = 1.05  # a line of a smaller ratio to the best peer is to have a note
 NO_DEVICE = "No device has been measured yet."
 Data = dict[str, Any]
@@ -85,7 +81,7 @@ def measured(lines: Sequence[Line], asked: Settings, console: Console) -> tuple[
 def files(made: Iterable[tuple[Data, str]], folder: Path, page: Path, overview: Path, readme: Path) -> dict[Path, str]:
     """The texts of a device's two files and of the pages that show them, by path."""
     tables, texts = zip(*made, strict=True)
-    name = device_name(fingerprint())
+    name = fingerprint().name
     data = {"cpu": tables[0]["cpu"], "tables": list(tables)}
     parts = (f"## {table['title']}\n\n{text}" for table, text in zip(tables, texts, strict=True))
     base = folder / name
@@ -144,15 +140,6 @@ def unexplained(devices: Mapping[str, Data], page: str) -> list[str]:
 def heading(name: str, device: Data) -> str:
     """A device as a reader knows it, and by the name of its files."""
     return f"{device['cpu']} ({name})"
-
-
-def device_name(device: Device) -> str:
-    """A name for files: vendor, microarchitecture as LLVM calls it, and cores, such as "amd-znver5-2c"."""
-    vendor = VENDORS.get(device.vendor, device.vendor) or device.machine
-    features = {feature[1:] for feature in device.features.split(",") if feature.startswith("+")}
-    told = (name for feature, name in TOLD_BY if feature in features and "rapids" not in device.cpu_name)
-    words = re.findall(r"[a-z0-9]+", f"{vendor} {next(told, device.cpu_name)}".lower())
-    return "-".join([*words, f"{device.cores}c"])
 
 
 def _low(table: Data) -> list[str]:

@@ -4,8 +4,9 @@
 assembly and by its twin.
 
 Sources: Intel's optimisation reference manual and software developer's manual, Arm's architecture reference manual.
-Rates were measured on Zen 4 and on a Granite Rapids (decision 32); those of NEON, and of AVX2's extensions, are the
-FMA's.
+Rates belong to microarchitectures (`table.MICROARCHITECTURES`); here are those of most CPUs. They were measured on
+Zen 4 and on a Granite Rapids (decision 32); those of NEON, and of AVX2's extensions, are the FMA's. `vdpbf16ps` does as
+much as float32's FMA here: it does twice as much on AMD's CPUs, and half as much on Intel's with AMX.
 """
 
 from __future__ import annotations
@@ -143,9 +144,9 @@ def values(element: Element, array: np.ndarray) -> np.ndarray:
     return widened(array) if element == BF16 else array
 
 
-def at_rate(dots: tuple[Dot, ...], rate: float) -> tuple[Dot, ...]:
-    """The same on a CPU that does so many of each a cycle."""
-    return tuple(replace(dot, rate=rate) for dot in dots)
+def at_rate(dots: tuple[Dot, ...], rate: float, *names: str) -> tuple[Dot, ...]:
+    """The same on a CPU that does so many of each a cycle, or of those of some names."""
+    return tuple(replace(dot, rate=rate) if not names or dot.name in names else dot for dot in dots)
 
 
 def _fma(name: str, machine: str, feature: str, bits: int, element: Element = F32, rate: float = 2) -> Dot:
@@ -159,7 +160,7 @@ _VNNI, _NEON = "llvm.x86.avx512", "llvm.aarch64.neon"
 AVX512 = (
     _fma("vfmadd", X86, "avx512f", 512),
     _fma("vfmadd", X86, "avx512fp16", 512, F16),
-    Dot("vdpbf16ps", X86, "avx512bf16", 512, BF16, BF16, F32, 2, 0.5, "llvm.x86.avx512bf16.dpbf16ps.512"),
+    Dot("vdpbf16ps", X86, "avx512bf16", 512, BF16, BF16, F32, 2, 1, "llvm.x86.avx512bf16.dpbf16ps.512"),
     Dot("vpdpwssd", X86, "avx512vnni", 512, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.512"),
     Dot("vpdpbusd", X86, "avx512vnni", 512, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.512"),
 )

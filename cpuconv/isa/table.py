@@ -13,6 +13,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from autotune.machine.device import microarchitecture
 from cpuconv.elements import Element
 from cpuconv.isa import dots
 from cpuconv.isa.dots import Dot
@@ -79,10 +80,17 @@ MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from it
         "l3_rate": 20,
         "dram_rate": 8,
     },
-    "sapphirerapids": {"l3_rate": 5, "single": (0.95, 1.0, 0.9, 0.82), "block_bytes": dots.ROW_BYTES},  # AMX
+    "znver5": {"dots": dots.at_rate(dots.AVX512, 2)},
+    **dict.fromkeys(
+        ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"),  # AMX
+        {
+            "dots": dots.at_rate(dots.AVX512, 0.5, "vdpbf16ps"),
+            "l3_rate": 5,
+            "single": (0.95, 1.0, 0.9, 0.82),
+            "block_bytes": dots.ROW_BYTES,
+        },
+    ),
 }
-
-TELLING = {"+amx-tile": "sapphirerapids"}  # features of a microarchitecture, as virtual machines may hide a CPU's model
 
 _PROBE = """
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
@@ -105,8 +113,8 @@ def current() -> Isa:
 def _found() -> Isa:
     _, cpu, features = target()
     isa = stated(features) or probed()
-    cpu = next((TELLING[feature] for feature in features.split(",") if feature in TELLING), cpu)
-    return replace(isa, **MICROARCHITECTURES.get(cpu, {})) if isa.lanes == TABLE[0].lanes else isa
+    known = MICROARCHITECTURES.get(microarchitecture(cpu, features), {})
+    return replace(isa, **known) if isa.lanes == TABLE[0].lanes else isa
 
 
 def stated(features: str) -> Isa | None:

@@ -58,7 +58,7 @@ def written(place: Path) -> list[str]:
 def test_all_tables_in_two_files_and_the_page(place, capsys):
     assert run(place, "--threads", "1,2", "--nchw", "--batch", "8") == 0
     data_file, text_file = sorted((place / "tables").iterdir())
-    assert data_file.stem == text_file.stem == tables.device_name(fingerprint())
+    assert data_file.stem == text_file.stem == fingerprint().name
     data, text, page = json.loads(data_file.read_text()), text_file.read_text(), (place / "page.md").read_text()
     titles = [f"{threads}, layouts {rest}" for threads in ("1 thread", "2 threads") for rest in VARIANTS]
     assert [table["title"] for table in data["tables"]] == titles
@@ -89,11 +89,9 @@ def test_two_devices_share_the_page(place):
     assert run(place, "--threads", "2") == 0
     page, overview, readme = texts = [(place / name).read_text() for name in PAGES]
     assert "### Other CPU (other-cpu)" in page and "other-cpu" not in readme  # it was measured before
-    assert f"### {report.machine_name()} ({tables.device_name(fingerprint())})" in page
+    assert f"### {report.machine_name()} ({fingerprint().name})" in page
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in overview.splitlines() if " thread" in row]
-    assert [row[0].rpartition("(")[2] for row in rows] == sorted(
-        [f"{tables.device_name(fingerprint())})", "other-cpu)"]
-    )
+    assert [row[0].rpartition("(")[2] for row in rows] == sorted([f"{fingerprint().name})", "other-cpu)"])
     assert {tuple(row[2:]) for row in rows} == {("2.00 (2.00)", "0 of 2"), ("2.00 (2.00)", "0 of 1")}
     for name in PAGES:
         (place / name).write_text(PAGE)
@@ -165,25 +163,6 @@ def test_a_race_without_our_figure_is_no_table(monkeypatch):
     monkeypatch.setattr(race, "Engine", start)
     with pytest.raises(tables.Incomplete, match="no figure on a:1"):
         tables.measured([LINE], Settings(peers=("torch",), rounds=1), Console(quiet=True))
-
-
-@pytest.mark.parametrize(
-    "vendor, cpu_name, features, expected",
-    [
-        ("AuthenticAMD", "znver5", "+avx512f", "amd-znver5-2c"),
-        ("AuthenticAMD", "znver4", "+avx512f", "amd-znver4-2c"),
-        ("GenuineIntel", "cascadelake", "+avx512f,-amx-tile", "intel-cascadelake-2c"),
-        ("GenuineIntel", "sapphirerapids", "+amx-tile", "intel-sapphirerapids-2c"),
-        ("GenuineIntel", "emeraldrapids", "+amx-tile", "intel-emeraldrapids-2c"),
-        ("GenuineIntel", "rocketlake", "+amx-tile", "intel-sapphirerapids-2c"),
-        ("GenuineIntel", "rocketlake", "+amx-tile,+avx10.1", "intel-graniterapids-2c"),
-        ("0x41", "neoverse-n1", "+neon", "arm-neoverse-n1-2c"),
-        ("", "generic", "", "x86-64-generic-2c"),
-    ],
-)
-def test_names_of_devices(vendor, cpu_name, features, expected):
-    given = {"vendor": vendor, "model": "AMD EPYC", "cpu_name": cpu_name, "features": features, "cores": 2}
-    assert tables.device_name(dataclasses.replace(fingerprint(), machine="x86_64", **given)) == expected
 
 
 def test_devices_of_one_model_are_kept_apart(place, monkeypatch):

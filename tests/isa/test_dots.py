@@ -119,3 +119,21 @@ def test_blocks_have_a_channel_for_each_sum_of_a_vector_and_whole_rows_of_a_tile
     rows = ROW_BYTES if name == "xeon-amx" else 0
     assert isa.block(BF16) == max(isa.lanes, rows // 2) and isa.block(U8) == max(isa.lanes, rows)
     assert blocked.layout(isa) == blocked.layout(isa, F32) == f"NCHW{isa.lanes}c"
+
+
+@pytest.mark.parametrize(
+    "cpu, features, against_fma",
+    [
+        ("znver4", "", 2.0),
+        ("znver5", "", 2.0),
+        ("cooperlake", "", 1.0),
+        ("sapphirerapids", "+avx512f,+amx-tile", 0.5),
+        ("rocketlake", "+avx512f,+amx-tile,+avx10.1", 0.5),  # a Granite Rapids behind a virtual machine
+    ],
+)
+def test_the_rate_of_bfloat16_is_the_microarchitectures(monkeypatch, cpu, features, against_fma):
+    monkeypatch.setattr(table, "target", lambda: ("x86_64", cpu, features or "+avx512f"))
+    isa = table._found()
+    rates = {dot.name: dot.rate * dot.macs for dot in isa.dots if dot.name in ("vdpbf16ps", "vpdpbusd")}
+    fma = isa.dots[0].rate * isa.dots[0].macs
+    assert rates["vdpbf16ps"] / fma == against_fma and rates["vpdpbusd"] / fma == 4

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autotune.machine import cores, device, memory
-from autotune.machine.device import UNKEYED, Device, fingerprint
+from autotune.machine.device import UNKEYED, Device, fingerprint, microarchitecture
 from autotune.paths import cache_folder, store_path
 from support.running import processes
 
@@ -207,3 +207,29 @@ def test_the_cache_folder_is_the_users_to_move(tmp_path: Path, monkeypatch: pyte
     assert store_path().parent == cache_folder() == tmp_path
     monkeypatch.delenv("CPUCONV_CACHE_DIR")
     assert cache_folder().name == "cpuconv"
+
+
+@pytest.mark.parametrize(
+    "vendor, cpu_name, features, expected",
+    [
+        ("AuthenticAMD", "znver5", "+avx512f", "amd-znver5-2c"),
+        ("AuthenticAMD", "znver4", "+avx512f", "amd-znver4-2c"),
+        ("GenuineIntel", "cascadelake", "+avx512f,-amx-tile", "intel-cascadelake-2c"),
+        ("GenuineIntel", "cascadelake", "+avx512f,+amx-tile", "intel-sapphirerapids-2c"),
+        ("GenuineIntel", "sapphirerapids", "+amx-tile", "intel-sapphirerapids-2c"),
+        ("GenuineIntel", "emeraldrapids", "+amx-tile", "intel-emeraldrapids-2c"),
+        ("GenuineIntel", "rocketlake", "+amx-tile", "intel-sapphirerapids-2c"),
+        ("GenuineIntel", "rocketlake", "+amx-tile,+avx10.1", "intel-graniterapids-2c"),
+        ("0x41", "neoverse-n1", "+neon", "arm-neoverse-n1-2c"),
+        ("", "generic", "", "x86-64-generic-2c"),
+    ],
+)
+def test_names_of_devices(vendor, cpu_name, features, expected):
+    given = {"vendor": vendor, "model": "AMD EPYC", "cpu_name": cpu_name, "features": features, "cores": 2}
+    assert dataclasses.replace(fingerprint(), machine="x86_64", **given).name == expected
+
+
+def test_the_microarchitecture_is_no_part_of_the_key():
+    here = dataclasses.replace(fingerprint(), cpu_name="rocketlake", features="+amx-tile")
+    assert microarchitecture(here.cpu_name, here.features) == "sapphirerapids"
+    assert "name" not in here.to_dict() and "microarchitecture" not in here.to_dict()
