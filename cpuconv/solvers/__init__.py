@@ -8,6 +8,7 @@ from cpuconv.isa import Isa
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers import (
+    amx,
     channels_last,
     depthwise,
     direct,
@@ -23,6 +24,7 @@ from cpuconv.solvers import (
 TABLE: tuple[ModuleType, ...] = (
     pointwise,
     direct,
+    amx,
     first_layer,
     depthwise,
     grouped,

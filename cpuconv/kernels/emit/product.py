@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
-from cpuconv.isa.features import offered
+from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.problem.types import Types
@@ -55,6 +55,8 @@ class Product:
         The row of `Isa.dots` that it is, or "": it is made of others.
     rate : float
         Vectors of weights that meet a word a cycle, where no row says so.
+    feature : str
+        Of AMX's: LLVM's name of what the CPU must have.
     """
 
     name: str
@@ -64,6 +66,12 @@ class Product:
     parts: int = 1
     instruction: str = ""
     rate: float = 0.0
+    feature: str = ""
+
+    @property
+    def matrix(self) -> bool:
+        """Whether it is one of AMX, on tile registers."""
+        return bool(self.feature)
 
     @property
     def sum(self) -> Element:
@@ -137,7 +145,12 @@ TABLE: tuple[Product, ...] = (
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0),
 )
-BY_NAME = {product.name: product for product in TABLE}
+MATRIX: tuple[Product, ...] = (
+    Product("tdpbusd", U8, S8, S8, instruction="tdpbusd", feature="amx-int8"),
+    Product("tdpbssd", S8, S8, S8, instruction="tdpbssd", feature="amx-int8"),
+    Product("tdpbf16ps", BF16, BF16, BF16, instruction="tdpbf16ps", feature="amx-bf16"),
+)
+BY_NAME = {product.name: product for product in (*TABLE, *MATRIX)}
 
 _X86 = {  # of the vectors' bytes: LLVM's intrinsic
     "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
@@ -166,6 +179,14 @@ def product_of(types: Types, isa: Isa) -> Product | None:
     """The fastest product for those types on this CPU; None: there is none."""
     able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
     return max(able, key=lambda product: rate(isa, product) / product.parts, default=None)
+
+
+@functools.lru_cache(maxsize=256)
+def matrix_product_of(types: Types) -> Product | None:
+    """AMX's product for those types; None: there is none, or no leave to use it."""
+    if not tiles_granted():
+        return None
+    return next((each for each in MATRIX if each.x == types.x and each.w == types.w and offered(each.feature)), None)
 
 
 def as_seen(isa: Isa, product: Product) -> Isa:

@@ -18,6 +18,7 @@ from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack
 from cpuconv.kernels.emit.intrinsics import fill_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.kernels.products.matrix_strip import load_configuration, release_tiles
 from cpuconv.runtime.kernel import inline, kernel
 
 NO_BAND, BLOCKED_BAND, PLANAR_BAND = range(3)
@@ -32,6 +33,7 @@ class ConvolveTile:
     band: int
     pieces: int = 1  # output vectors that lie side by side in a pixel of a block
     filled: bool = False  # padding of bands is `fill`, not zero
+    matrix: bool = False  # the micro-kernel uses tile registers, which a thread configures
 
 
 @inline
@@ -157,10 +159,12 @@ def _sweep(
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
-    "fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
+    "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
 )
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module."""
+    if tile.matrix:
+        load_configuration(tile, args.configuration)
     units = args.batch * args.row_blocks * args.column_blocks * args.chunks
     all_panels = args.panels * args.groups
     packed = last_unit(units, before, parts) // (args.chunks * args.column_blocks)
@@ -217,3 +221,5 @@ def convolve(tile, worker, before, part, parts, args):
                         from_,
                         until,
                     )
+    if tile.matrix:
+        release_tiles(tile)

@@ -52,7 +52,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     size = 4 * vec.lanes
     addresses = memory.x, memory.w, memory.y, memory.parked, memory.upcoming
     x, w, y, parked, upcoming = (vec.pointer(address) for address in addresses)
-    places = [vec.offset(parked, size * i) for i in range(tile.sums)]
+    places = [vec.offset(parked, size * (i + i // tile.used * tile.absent)) for i in range(tile.sums)]
     kind = BY_NAME[tile.product].sums_type(vec)
     initial = [_resumed(vec, place, kind) if tile.resume else ir.Constant(kind, None) for place in places]
 

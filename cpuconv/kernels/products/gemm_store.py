@@ -37,10 +37,10 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
                         if tile.residual:
                             extra = load_as_float(vec, tile.y, vec.offset(target, memory.residual))
                         value = ending.emit(vec, value, loaded[j], extra)
-                _store(tile, vec, value, target, tile.valid if j == tile.used - 1 else 0)
+                store_vector(tile, vec, value, target, tile.valid if j == tile.used - 1 else 0)
 
 
-def _store(tile: GemmTile, vec: Vector, value: Any, target: Any, valid: int) -> None:
+def store_vector(tile: GemmTile, vec: Vector, value: Any, target: Any, valid: int) -> None:
     """A vector of outputs (None: of zeros), of which the first `valid` are channels (0: all), the others zero."""
     integer = tile.y == S32
     zero = vec.int_constant(0) if integer else vec.constant(0.0)

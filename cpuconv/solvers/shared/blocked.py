@@ -16,11 +16,12 @@ from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
-from cpuconv.kernels.emit.product import WORD
+from cpuconv.kernels.emit.product import WORD, Product, as_seen
 from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams, tiles
+from cpuconv.kernels.products.matrix_strip import configuration, matrix_cycles, matrix_strip
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, segment, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
@@ -36,10 +37,18 @@ _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest t
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes in vectors: output vectors of a group, and scalars of one reduction."""
+    """Sizes of a group in vectors: output vectors, and weight vectors of a sum; and what multiplies them."""
 
     vectors: int
     reduction: int
+    product: Product
+
+    def cycles(self, isa: Isa, params: Params) -> float:
+        """Modelled cycles of a tile."""
+        v, rows, cols = params.v, params.rows, params.cols
+        if self.product.matrix:
+            return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
+        return cycles(as_seen(isa, self.product), v, rows * cols, self.reduction)
 
 
 @dataclass(frozen=True)
@@ -68,16 +77,23 @@ def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
     return words.why_not(problem, isa)
 
 
-def geometry(problem: ConvProblem, isa: Isa) -> Geometry:
-    """Vectors and reduction length, in weight vectors, of one group."""
-    return Geometry(divide(problem.kg, isa.lanes), words.reduction(problem, isa))
+def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None) -> Geometry:
+    """Sizes of one group with a product, by default the problem's."""
+    product = product or words.product(problem, isa)
+    reduction = words.words(problem, block(isa, product)) * problem.r * problem.s * product.parts
+    return Geometry(divide(problem.kg, isa.lanes), reduction, product)
+
+
+def block(isa: Isa, product: Product) -> int:
+    """Words that a product takes at a time: AMX's a whole channel block."""
+    return isa.lanes if product.matrix else 1
 
 
 def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:
     """The `most` best tiles for an output plane, best first."""
     sizes = geometry(problem, isa)
     counts = words.vector_counts(problem, isa)
-    return tiles(words.seen(problem, isa), sizes.vectors, height, width, sizes.reduction, most, counts)
+    return tiles(as_seen(isa, sizes.product), sizes.vectors, height, width, sizes.reduction, most, counts)
 
 
 def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
@@ -90,13 +106,38 @@ def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     return sorted({min(total, max(1, int(share * largest))) for share in _STEPS_TO_BAND}, reverse=True)
 
 
+def largest_block(total: int, size: int) -> int:
+    """Tiles of a block whose pixels, so many bytes a tile, stay in half of L2 under all weights."""
+    return min(total, max(1, int(_BAND_SHARE * machine().l2 / size)))
+
+
 def convolve_step(
-    problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands, band: int, flat: bool = False
+    problem: ConvProblem,
+    params: Params,
+    isa: Isa,
+    space: Space,
+    operands: Operands,
+    band: int,
+    flat: bool = False,
+    product: Product | None = None,
 ) -> Step:
     """The convolve kernel's tile and arguments for this problem; `flat`: the plane is one row of pixels."""
-    product, sizes, counts = words.product(problem, isa), geometry(problem, isa), words.vector_counts(problem, isa)
+    sizes, counts = geometry(problem, isa, product), words.vector_counts(problem, isa)
+    product = sizes.product
     ending, pieces, types = words.ending(problem), words.pieces(problem), problem.types
-    problem, operands = words.in_words(problem), words.operands_in_words(problem, operands)
+    before, grid = _grid(
+        problem,
+        params,
+        isa,
+        (1, problem.oh * problem.ow) if flat else (problem.oh, problem.ow),
+        flat,
+        band != NO_BAND,
+        band == PLANAR_BAND,
+        sizes,
+    )
+    operands = words.operands_in_words(problem, operands)
+    problem = words.in_words(problem, block(isa, product))
+    strip = matrix_strip if product.matrix else gemm_strip
     lanes, x = isa.lanes, operands.x
     planar = band == PLANAR_BAND
     pixel = WORD if planar else WORD * lanes
@@ -106,7 +147,6 @@ def convolve_step(
     panels = divide(sizes.vectors, params.v)
     height, width = (1, problem.oh * problem.ow) if flat else (problem.oh, problem.ow)
     row_tiles, column_tiles = divide(height, params.rows), divide(width, params.cols)
-    before, grid = _grid(problem, params, isa, (height, width), flat, band != NO_BAND, planar)
     blocks, chunks = shortest(problem.threads, before, grid)
     row_blocks, column_blocks = (1, blocks) if flat else (blocks, 1)
 
@@ -162,20 +202,21 @@ def convolve_step(
     part = replace(gemm, suspend=True, tail=0, tails=0)
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm),
-        "gemm_last": MicroRef(gemm_strip, last),
+        "gemm": MicroRef(strip, gemm),
+        "gemm_last": MicroRef(strip, last),
         "tile_vectors": params.v,
         "tile_height": params.rows,
         **operand_args(operands),
         "bias_vector": WORD * lanes * len(ending.rows),
         "fill": 0 if types == ALL_F32 else words.FILL,
+        "configuration": configuration(params.v, params.rows, params.cols) if product.matrix else 0,
         "table": table,
         "segments": table.size,
         "panel_bytes": panel_bytes,
         "parts": parts,
         "segment_bytes": unroll * row_bytes,
-        "gemm_first": MicroRef(gemm_strip, replace(part, resume=False)) if parts > 1 else 0,
-        "gemm_middle": MicroRef(gemm_strip, part) if parts > 2 else 0,
+        "gemm_first": MicroRef(strip, replace(part, resume=False)) if parts > 1 else 0,
+        "gemm_middle": MicroRef(strip, part) if parts > 2 else 0,
         **worker_args("band", space, band_step, problem.threads),
         **worker_args("parked", space, parked_step, problem.threads),
         "parked_tile": parked_tile if parts > 1 else 0,
@@ -202,15 +243,21 @@ def convolve_step(
     }
     args |= _in_place(problem, params, isa, x.strides, band_width, band)
     units = problem.n * row_blocks * column_blocks * chunks
-    tile = ConvolveTile(lanes, pack, band, pieces, filled=types != ALL_F32)
+    tile = ConvolveTile(lanes, pack, band, pieces, filled=types != ALL_F32, matrix=product.matrix)
     return Step(convolve, tile, args, parts_each(problem, units), clears_tail=True)
 
 
 def _grid(
-    problem: ConvProblem, params: Params, isa: Isa, plane: tuple[int, int], flat: bool, band: bool, planar: bool
+    problem: ConvProblem,
+    params: Params,
+    isa: Isa,
+    plane: tuple[int, int],
+    flat: bool,
+    band: bool,
+    planar: bool,
+    sizes: Geometry,
 ) -> tuple[int, Grid]:
     """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
-    sizes, seen = geometry(problem, isa), words.seen(problem, isa)
     rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
     tiles, beside = (columns, 1) if flat else (rows, columns)
     channels = words.in_words(problem).c
@@ -219,7 +266,7 @@ def _grid(
         planes=max(1, problem.n),
         tiles=tiles,
         panels=divide(sizes.vectors, params.v) * problem.groups,
-        unit=beside * cycles(seen, params.v, params.rows * params.cols, sizes.reduction),
+        unit=beside * sizes.cycles(isa, params),
         prepare=2 * WORD * scalars / tiles / isa.l2_rate if band else 0.0,
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
@@ -273,28 +320,53 @@ def _table(problem: ConvProblem, plane: int, line: int, pixel: int, channels: in
 
 
 def cost(
-    problem: ConvProblem, params: Params, machine: Machine, height: int, width: int, band: bool, planar: bool = False
+    problem: ConvProblem,
+    params: Params,
+    machine: Machine,
+    height: int,
+    width: int,
+    band: bool,
+    planar: bool = False,
+    product: Product | None = None,
 ) -> Cost:
     """Seconds of the tiles and of the traffic beside them, over threads."""
-    isa = words.seen(problem, machine.isa)
-    sizes = geometry(problem, isa)
-    tile = Tile(params.v, params.rows, params.cols)
-    compute = problem.n * problem.groups * plane_cycles(isa, tile, sizes.vectors, height, width, sizes.reduction)
-    blocks, grid = _grid(problem, params, isa, (height, width), height == 1, band, planar)
+    isa = machine.isa
+    sizes = geometry(problem, isa, product)
+    count = divide(sizes.vectors, params.v) * divide(height, params.rows) * divide(width, params.cols)
+    compute = problem.n * problem.groups * count * sizes.cycles(isa, params)
+    blocks, grid = _grid(problem, params, isa, (height, width), height == 1, band, planar, sizes)
     traffic = _traffic(problem, machine, blocks, band, planar)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
         traffic /= isa.single[params.v - 1]
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate) * sizes.reduction / (problem.cg * problem.r * problem.s)
+    floor = problem.flops / problem.cg / problem.r / problem.s * least_cycles(isa, sizes) / (2 * isa.lanes)
     return machine.cost(floor, (compute + traffic) * grid.uneven(problem.threads, blocks), problem.threads)
 
 
-def bound(problem: ConvProblem, machine: Machine, height: int, width: int, band: bool, planar: bool = False) -> float:
+def bound(
+    problem: ConvProblem,
+    machine: Machine,
+    height: int,
+    width: int,
+    band: bool,
+    planar: bool = False,
+    product: Product | None = None,
+) -> float:
     """Seconds that no `cost` is below: FMA slots and stores, and the traffic if weights are read once an image."""
-    isa = words.seen(problem, machine.isa)
-    sizes = geometry(problem, isa)
+    isa = machine.isa
+    sizes = geometry(problem, isa, product)
     pixels = problem.n * problem.groups * sizes.vectors * height * width
-    compute = pixels * pixel_cycles(isa, sizes.reduction)
+    if sizes.product.matrix:
+        compute = pixels * least_cycles(isa, sizes)
+    else:
+        compute = pixels * pixel_cycles(as_seen(isa, sizes.product), sizes.reduction)
     return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
+
+
+def least_cycles(isa: Isa, sizes: Geometry) -> float:
+    """Cycles that no tile can go below, for the products of one of its output vectors."""
+    if sizes.product.matrix:
+        return sizes.reduction / isa.lanes
+    return sizes.reduction / as_seen(isa, sizes.product).fma_rate
 
 
 def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, planar: bool) -> float:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit.product import WORD, Product, as_seen, product_of
+from cpuconv.kernels.emit.product import WORD, Product, product_of
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import WordPanels
@@ -42,21 +42,15 @@ def why_not(problem: ConvProblem, isa: Isa) -> str | None:
     return None if product_of(problem.types, isa) else f"no product takes {problem.types.x} and {problem.types.w}"
 
 
-def seen(problem: ConvProblem, isa: Isa) -> Isa:
-    """The instruction set for the model of tiles: its FMA is the problem's product."""
-    return as_seen(isa, product(problem, isa))
+def words(problem: ConvProblem, block: int = 1) -> int:
+    """Words of the channels of a group, in whole blocks of so many."""
+    return divide(divide(problem.cg, group(problem)), block) * block
 
 
-def in_words(problem: ConvProblem) -> ConvProblem:
-    """The problem with channels of the input counted in words."""
-    if group(problem) == 1:
-        return problem
-    return replace(problem, c=problem.groups * divide(problem.cg, group(problem)))
-
-
-def reduction(problem: ConvProblem, isa: Isa) -> int:
-    """Weight vectors of a sum."""
-    return divide(problem.cg, group(problem)) * problem.r * problem.s * product(problem, isa).parts
+def in_words(problem: ConvProblem, block: int = 1) -> ConvProblem:
+    """The problem with channels of the input counted in words, in whole blocks of so many."""
+    counted = problem.groups * words(problem, block)
+    return problem if counted == problem.c else replace(problem, c=counted)
 
 
 def operand(each: Operand, channels: int) -> Operand:
@@ -79,11 +73,12 @@ def vector_counts(problem: ConvProblem, isa: Isa) -> tuple[int, ...] | None:
     return tuple(v for v in fitting if problem.groups == 1 or vectors % v == 0)
 
 
-def packing(problem: ConvProblem, isa: Isa, v: int, whole: bool = False) -> Packing:
-    """Panels of `v` weight vectors; `whole`: the last block of channels has as many words as the others."""
+def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -> Packing:
+    """Panels of `v` weight vectors for a product (None: the problem's); AMX reads whole blocks of channels."""
     if problem.types == ALL_F32:
         return Panels.of(problem, isa, v)
-    return WordPanels.of(problem, isa.lanes, v, product(problem, isa), whole)
+    by = by or product(problem, isa)
+    return WordPanels.of(problem, isa.lanes, v, by, by.matrix)
 
 
 def offset(problem: ConvProblem, isa: Isa) -> int:

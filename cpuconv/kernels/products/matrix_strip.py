@@ -1,0 +1,291 @@
+"""The GEMM tile on AMX: up to 16 pixels of 64 bytes in a tile register meet 16 vectors of weights in another.
+
+It has the arguments of `gemm_strip`, and reads pixels, tables and weights as that does: a segment is a channel block of
+16 words at one kernel tap, one product of tile registers. A tile's pixels are in one or two tile registers (rows, or
+halves of a row), its weight vectors in as many others; weights stay for the products that follow each other, as the
+instruction is faster then (figures in docs/decisions/0032-amx.md). Sums leave registers through memory: those of a tile
+are finished, pixel by pixel, beside the products of the tile that comes after it, as the two share no execution port.
+
+Source: Intel's optimisation reference manual, chapter on AMX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from cpuconv.isa.typed import load_as_float
+from cpuconv.isa.vector import I64, L2, Vector
+from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.kernels.emit.product import BY_NAME
+from cpuconv.kernels.products.gemm_store import store_vector
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.runtime.microkernel import MicroKernel
+
+ROWS, ROW_BYTES = 16, 64  # of a tile register
+REGISTERS = 8
+I8 = ir.IntType(8)
+
+
+def halves(rows: int, cols: int) -> list[tuple[int, int, int]]:
+    """(row, first column, pixels) of each tile register of pixels; more than 16 columns are two halves."""
+    cuts = [(0, cols)] if cols <= ROWS else [(0, -(-cols // 2)), (-(-cols // 2), cols // 2)]
+    return [(row, first, count) for row in range(rows) for first, count in cuts]
+
+
+def fits(v: int, rows: int, cols: int) -> bool:
+    """Whether sums, pixels and weights stay in tile registers."""
+    if cols > 2 * ROWS:
+        return False
+    pixels = len(halves(rows, cols))
+    return pixels * v + pixels + min(v, 2) <= REGISTERS
+
+
+def configuration(v: int, rows: int, cols: int) -> np.ndarray:
+    """What `ldtilecfg` loads: sums [pixels][v] first, then pixels, then weights; 64 bytes a row in all."""
+    data = np.zeros(64, np.uint8)
+    data[0] = 1  # the palette
+    data[16 : 16 + 2 * REGISTERS].view(np.uint16)[:] = ROW_BYTES
+    counts = [count for _, _, count in halves(rows, cols)]
+    sums = [count for count in counts for _ in range(v)]
+    data[48 : 48 + REGISTERS] = (sums + counts + [ROWS] * REGISTERS)[:REGISTERS]
+    return data
+
+
+def _call(builder: ir.IRBuilder, name: str, *arguments: Any) -> None:
+    full, module = f"llvm.x86.{name}", builder.module
+    kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+    builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+
+
+@emitter
+def load_configuration(tile: Any, vec: Vector, address: Any) -> None:
+    """Make the tile registers what a configuration says; the thread's."""
+    _call(vec.builder, "ldtilecfg", vec.pointer(address))
+
+
+@emitter
+def release_tiles(tile: Any, vec: Vector) -> None:
+    """Give the tile registers back."""
+    _call(vec.builder, "tilerelease")
+
+
+@MicroKernel
+def matrix_strip(
+    tile: GemmTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    xrow: Any,
+    table: Any,
+    segments: Any,
+    kstep: Any,
+    w: Any,
+    y: Any,
+    yrow: Any,
+    yvec: Any,
+    bias: Any,
+    residual: Any,
+    parked: Any,
+    upcoming: Any,
+    turn: Any,
+    first: Any,
+    last: Any,
+    width: Any,
+) -> None:
+    """`gemm_strip` on the tile registers of the thread, which are configured for it."""
+    vec = Vector(builder, tile.lanes)
+    strip = _Strip(tile, vec, xrow, yrow, yvec, bias, residual)
+    table = builder.inttoptr(table, I64.as_pointer())
+    share = builder.mul(segments, I64(vec.size * tile.fetched(tile.unroll)))
+    limit = builder.sub(width, I64(tile.cols))
+    chunk = builder.udiv(builder.add(builder.sub(segments, I64(1)), I64(strip.pixels)), segments)
+    sums = strip.scratch()
+    entry = builder.block
+    loop, done = builder.append_basic_block("tile"), builder.append_basic_block("tiles.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    index.add_incoming(first, entry)
+    before = builder.phi(I64)  # address of the outputs of the tile before; none if it is the first
+    before.add_incoming(y, entry)
+    start = builder.mul(index, I64(tile.cols))
+    start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
+    x_now = vec.pointer(builder.add(x, builder.mul(start, I64(4 * tile.xs))))
+    y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
+    place = builder.add(parked, builder.mul(index, I64(tile.v * strip.pixels * ROW_BYTES)))
+    mine = builder.urem(builder.add(index, turn), I64(tile.shares))
+    fetch = vec.pointer(builder.add(upcoming, builder.mul(mine, share)))
+    follows = builder.icmp_signed(">", index, first)
+    waiting = I64(0) if tile.suspend else builder.select(follows, I64(strip.pixels), I64(0))
+
+    strip.begin(vec.pointer(place) if tile.resume else None)
+    done_pixels = strip.products(x_now, table, segments, vec.pointer(w), fetch, before, sums, waiting, chunk)
+    if not tile.suspend:
+        strip.finish(before, sums, done_pixels, waiting)
+    strip.end(vec.pointer(place) if tile.suspend else sums)
+
+    following = builder.add(index, I64(1))
+    index.add_incoming(following, builder.block)
+    before.add_incoming(y_now, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
+    builder.position_at_end(done)
+    if not tile.suspend:
+        strip.finish(y_now, sums, I64(0), I64(strip.pixels))
+
+
+class _Strip:
+    """The parts of the code for a tile, in the order in which they run."""
+
+    def __init__(self, tile: GemmTile, vec: Vector, xrow: Any, yrow: Any, yvec: Any, bias: Any, residual: Any) -> None:
+        self.tile, self.vec = tile, vec
+        self.xrow, self.yrow, self.yvec, self.residual = xrow, yrow, yvec, residual
+        self.halves = halves(tile.rows, tile.cols)
+        self.pixels = tile.rows * tile.cols
+        self._bias = vec.pointer(bias)
+        self._first_pixels = len(self.halves) * tile.v
+        self._first_weights = self._first_pixels + len(self.halves)
+        self._row = I64(ROW_BYTES)
+
+    def scratch(self) -> Any:
+        """Memory of this call for the sums of a tile: [v][pixels][lanes]."""
+        place = self.vec.builder.alloca(I8, I64(self.tile.v * self.pixels * ROW_BYTES))
+        place.align = ROW_BYTES
+        return place
+
+    def _sums(self) -> list[tuple[int, int]]:
+        """Each register of sums with the place of its first row among those of a tile."""
+        found, pixel = [], 0
+        for half, (_, _, count) in enumerate(self.halves):
+            for j in range(self.tile.used):
+                found.append((half * self.tile.v + j, (j * self.pixels + pixel) * ROW_BYTES))
+            pixel += count
+        return found
+
+    def begin(self, parked: Any) -> None:
+        """Sums from those of the part before, or from zero."""
+        for register, at in self._sums():
+            if parked is None:
+                _call(self.vec.builder, "tilezero", I8(register))
+            else:
+                _call(self.vec.builder, "tileloadd64", I8(register), self.vec.offset(parked, at), self._row)
+
+    def end(self, target: Any) -> None:
+        """Sums to memory."""
+        for register, at in self._sums():
+            _call(self.vec.builder, "tilestored64", I8(register), self.vec.offset(target, at), self._row)
+
+    def products(
+        self,
+        x: Any,
+        table: Any,
+        segments: Any,
+        w: Any,
+        fetch: Any,
+        before: Any,
+        sums: Any,
+        waiting: Any,
+        chunk: Any,
+    ) -> Any:
+        """All segments, and beside each some of the `waiting` pixels of the tile before; gives how many are done."""
+        builder, vec, tile = self.vec.builder, self.vec, self.tile
+        entry = builder.block
+        loop, end = builder.append_basic_block("segment"), builder.append_basic_block("segments.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        index, w_now, fetch_now, pixel = (builder.phi(kind) for kind in (I64, w.type, fetch.type, I64))
+        for phi, value in ((index, I64(0)), (w_now, w), (fetch_now, fetch), (pixel, I64(0))):
+            phi.add_incoming(value, entry)
+        x_now = vec.offset(x, builder.load(builder.gep(table, [index])))
+        self._multiply(x_now, w_now)
+        lines = tile.fetched(tile.unroll)
+        for line in range(lines):
+            vec.prefetch(vec.offset(fetch_now, line * vec.size), L2)
+        pixel_next = pixel
+        if not tile.suspend:
+            until = builder.add(pixel, chunk)
+            until = builder.select(builder.icmp_signed("<", until, waiting), until, waiting)
+            self.finish(before, sums, pixel, until)
+            pixel_next = until
+        following = builder.add(index, I64(1))
+        w_next = vec.offset(w_now, tile.unroll * tile.v * vec.size)
+        fetch_next = vec.offset(fetch_now, lines * vec.size)
+        for phi, value in ((index, following), (w_now, w_next), (fetch_now, fetch_next), (pixel, pixel_next)):
+            phi.add_incoming(value, builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, segments), loop, end)
+        builder.position_at_end(end)
+        return pixel_next
+
+    def _multiply(self, x: Any, w: Any) -> None:
+        """The products of a segment: weights stay while all pixels meet them."""
+        builder, vec, tile = self.vec.builder, self.vec, self.tile
+        name, many = BY_NAME[tile.product].instruction, tile.v > 1
+        for j in range(tile.used):
+            weights = self._first_weights + (j % 2 if many and self._first_weights + 1 < REGISTERS else 0)
+            _call(builder, "tileloadd64", I8(weights), vec.offset(w, j * vec.size), I64(tile.v * vec.size))
+            for half, (row, first, _) in enumerate(self.halves):
+                pixels = self._first_pixels + half
+                if j == 0:
+                    start = vec.offset(vec.offset(x, builder.mul(self.xrow, I64(row))), 4 * first * tile.xs)
+                    _call(builder, "tileloadd64", I8(pixels), start, I64(4 * tile.xs))
+                _call(builder, name, I8(half * tile.v + j), I8(pixels), I8(weights))
+
+    def finish(self, y: Any, sums: Any, first: Any, last: Any) -> None:
+        """Pixels first … last-1 of a tile from its sums to the outputs at `y`."""
+        builder, vec, tile = self.vec.builder, self.vec, self.tile
+        ending = tile.ending
+        apart = vec.size * len(ending.rows)
+        entry = builder.block
+        check, loop = builder.append_basic_block("pixels"), builder.append_basic_block("pixel")
+        end = builder.append_basic_block("pixels.done")
+        builder.branch(check)
+        builder.position_at_end(check)
+        pixel = builder.phi(I64)
+        pixel.add_incoming(first, entry)
+        builder.cbranch(builder.icmp_signed("<", pixel, last), loop, end)
+        builder.position_at_end(loop)
+        row, col = builder.udiv(pixel, I64(tile.cols)), builder.urem(pixel, I64(tile.cols))
+        place = builder.add(builder.mul(self.yrow, row), builder.mul(col, I64(4 * tile.ys)))
+        target = vec.offset(vec.pointer(y), place)
+        source = vec.offset(sums, builder.mul(pixel, self._row))
+        for j in range(tile.used + tile.zeros):
+            block, piece = divmod(j, tile.pieces)
+            at = vec.offset(vec.offset(target, builder.mul(self.yvec, I64(block))), piece * vec.lanes * tile.y.bytes)
+            value = None
+            if j < tile.used:
+                total = vec.load(vec.offset(source, j * self.pixels * ROW_BYTES), align=ROW_BYTES)
+                total = builder.bitcast(total, BY_NAME[tile.product].sums_type(vec))
+                extra = load_as_float(vec, tile.y, vec.offset(at, self.residual)) if tile.residual else None
+                value = ending.emit(vec, total, ending.load(vec, vec.offset(self._bias, apart * j)), extra)
+            store_vector(tile, vec, value, at, tile.valid if j == tile.used - 1 else 0)
+        pixel.add_incoming(builder.add(pixel, I64(1)), builder.block)
+        builder.branch(check)
+        builder.position_at_end(end)
+
+
+_CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # of a product, by pixels, as measured (decision 32)
+_PAIR_LOADS = 1.15  # of 2 x 2 tiles, whose operands come from L1 and L2
+_SINGLE_LOADS = 1.5
+_PIXEL = 9.0  # cycles to finish a vector of sums, where nothing else is done
+_TILE = 40.0  # of a tile, beside
+
+
+def matrix_cycles(v: int, rows: int, cols: int, segments: float) -> float:
+    """Modelled cycles of a tile: its products, or the endings of its pixels beside them, whichever takes longer."""
+    parts = halves(rows, cols)
+    points, cycles = zip(*_CYCLES, strict=True)
+    product = sum(float(np.interp(count, points, cycles)) for _, _, count in parts) * v
+    loads = _PAIR_LOADS if min(v, len(parts)) > 1 else _SINGLE_LOADS
+    return max(product * loads * segments, rows * cols * v * _PIXEL) + _TILE
+
+
+def shapes(height: int, width: int) -> Sequence[tuple[int, int]]:
+    """Rows and columns of the tiles worth trying on a plane, in tile registers as full as they can be."""
+    found = set()
+    for rows in (1, 2):
+        for most in (ROWS, 2 * ROWS) if rows == 1 else (ROWS,):
+            if rows <= height:
+                found.add((rows, -(-width // -(-width // most))))
+    return sorted(found)
