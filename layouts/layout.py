@@ -25,7 +25,7 @@ class Layout:
     Attributes
     ----------
     name : str
-        "NCHW", "NHWC", "NCHW4c", "NCHW8c" or "NCHW16c".
+        "NCHW", "NHWC" or "NCHW<b>c" with blocks of b channels, one of 4, 8, 16, 32 and 64.
     block : int
         Channels that lie side by side as the innermost axis; 1 where channels are not blocked.
     axes : str
@@ -65,6 +65,8 @@ _TABLE = {
         Layout("NCHW4c", 4, "nchwb"),
         Layout("NCHW8c", 8, "nchwb"),
         Layout("NCHW16c", 16, "nchwb"),
+        Layout("NCHW32c", 32, "nchwb"),
+        Layout("NCHW64c", 64, "nchwb"),
     )
 }
 NAMES: tuple[str, ...] = tuple(_TABLE)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import layouts
-from cpuconv.elements import F32
+from cpuconv.elements import Element
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.binding.steps import Args, Operand, Operands, Ref, Space, Step
 from cpuconv.kernels.copies import reordering, zero_padded_lanes
@@ -117,14 +117,21 @@ def padded_bias(k: int, bias: np.ndarray | None, groups: int = 1) -> np.ndarray:
     return padded
 
 
+def dense(problem: ConvProblem) -> tuple[Strides, Strides]:
+    """Byte strides of an input and an output that are C-contiguous in the problem's layouts."""
+    return (
+        contiguous(problem.in_layout, problem.in_shape, problem.types.x),
+        contiguous(problem.out_layout, problem.out_shape, problem.types.y),
+    )
+
+
 def operands_of(
     problem: ConvProblem, x_strides: Strides | None = None, residual_strides: Strides | None = None
 ) -> Operands:
     """The arrays of a call, of these byte strides (None: C-contiguous in the problem's layouts)."""
-    y_strides = contiguous(problem.out_layout, problem.out_shape)
-    residual = Operand(Ref("residual"), residual_strides or y_strides) if problem.residual else None
-    x = Operand(Ref("x"), x_strides or contiguous(problem.in_layout, problem.in_shape))
-    return Operands(x, Operand(Ref("y"), y_strides), residual)
+    dense_x, dense_y = dense(problem)
+    residual = Operand(Ref("residual"), residual_strides or dense_y) if problem.residual else None
+    return Operands(Operand(Ref("x"), x_strides or dense_x), Operand(Ref("y"), dense_y), residual)
 
 
 def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | None = None) -> Recipe:
@@ -142,22 +149,23 @@ def assemble(problem: ConvProblem, candidate: Candidate, operands: Operands | No
     if problem.n == 1:  # how far apart images lie says nothing
         operands = _alone(problem, operands)
     need_in, need_out = candidate.solver.layouts(problem, candidate.params, isa)
+    types = problem.types
 
     x, y, residual = operands.x, operands.y, operands.residual
     if need_in is not None:
-        x = _moved(problem, isa, space, steps, x, problem.in_shape, need_in)
+        x = _moved(problem, isa, space, steps, x, problem.in_shape, need_in, types.x)
     target = y
     if need_out is not None:
-        wanted = contiguous(need_out, problem.out_shape)
+        wanted = contiguous(need_out, problem.out_shape, types.y)
         added_as_is = residual is None or residual.strides == y.strides
         if not _same(wanted, y.strides) or y.strides != wanted and not added_as_is:
-            target = Operand(space.reserve(_size(need_out, problem.out_shape)), wanted)
+            target = Operand(space.reserve(_size(need_out, problem.out_shape, types.y)), wanted)
         if residual is not None and residual.strides != target.strides:
-            residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out, whole=True)
+            residual = _moved(problem, isa, space, steps, residual, problem.out_shape, need_out, types.y, whole=True)
     steps += candidate.solver.bind(problem, candidate.params, isa, space, Operands(x, target, residual))
     if target is not y:
-        steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads))
-    elif need_out is not None and problem.k % isa.lanes and not steps[-1].clears_tail:
+        steps.append(reorder_step(isa, space, problem.out_shape, target, y, problem.threads, types.y))
+    elif need_out is not None and problem.k % isa.block(types.y) and not steps[-1].clears_tail:
         steps.append(_clear(problem, isa, y))
     return Recipe(steps, space.size, problem.threads)
 
@@ -167,13 +175,13 @@ def workspace_bytes(problem: ConvProblem, candidate: Candidate) -> int:
     return assemble(problem, candidate).workspace
 
 
-def _size(layout: str, shape: tuple[int, int, int, int]) -> int:
-    return int(np.prod(layouts.get(layout).shape(*shape))) * F32.bytes
+def _size(layout: str, shape: tuple[int, int, int, int], element: Element) -> int:
+    return int(np.prod(layouts.get(layout).shape(*shape))) * element.bytes
 
 
 def _alone(problem: ConvProblem, operands: Operands) -> Operands:
     """The operands of one image with the distance between images that contiguous ones have."""
-    x, y = contiguous(problem.in_layout, problem.in_shape), contiguous(problem.out_layout, problem.out_shape)
+    x, y = dense(problem)
 
     def normal(operand: Operand, n: int) -> Operand:
         return replace(operand, strides=operand.strides._replace(n=n))
@@ -195,26 +203,29 @@ def _moved(
     operand: Operand,
     shape: Any,
     layout: str,
+    element: Element,
     whole: bool = False,
 ) -> Operand:
     """The operand with contiguous images in `layout`: as it is, or through a reorder into the workspace.
 
     `whole`: images follow one another.
     """
-    wanted = contiguous(layout, shape)
+    wanted = contiguous(layout, shape, element)
     if operand.strides == wanted or not whole and _same(operand.strides, wanted):
         return operand
-    moved = Operand(space.reserve(_size(layout, shape)), wanted)
-    steps.append(reorder_step(isa, space, shape, operand, moved, problem.threads))
+    moved = Operand(space.reserve(_size(layout, shape, element)), wanted)
+    steps.append(reorder_step(isa, space, shape, operand, moved, problem.threads, element))
     return moved
 
 
 def _clear(problem: ConvProblem, isa: Isa, y: Operand) -> Step:
     """Tail lanes of the last channel block to zero."""
+    element = problem.types.y
+    blocks, valid = divmod(problem.k, isa.block(element))
     args: Args = {
-        "y": y.ref + (problem.k // isa.lanes) * y.strides.cb,
+        "y": y.ref + blocks * y.strides.cb,
         "image": y.strides.n,
         "batch": problem.n,
         "pixels": problem.oh * problem.ow,
     }
-    return Step(clear_tail, TailTile(isa.lanes, problem.k % isa.lanes), args)
+    return Step(clear_tail, TailTile(isa.lanes, valid, element), args)

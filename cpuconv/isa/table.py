@@ -47,7 +47,6 @@ class Isa:
         1.0,
         1.0,
     )  # of those, what weights reach that a single pixel uses, by vectors
-    block_bytes: int = 0  # that a channel block fills at least, where instructions want rows so long
     fma_rate: float = field(init=False)  # vector FMAs of float32 a cycle
 
     def __post_init__(self) -> None:
@@ -58,8 +57,8 @@ class Isa:
         return hash(self.name)
 
     def block(self, element: Element) -> int:
-        """Channels of a block of such elements: as many as a vector has 32-bit sums, or what `block_bytes` hold."""
-        return max(self.lanes, self.block_bytes // element.bytes)
+        """Channels of a block of such elements: a pixel of a block is one vector."""
+        return 4 * self.lanes // element.bytes
 
 
 TABLE: tuple[Isa, ...] = (
@@ -87,7 +86,6 @@ MICROARCHITECTURES: dict[str, dict[str, Any]] = {  # where a CPU differs from it
             "dots": dots.at_rate(dots.AVX512, 0.5, "vdpbf16ps"),
             "l3_rate": 5,
             "single": (0.95, 1.0, 0.9, 0.82),
-            "block_bytes": dots.ROW_BYTES,
         },
     ),
 }

@@ -24,7 +24,7 @@ _ROUND_BY = {16: "512", 8: "256"}  # lanes of the instructions that round to bfl
 
 def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
     """lanes[i] = the element at address + element.bytes·i as a float; integers above 2²⁴ are rounded."""
-    value = _load(vec, element, address, mask)
+    value = load_narrow(vec, element, address, mask)
     if element in _FROM_MEMORY:
         return _FROM_MEMORY[element](vec, value)
     return vec.builder.sitofp(_extended(vec, element, value), vec.type)
@@ -33,7 +33,7 @@ def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None)
 def load_as_int(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
     """lanes[i] = the integer element at address + element.bytes·i as an int32."""
     _must_be_integer(element)
-    return _extended(vec, element, _load(vec, element, address, mask))
+    return _extended(vec, element, load_narrow(vec, element, address, mask))
 
 
 def store_float(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
@@ -43,9 +43,9 @@ def store_float(vec: Vector, element: Element, value: Any, address: Any, mask: A
     numbers become bfloat16 zeros. What becomes an integer must be one already, and in its range.
     """
     if element in _TO_MEMORY:
-        _store(vec, element, _TO_MEMORY[element](vec, value), address, mask)
+        store_narrow(vec, element, _TO_MEMORY[element](vec, value), address, mask)
     else:
-        _store(vec, element, _truncated(vec, element, vec.builder.fptosi(value, vec.int_type)), address, mask)
+        store_narrow(vec, element, _truncated(vec, element, vec.builder.fptosi(value, vec.int_type)), address, mask)
 
 
 def store_int(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
@@ -53,7 +53,7 @@ def store_int(vec: Vector, element: Element, value: Any, address: Any, mask: Any
     _must_be_integer(element)
     if (ends := _RANGES[element]) is not None:
         value = clamped(vec, value, *ends)
-    _store(vec, element, _truncated(vec, element, value), address, mask)
+    store_narrow(vec, element, _truncated(vec, element, value), address, mask)
 
 
 def clamped(vec: Vector, value: Any, low: int, high: int) -> Any:
@@ -77,7 +77,8 @@ def _kind(vec: Vector, scalar: Any) -> Any:
     return ir.VectorType(scalar, vec.lanes) if vec.lanes > 1 else scalar
 
 
-def _load(vec: Vector, element: Element, address: Any, mask: Any) -> Any:
+def load_narrow(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
+    """lanes[i] = the element at address + element.bytes·i as it lies in memory; a float, or an integer of its size."""
     kind = _kind(vec, _MEMORY[element])
     place = vec.builder.bitcast(address, kind.as_pointer())
     if mask is None:
@@ -88,7 +89,8 @@ def _load(vec: Vector, element: Element, address: Any, mask: Any) -> Any:
     return _masked(vec, element, "load", [place, I32(element.bytes), mask, nothing], kind)
 
 
-def _store(vec: Vector, element: Element, value: Any, address: Any, mask: Any) -> None:
+def store_narrow(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
+    """Element at address + element.bytes·i = lanes[i], which are as they lie in memory."""
     place = vec.builder.bitcast(address, _kind(vec, _MEMORY[element]).as_pointer())
     if mask is None:
         vec.builder.store(value, place).align = element.bytes

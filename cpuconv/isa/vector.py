@@ -12,9 +12,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from cpuconv import elements
-from cpuconv.elements import Element
-
 F32 = ir.FloatType()
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
@@ -74,18 +71,6 @@ class Vector:
         value = self.builder.load(self.builder.bitcast(address, self.int_type.as_pointer()))
         value.align = align
         return value
-
-    def load_wide(self, element: Element, address: Any) -> Any:
-        """lanes[i] = the element at address + element.bytes·i, widened to a float; float32 or bfloat16."""
-        if element == elements.F32:
-            return self.load(address)
-        if element != elements.BF16:
-            raise NotImplementedError(f"a vector of {element} is not widened yet")
-        half: Any = ir.IntType(16) if self.lanes == 1 else ir.VectorType(ir.IntType(16), self.lanes)
-        value = self.builder.load(self.builder.bitcast(address, half.as_pointer()))
-        value.align = element.bytes
-        upper = self.builder.shl(self.builder.zext(value, self.int_type), self.int_constant(16))
-        return self.builder.bitcast(upper, self.type)
 
     def store(self, value: Any, address: Any, align: int = 4) -> None:
         """Float at address + 4·i = lanes[i]."""

@@ -8,7 +8,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from cpuconv.elements import BF16, F32, U8, Element
+from cpuconv.elements import BF16, F32, S8, S32, U8, Element
 from cpuconv.isa import table
 from cpuconv.isa.dots import AMX, ARM, ROW_BYTES, VECTORS, X86, Dot, values
 from cpuconv.solvers.shared import blocked
@@ -113,11 +113,13 @@ def test_the_models_count_by_the_rate_of_the_fma(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_blocks_have_a_channel_for_each_sum_of_a_vector_and_whole_rows_of_a_tile(name: str) -> None:
+def test_a_pixel_of_a_block_is_a_vector_and_with_amx_a_row_of_a_tile(name: str) -> None:
     isa = MACHINES[name].isa
-    assert isa.block(F32) == isa.lanes
-    rows = ROW_BYTES if name == "xeon-amx" else 0
-    assert isa.block(BF16) == max(isa.lanes, rows // 2) and isa.block(U8) == max(isa.lanes, rows)
+    assert isa.block(F32) == isa.block(S32) == isa.lanes
+    for element in (BF16, U8, S8):
+        assert isa.block(element) * element.bytes == 4 * isa.lanes
+        assert blocked.layout(isa, element) == f"NCHW{isa.block(element)}c"
+    assert name != "xeon-amx" or isa.block(U8) == ROW_BYTES
     assert blocked.layout(isa) == blocked.layout(isa, F32) == f"NCHW{isa.lanes}c"
 
 

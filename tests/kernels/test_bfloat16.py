@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cpuconv.conv.recipe import padded_bias
-from cpuconv.elements import BF16, F32, S8, rounded, widened
+from cpuconv.elements import BF16, F32, rounded, widened
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
@@ -86,8 +86,3 @@ def test_weights_are_widened_as_they_are_loaded() -> None:
     assert plain != narrow
     if ISA.name in ("avx512", "avx2"):
         assert "vpmovzxwd" in narrow and "vpmovzxwd" not in plain
-
-
-def test_what_cannot_be_widened_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="s8"):
-        product.assembly(ProductTile(LANES, "columns", 1, True, w=S8))

@@ -1,6 +1,6 @@
 """Reorder: an activation from any view to any other.
 
-The work is cut into units (image, channel group of `lanes`, row, chunk of columns); a part is a contiguous range of
+The work is cut into units (image, group of a vector's channels, row, chunk of columns); a part is a contiguous range of
 units. The intermediate form is a row of vectors, one for each pixel. Where the target (or the source) has its channels
 side by side, rows are packed straight into it (or unpacked straight from it). Otherwise, and where a vector would reach
 past the last channels, pixels pass through a buffer of the worker that stays in L1.
@@ -10,8 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_vectors, unpack_vectors, zero_vectors
-from cpuconv.kernels.emit.intrinsics import zero_float
+from cpuconv.kernels.copies.rows import (
+    ROWS,
+    RowTile,
+    channel_offset,
+    copy_bytes,
+    copy_line,
+    pack_vectors,
+    unpack_vectors,
+    zero_vectors,
+)
+from cpuconv.kernels.emit.intrinsics import zero_element
 from cpuconv.runtime.kernel import inline, kernel
 
 PACK, UNPACK, BOTH, LINES = range(4)
@@ -27,6 +36,21 @@ class ReorderTile:
     target: RowTile
     mode: int
     parts: bool
+
+    @property
+    def bytes(self) -> int:
+        """Of an element."""
+        return self.target.bytes
+
+    @property
+    def group(self) -> int:
+        """Channels of a vector."""
+        return self.target.group
+
+    @property
+    def line(self) -> int:
+        """Channels that lie side by side in a line of pixels."""
+        return self.target.each if self.target.kind == ROWS else 1
 
 
 @inline
@@ -44,10 +68,10 @@ def _unpack(tile, args, source, step, first, valid, y, width):
     """Vectors to pixels of the target."""
     unpack_vectors(tile.target, source, step, first, valid, args.y_block, args.y_cb, args.y_c, args.y_w, y, width)
     if tile.target.kind == 3:  # ANY: the loop above leaves tail channels alone
-        for channel in range(first + valid, min(first + tile.lanes, args.stored)):
+        for channel in range(first + valid, min(first + tile.group, args.stored)):
             lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
             for i in range(width):
-                zero_float(tile, lane + i * args.y_w)
+                zero_element(tile, lane + i * args.y_w)
 
 
 @kernel(
@@ -74,19 +98,23 @@ def reorder(tile, worker, before, part, parts, args):
     while unit < end:
         column = chunk * args.chunk
         width = min(args.chunk, args.width - column)
-        first = group * lanes
-        valid = min(lanes, args.channels - first)
+        first = group * tile.group
+        valid = min(tile.group, args.channels - first)
         x = args.x + image * args.x_image + row * args.x_h + column * args.x_w
         y = args.y + image * args.y_image + row * args.y_h + column * args.y_w
         if tile.mode == 3:
-            for channel in range(first, first + valid):
+            for channel in range(first, first + valid, tile.line):
                 source = x + channel_offset(channel, args.x_block, args.x_cb, args.x_c)
-                copy_line(tile, source, 4, y + channel_offset(channel, args.y_block, args.y_cb, args.y_c), width)
+                target = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
+                if tile.bytes == 4:
+                    copy_line(tile, source, 4, target, width)
+                else:
+                    copy_bytes(tile, source, target, width * tile.bytes * tile.line)
         else:
             plain = width  # pixels that go straight
             if tile.mode == 2:
                 plain = 0
-            elif valid < lanes and not tile.parts:
+            elif valid < tile.group and not tile.parts:
                 plain = max(0, width - args.spare)
             done = 0
             while done < width:

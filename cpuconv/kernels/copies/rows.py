@@ -1,54 +1,107 @@
-"""Rows of pixels between any layout and channel blocks of `lanes`: the moves that packing and reorders are made of.
+"""Rows of pixels between any layout and vectors of channels: the moves that packing and reorders are made of.
 
 In a view, element (channel, column) of an image row lies at row + (channel // block)·cb + (channel % block)·c +
 column·w, in bytes. The view's `kind`, chosen from the strides when a plan is bound, selects the loop.
+
+A vector holds the channels of a pixel that fill `lanes` 32-bit words: that many of float32, and twice or four times as
+many of narrower elements. Where a view has the elements of a word side by side, words are moved, as those of float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_float, zero_vector
+from cpuconv.elements import F32, Element
+from cpuconv.kernels.emit.interleave import (
+    planes_from_words,
+    some_planes_from_words,
+    words_from_planes,
+    words_from_some_planes,
+)
+from cpuconv.kernels.emit.intrinsics import (
+    copy_byte,
+    copy_element,
+    copy_float,
+    copy_vector,
+    zero_float,
+    zero_vector,
+)
 from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_from_narrow, transpose_part, transpose_to_narrow
-from cpuconv.kernels.emit.vector_copies import copy_valid, gather_blocks, scatter_blocks, store_valid
+from cpuconv.kernels.emit.vector_copies import (
+    copy_valid,
+    gather_blocks,
+    keep_valid,
+    masks_elements,
+    scatter_blocks,
+    store_valid,
+)
 from cpuconv.runtime.kernel import inline
 
-BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS = range(6)
-"""Lanes contiguous in blocks of `lanes` or a multiple; channels contiguous (NHWC); pixels contiguous (NCHW); none of
-these; contiguous blocks of 4 or 8 channels, fewer than `lanes`."""
+BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS, PAIRS, PLANES = range(8)
+"""Vectors contiguous, in blocks of a vector or a multiple; channels contiguous (NHWC); words of pixels contiguous (NCHW
+of float32, blocks of one word); none of these; contiguous blocks of 4, 8 or 2 words, fewer than `lanes`; pixels
+contiguous of elements narrower than a word (NCHW)."""
 
-PIECES = {FOURS: 4, EIGHTS: 8}
+PIECES = {FOURS: 4, EIGHTS: 8, PAIRS: 2}
 
 
 @dataclass(frozen=True)
 class RowTile:
-    """Which loop moves a row."""
+    """Which loop moves a row, and bytes of its elements."""
 
     lanes: int
     kind: int
+    bytes: int = 4
 
     @property
     def piece(self) -> int:
-        """Channels of a block narrower than a vector."""
+        """Words of a block narrower than a vector."""
         return min(PIECES.get(self.kind, self.lanes), self.lanes)
 
+    @property
+    def each(self) -> int:
+        """Elements of a word."""
+        return 4 // self.bytes
 
-def kind_of(lanes: int, block: int, cb: int, c: int, w: int) -> int:
-    """The kind of a view with these strides in bytes."""
+    @property
+    def group(self) -> int:
+        """Elements of a vector."""
+        return self.lanes * self.each
+
+    @property
+    def least(self) -> int:
+        """Pixels that are moved at once between rows and vectors."""
+        return 16 // self.bytes
+
+
+def kind_of(lanes: int, block: int, cb: int, c: int, w: int, element: Element = F32, whole: bool = True) -> int:
+    """The kind of a view with these strides in bytes; `whole`: the channels of a pixel fill words."""
+    size = element.bytes
     if block == 1:
-        return CHANNELS if cb == 4 else ROWS if w == 4 else ANY
-    if c != 4:
+        if cb == size and (whole or masks_elements(size)):
+            return CHANNELS
+        return (ROWS if size == 4 else PLANES) if w == size else ANY
+    words, rest = divmod(block * size, 4)
+    if c != size or rest:
         return ANY
-    if block % lanes == 0:
+    if words % lanes == 0:
         return BLOCKED
-    return next((kind for kind, piece in PIECES.items() if piece == block), ANY)
+    if words == 1:
+        return ROWS if w == 4 else ANY
+    return next((kind for kind, piece in PIECES.items() if piece == words), ANY)
 
 
 @inline
 def channel_offset(channel, block, cb, c):
     """Byte offset of a channel of a view."""
     return (channel // block) * cb + (channel % block) * c
+
+
+@inline
+def words_of(tile, elements):
+    """How many words so many elements lie in."""
+    return elements if tile.bytes == 4 else (elements + tile.each - 1) // tile.each
 
 
 @inline
@@ -66,13 +119,13 @@ def zero_pixels(tile, target, count):
 
 @inline
 def _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width):
-    """Float by float."""
-    if valid < tile.lanes:
+    """Element by element."""
+    if valid < tile.group:
         zero_vectors(tile, target, step, width)
     for lane in range(valid):
         start = row + channel_offset(first + lane, block, cb, c)
         for i in range(width):
-            copy_float(tile, start + i * w, target + i * step + 4 * lane)
+            copy_element(tile, start + i * w, target + i * step + tile.bytes * lane)
 
 
 def _pack_any(tile, row, first, valid, block, cb, c, w, target, step, width):
@@ -81,7 +134,7 @@ def _pack_any(tile, row, first, valid, block, cb, c, w, target, step, width):
 
 def _pack_blocked(tile, row, first, valid, block, cb, c, w, target, step, width):
     start = row + channel_offset(first, block, cb, c)
-    if valid == tile.lanes:
+    if valid == tile.group:
         for i in range(width):
             copy_vector(tile, start + i * w, target + i * step)
     else:
@@ -96,20 +149,38 @@ def _pack_pieces(tile, row, first, valid, block, cb, c, w, target, step, width):
 
 
 def _pack_rows(tile, row, first, valid, block, cb, c, w, target, step, width):
-    start = row + first * cb
+    start = row + first // tile.each * cb
     if width < 4:
         _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
         return
+    words = words_of(tile, valid)
     done = 0
     while done + tile.lanes <= width:
-        if valid == tile.lanes:
+        if words == tile.lanes:
             transpose_block(tile, start + done * 4, cb, target + done * step, step)
         else:
-            transpose_part(tile, start + done * 4, cb, valid, target + done * step, step, tile.lanes)
+            transpose_part(tile, start + done * 4, cb, words, target + done * step, step, tile.lanes)
         done += tile.lanes
     for i in range(done, width, 4):
         at = min(i, width - 4)  # the last pixels overlap the ones before
-        transpose_from_narrow(tile, start + at * 4, cb, valid, target + at * step, step)
+        transpose_from_narrow(tile, start + at * 4, cb, words, target + at * step, step)
+    # The last word holds what is no channel; where vectors overlap, the next one was written over it.
+    if tile.bytes < 4 and valid < tile.group and step >= 4 * tile.lanes:
+        for i in range(width):
+            keep_valid(tile, target + i * step, valid)
+
+
+def _pack_planes(tile, row, first, valid, block, cb, c, w, target, step, width):
+    if width < tile.least:
+        _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
+        return
+    start = row + first * cb
+    for i in range(0, width, tile.least):
+        at = min(i, width - tile.least)  # the last pixels overlap the ones before
+        if valid == tile.group:
+            words_from_planes(tile, start + at * tile.bytes, cb, target + at * step, step)
+        else:
+            words_from_some_planes(tile, start + at * tile.bytes, cb, valid, target + at * step, step)
 
 
 _PACK = {
@@ -119,12 +190,14 @@ _PACK = {
     ANY: _pack_any,
     FOURS: _pack_pieces,
     EIGHTS: _pack_pieces,
+    PAIRS: _pack_pieces,
+    PLANES: _pack_planes,
 }
 
 
 @specialise_on_tile(lambda tile: _PACK[tile.kind])
 def pack_vectors(tile, row, first, valid, block, cb, c, w, target, step, width):
-    """Columns 0 … width-1 of channels first … first+valid-1 to vectors `step` bytes apart, missing lanes zero.
+    """Columns 0 … width-1 of channels first … first+valid-1 to vectors `step` bytes apart, missing elements zero.
 
     `valid` is at least 1; `first` starts a block where the kind is one of blocks.
     """
@@ -138,11 +211,11 @@ def pack_row(tile, row, first, valid, block, cb, c, w, target, width):
 
 @inline
 def _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width):
-    """Float by float."""
+    """Element by element."""
     for lane in range(valid):
         start = row + channel_offset(first + lane, block, cb, c)
         for i in range(width):
-            copy_float(tile, source + i * step + lane * 4, start + i * w)
+            copy_element(tile, source + i * step + lane * tile.bytes, start + i * w)
 
 
 def _unpack_any(tile, source, step, first, valid, block, cb, c, w, row, width):
@@ -163,7 +236,7 @@ def _unpack_pieces(tile, source, step, first, valid, block, cb, c, w, row, width
 
 def _unpack_channels(tile, source, step, first, valid, block, cb, c, w, row, width):
     start = row + first * cb
-    if valid == tile.lanes:
+    if valid == tile.group:
         for i in range(width):
             copy_vector(tile, source + i * step, start + i * w)
     else:
@@ -172,20 +245,35 @@ def _unpack_channels(tile, source, step, first, valid, block, cb, c, w, row, wid
 
 
 def _unpack_rows(tile, source, step, first, valid, block, cb, c, w, row, width):
-    start = row + first * cb
+    start = row + first // tile.each * cb
     if width < 4:
-        _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
+        whole = valid if tile.bytes == 4 else words_of(tile, valid) * tile.each
+        _unpack_lanes(tile, source, step, first, whole, block, cb, c, w, row, width)
         return
+    words = words_of(tile, valid)
     done = 0
     while done + tile.lanes <= width:
-        if valid == tile.lanes:
+        if words == tile.lanes:
             transpose_block(tile, source + done * step, step, start + done * 4, cb)
         else:
-            transpose_part(tile, source + done * step, step, tile.lanes, start + done * 4, cb, valid)
+            transpose_part(tile, source + done * step, step, tile.lanes, start + done * 4, cb, words)
         done += tile.lanes
     for i in range(done, width, 4):
         at = min(i, width - 4)
-        transpose_to_narrow(tile, source + at * step, step, start + at * 4, cb, valid)
+        transpose_to_narrow(tile, source + at * step, step, start + at * 4, cb, words)
+
+
+def _unpack_planes(tile, source, step, first, valid, block, cb, c, w, row, width):
+    if width < tile.least:
+        _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
+        return
+    start = row + first * cb
+    for i in range(0, width, tile.least):
+        at = min(i, width - tile.least)
+        if valid == tile.group:
+            planes_from_words(tile, source + at * step, step, start + at * tile.bytes, cb)
+        else:
+            some_planes_from_words(tile, source + at * step, step, start + at * tile.bytes, cb, valid)
 
 
 _UNPACK = {
@@ -195,6 +283,8 @@ _UNPACK = {
     ANY: _unpack_any,
     FOURS: _unpack_pieces,
     EIGHTS: _unpack_pieces,
+    PAIRS: _unpack_pieces,
+    PLANES: _unpack_planes,
 }
 
 
@@ -222,6 +312,14 @@ def copy_line(tile, source, w, target, width):
             done += tile.lanes
     for i in range(done, width):
         copy_float(tile, source + i * w, target + i * 4)
+
+
+@inline
+def copy_bytes(tile, source, target, count):
+    """`count` bytes to others, all of them side by side."""
+    copy_line(tile, source, 4, target, count // 4)
+    for i in range(count // 4 * 4, count):
+        copy_byte(tile, source + i, target + i)
 
 
 @inline

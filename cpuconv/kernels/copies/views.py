@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cpuconv.elements import F32
+from cpuconv.elements import F32, Element
 from cpuconv.kernels.binding.steps import Args
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile, kind_of
 from cpuconv.problem.integers import divide
@@ -16,9 +16,10 @@ def view_args(prefix: str, strides: Strides) -> Args:
     return {f"{prefix}_{word}": getattr(strides, name) for word, name in names.items()}
 
 
-def row_tile(lanes: int, view: Strides) -> RowTile:
-    """The row loops for a view."""
-    return RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w))
+def row_tile(lanes: int, view: Strides, element: Element = F32, channels: int = 0) -> RowTile:
+    """The row loops for a view of so many channels; only those of elements narrower than a word depend on how many."""
+    whole = channels * element.bytes % 4 == 0
+    return RowTile(lanes, kind_of(lanes, view.block, view.cb, view.c, view.w, element, whole), element.bytes)
 
 
 def is_blocked(lanes: int, view: Strides) -> bool:

@@ -5,24 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cpuconv.isa.vector import Vector
+from cpuconv.elements import F32, Element
+from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.kernels.emit.transpose import keep_first
 from cpuconv.runtime.kernel import kernel
 
 
 @dataclass(frozen=True)
 class TailTile:
-    """Lanes of the instruction set, which are those of the output's blocks, and the lanes that are channels."""
+    """32-bit lanes of a vector, which is a pixel of a block; of its elements the first `valid` are channels."""
 
     lanes: int
     valid: int
+    element: Element = F32
 
 
 @emitter
 def _mask_vector(tile: TailTile, vec: Vector, address: Any) -> None:
-    """Zero the lanes from `valid` on of the vector at `address`."""
+    """Zero the elements from `valid` on of the vector at `address`."""
     address = vec.pointer(address)
-    vec.store(vec.keep(vec.load(address), tile.valid), address)
+    vec.store(keep_first(vec, vec.load(address), I64(tile.valid), tile.element.bytes), address)
 
 
 @kernel("y image batch pixels")

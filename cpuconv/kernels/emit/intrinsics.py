@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from llvmlite import ir
 from numba import types
 
 from cpuconv.isa.vector import F32, I32, I64, Vector
@@ -49,6 +50,31 @@ def copy_float(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     builder = vec.builder
     value = builder.load(builder.inttoptr(source, F32.as_pointer()))
     builder.store(value, builder.inttoptr(target, F32.as_pointer()))
+
+
+@emitter
+def copy_element(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy one element of `tile.bytes` bytes."""
+    kind = _element(tile.bytes).as_pointer()
+    vec.builder.store(vec.builder.load(vec.builder.inttoptr(source, kind)), vec.builder.inttoptr(target, kind))
+
+
+@emitter
+def copy_byte(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy one byte."""
+    kind = ir.IntType(8).as_pointer()
+    vec.builder.store(vec.builder.load(vec.builder.inttoptr(source, kind)), vec.builder.inttoptr(target, kind))
+
+
+@emitter
+def zero_element(tile: Any, vec: Vector, target: Any) -> None:
+    """Set one element of `tile.bytes` bytes to zero."""
+    kind = _element(tile.bytes)
+    vec.builder.store(ir.Constant(kind, None), vec.builder.inttoptr(target, kind.as_pointer()))
+
+
+def _element(size: int) -> Any:
+    return F32 if size == 4 else ir.IntType(8 * size)
 
 
 @emitter

@@ -53,9 +53,22 @@ def four_columns(vec: Vector, row: Callable[[int], Any], at: int = 0) -> list[An
     return transpose_quads(vec, [gather(first) for first in range(NARROW)])
 
 
-def keep_first(vec: Vector, value: Any, count: Any) -> Any:
-    """The first `count` lanes of `value`; the others zero."""
-    return vec.builder.select(first_lanes(vec, count), value, vec.constant(0.0))
+def keep_first(vec: Vector, value: Any, count: Any, size: int = 4) -> Any:
+    """The first `count` elements of `size` bytes of `value`; the others zero."""
+    if size == 4:
+        return vec.builder.select(first_lanes(vec, count), value, vec.constant(0.0))
+    narrow = ir.VectorType(ir.IntType(8 * size), vec.size // size)
+    elements, nothing = vec.builder.bitcast(value, narrow), ir.Constant(narrow, [0] * narrow.count)
+    return vec.builder.bitcast(vec.builder.select(first_elements(vec, count, size), elements, nothing), vec.type)
+
+
+def first_elements(vec: Vector, count: Any, size: int) -> Any:
+    """A mask of the first `count` elements of `size` bytes that a vector holds, 1 or 2."""
+    kind, places = ir.IntType(8 * size), vec.size // size
+    narrow = ir.VectorType(kind, places)
+    first = vec.builder.insert_element(ir.Constant(narrow, ir.Undefined), vec.builder.trunc(count, kind), I32(0))
+    counts = vec.shuffle(first, first, [0] * places)
+    return vec.builder.icmp_signed("<", ir.Constant(narrow, list(range(places))), counts)
 
 
 def first_lanes(vec: Vector, count: Any) -> Any:

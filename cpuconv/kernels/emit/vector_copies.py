@@ -6,21 +6,73 @@ from typing import Any
 
 from llvmlite import ir
 
+from cpuconv.elements import S16, U8, Element
+from cpuconv.isa import current
+from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.emit.intrinsics import emitter
-from cpuconv.kernels.emit.transpose import first_lanes, join, keep_first, load_present, store_present
+from cpuconv.kernels.emit.transpose import (
+    first_elements,
+    first_lanes,
+    join,
+    keep_first,
+    load_present,
+    store_present,
+)
+
+
+def masks_elements(size: int) -> bool:
+    """Whether loads and stores by masks take elements of `size` bytes; else words, which may hold several."""
+    return size == 4 or current().name == "avx512"
 
 
 @emitter
 def copy_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
-    """Copy the first `valid` floats of `lanes`, and zeros for the others; no others are read."""
-    vec.store(vec.load_first(vec.pointer(source), first_lanes(vec, valid)), vec.pointer(target))
+    """Copy the first `valid` elements of a vector, and zeros for the others; no others are read.
+
+    Elements of one or two bytes: none but those of the word that the last one lies in, where loads take words.
+    """
+    source, target = vec.pointer(source), vec.pointer(target)
+    if tile.bytes == 4:
+        vec.store(vec.load_first(source, first_lanes(vec, valid)), target)
+    elif masks_elements(tile.bytes):
+        wide, element = _elements(vec, tile.bytes)
+        value = load_narrow(wide, element, source, first_elements(vec, valid, tile.bytes))
+        store_narrow(wide, element, value, target)
+    else:
+        value = vec.load_first(source, first_lanes(vec, _holding(vec, valid, 4 // tile.bytes)))
+        vec.store(keep_first(vec, value, valid, tile.bytes), target)
 
 
 @emitter
 def store_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
-    """Copy the first `valid` floats of `lanes`; no others are written."""
-    vec.store_first(vec.load(vec.pointer(source)), vec.pointer(target), first_lanes(vec, valid))
+    """Copy the first `valid` elements of a vector; no others are written. They fill words where stores take words."""
+    source, target = vec.pointer(source), vec.pointer(target)
+    if tile.bytes == 4:
+        vec.store_first(vec.load(source), target, first_lanes(vec, valid))
+    elif masks_elements(tile.bytes):
+        wide, element = _elements(vec, tile.bytes)
+        mask = first_elements(vec, valid, tile.bytes)
+        store_narrow(wide, element, load_narrow(wide, element, source), target, mask)
+    else:
+        vec.store_first(vec.load(source), target, first_lanes(vec, _holding(vec, valid, 4 // tile.bytes)))
+
+
+@emitter
+def keep_valid(tile: Any, vec: Vector, target: Any, valid: Any) -> None:
+    """Set all but the first `valid` elements of the vector at `target` to zero."""
+    target = vec.pointer(target)
+    vec.store(keep_first(vec, vec.load(target), valid, tile.bytes), target)
+
+
+def _elements(vec: Vector, size: int) -> tuple[Vector, Element]:
+    """An emitter of as many lanes as a vector has elements, and their type."""
+    return Vector(vec.builder, vec.size // size), {1: U8, 2: S16}[size]
+
+
+def _holding(vec: Vector, valid: Any, each: int) -> Any:
+    """How many words, or blocks, of so many elements `valid` elements lie in."""
+    return vec.builder.sdiv(vec.builder.add(valid, _word(each - 1)), _word(each))
 
 
 @emitter
@@ -46,20 +98,18 @@ def copy_every(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 @emitter
 def gather_blocks(tile: Any, vec: Vector, source: Any, step: Any, valid: Any, target: Any) -> None:
-    """Blocks of `tile.piece` floats, `step` bytes apart, side by side; lanes from `valid` (>= 1) on zero."""
-    builder = vec.builder
-    piece = Vector(builder, tile.piece)
-    present = builder.sdiv(builder.add(valid, _word(tile.piece - 1)), _word(tile.piece))
+    """Blocks of `tile.piece` words, `step` bytes apart, side by side; elements from `valid` (>= 1) on zero."""
+    piece = Vector(vec.builder, tile.piece)
+    present = _holding(vec, valid, 4 // tile.bytes * tile.piece)
     pieces = load_present(piece, vec.pointer(source), step, vec.lanes // tile.piece, present)
-    vec.store(keep_first(vec, join(vec, pieces), valid), vec.pointer(target))
+    vec.store(keep_first(vec, join(vec, pieces), valid, tile.bytes), vec.pointer(target))
 
 
 @emitter
 def scatter_blocks(tile: Any, vec: Vector, source: Any, target: Any, step: Any, valid: Any) -> None:
-    """The reverse: the blocks that hold the first `valid` (>= 1) lanes, whole, `step` bytes apart."""
-    builder = vec.builder
-    piece = Vector(builder, tile.piece)
-    present = builder.sdiv(builder.add(valid, _word(tile.piece - 1)), _word(tile.piece))
+    """The reverse: the blocks that hold the first `valid` (>= 1) elements, whole, `step` bytes apart."""
+    piece = Vector(vec.builder, tile.piece)
+    present = _holding(vec, valid, 4 // tile.bytes * tile.piece)
     value = vec.load(vec.pointer(source))
     pieces = [vec.shuffle(value, value, range(first, first + tile.piece)) for first in range(0, vec.lanes, tile.piece)]
     store_present(piece, pieces, vec.pointer(target), step, present)

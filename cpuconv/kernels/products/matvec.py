@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from cpuconv import elements
 from cpuconv.isa import Isa
+from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
@@ -94,7 +95,7 @@ def _columns(tile: ProductTile, vec: Vector, m: _Memory) -> None:
                 for s in streams:
                     chain = k % chains * tile.streams + s
                     place = vec.offset(firsts[s], distance)
-                    value = vec.load_wide(tile.w, place) if tile.epilogue else vec.load_first(place, masks[s])
+                    value = load_as_float(vec, tile.w, place) if tile.epilogue else vec.load_first(place, masks[s])
                     sums[chain] = vec.fma(element, value, sums[chain])
             return sums
 

@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import Any
 
 import layouts
-from cpuconv.elements import F32
+from cpuconv.elements import F32, Element
 from cpuconv.problem.problem import ConvProblem
 from layouts import Strides
 
@@ -46,10 +46,10 @@ def least_work(solver: ModuleType, problem: ConvProblem, params: Any) -> tuple[i
     return (problem.flops, problem.weight_bytes) if own is None else own(problem, params)
 
 
-def contiguous(layout: str, shape: tuple[int, int, int, int]) -> Strides:
-    """Byte strides of a C-contiguous float32 activation of logical `shape` in `layout`."""
+def contiguous(layout: str, shape: tuple[int, int, int, int], element: Element = F32) -> Strides:
+    """Byte strides of a C-contiguous activation of such elements, of logical `shape` in `layout`."""
     physical = layouts.get(layout).shape(*shape)
-    strides, step = [], F32.bytes
+    strides, step = [], element.bytes
     for size in reversed(physical):
         strides.append(step)
         step *= size
