@@ -21,6 +21,8 @@ def test_physical_shapes():
         "NCHW4c": (2, 5, 5, 7, 4),
         "NCHW8c": (2, 3, 5, 7, 8),
         "NCHW16c": (2, 2, 5, 7, 16),
+        "NCHW32c": (2, 1, 5, 7, 32),
+        "NCHW64c": (2, 1, 5, 7, 64),
     }
     assert {name: layouts.get(name).shape(2, 20, 5, 7) for name in layouts.NAMES} == expected
 
@@ -28,18 +30,18 @@ def test_physical_shapes():
 def test_names_and_aliases():
     assert layouts.get("NCHW44") is layouts.get("NCHW4c")
     assert layouts.get(layouts.get("NHWC")).name == "NHWC"
-    assert [layouts.blocked(lanes).name for lanes in (4, 8, 16)] == ["NCHW4c", "NCHW8c", "NCHW16c"]
+    assert [layouts.blocked(lanes).name for lanes in (4, 8, 16, 32, 64)] == list(layouts.NAMES[2:])
 
 
 @pytest.mark.parametrize("name", ["nchw", "CHWN", "auto", None, 16])
 def test_unknown_name_lists_the_known(name):
-    with pytest.raises(ValueError, match=r"NCHW, NHWC, NCHW4c, NCHW8c, NCHW16c, NCHW44, not "):
+    with pytest.raises(ValueError, match=r"NCHW, NHWC, NCHW4c, NCHW8c, NCHW16c, NCHW32c, NCHW64c, NCHW44, not "):
         layouts.get(name)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 32])
+@pytest.mark.parametrize("lanes", [1, 2, 128])
 def test_no_such_block(lanes):
-    with pytest.raises(ValueError, match="must be one of 4, 8, 16, not"):
+    with pytest.raises(ValueError, match="must be one of 4, 8, 16, 32, 64, not"):
         layouts.blocked(lanes)
 
 

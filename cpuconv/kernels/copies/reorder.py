@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpuconv.kernels.copies.rows import (
-    ROWS,
+    WORDS,
     RowTile,
     channel_offset,
     copy_bytes,
@@ -50,7 +50,7 @@ class ReorderTile:
     @property
     def line(self) -> int:
         """Channels that lie side by side in a line of pixels."""
-        return self.target.each if self.target.kind == ROWS else 1
+        return self.target.each if self.target.kind == WORDS else 1
 
 
 @inline

@@ -7,7 +7,7 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.steps import Args, Operand, Space, Step
 from cpuconv.kernels.copies.reorder import BOTH, LINES, PACK, UNPACK, ReorderTile, reorder
-from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, RowTile
+from cpuconv.kernels.copies.rows import BLOCKED, CHANNELS, PLANES, ROWS, WORDS, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.problem.integers import divide
 from layouts import Strides
@@ -23,9 +23,12 @@ def _lanes(isa: Isa, channels: int, element: Element, *views: Strides) -> int:
     return next((lanes for lanes in (4, 8) if wanted <= lanes < isa.lanes), isa.lanes)
 
 
-def _mode(source: RowTile, target: RowTile, block: int, channels: int) -> tuple[int, bool]:
-    """Which loops are needed for a target of that block, and whether those of the last channels are the same."""
-    if source.kind == target.kind and (target.kind == PLANES or target.kind == ROWS and channels % target.each == 0):
+def _mode(source: RowTile, target: RowTile, block: int, whole: bool) -> tuple[int, bool]:
+    """Which loops are needed for a target of that block, and whether those of the last channels are the same.
+
+    `whole`: the channels of a pixel fill words.
+    """
+    if source.kind == target.kind and (target.kind in (ROWS, PLANES) or target.kind == WORDS and whole):
         return LINES, True
     if target.kind == BLOCKED:
         return PACK, True
@@ -82,7 +85,7 @@ def reorder_step(
     lanes = _lanes(isa, channels, element, source, target)
     read, written = (row_tile(lanes, view, element, channels) for view in (source, target))
     stored = divide(channels, target.block) * target.block
-    mode, parts = _mode(read, written, target.block, channels)
+    mode, parts = _mode(read, written, target.block, channels % written.each == 0)
     by_pixel = CHANNELS in (read.kind, written.kind)  # the groups of a pixel share its cache lines and page
     chunk = _CHUNK_OF_ALL_CHANNELS if by_pixel else _CHUNK
     chunk = min(chunk * 4 // element.bytes if mode == LINES and written.kind == PLANES else chunk, width)

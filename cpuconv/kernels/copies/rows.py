@@ -38,10 +38,10 @@ from cpuconv.kernels.emit.vector_copies import (
 )
 from cpuconv.runtime.kernel import inline
 
-BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS, PAIRS, PLANES = range(8)
-"""Vectors contiguous, in blocks of a vector or a multiple; channels contiguous (NHWC); words of pixels contiguous (NCHW
-of float32, blocks of one word); none of these; contiguous blocks of 4, 8 or 2 words, fewer than `lanes`; pixels
-contiguous of elements narrower than a word (NCHW)."""
+BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS, PAIRS, WORDS, PLANES = range(9)
+"""Vectors contiguous, in blocks of a vector or a multiple; channels contiguous (NHWC); pixels contiguous (NCHW); none
+of these; contiguous blocks of 4, 8 or 2 words, fewer than `lanes`. Of elements narrower than a word: blocks of a word,
+contiguous from pixel to pixel; pixels contiguous (NCHW)."""
 
 PIECES = {FOURS: 4, EIGHTS: 8, PAIRS: 2}
 
@@ -70,6 +70,11 @@ class RowTile:
         return self.lanes * self.each
 
     @property
+    def floats(self) -> RowTile:
+        """For rows whose elements are words."""
+        return RowTile(self.lanes, ROWS)
+
+    @property
     def least(self) -> int:
         """Pixels that are moved at once between rows and vectors."""
         return 16 // self.bytes
@@ -88,7 +93,7 @@ def kind_of(lanes: int, block: int, cb: int, c: int, w: int, element: Element = 
     if words % lanes == 0:
         return BLOCKED
     if words == 1:
-        return ROWS if w == 4 else ANY
+        return WORDS if w == 4 else ANY
     return next((kind for kind, piece in PIECES.items() if piece == words), ANY)
 
 
@@ -101,7 +106,7 @@ def channel_offset(channel, block, cb, c):
 @inline
 def words_of(tile, elements):
     """How many words so many elements lie in."""
-    return elements if tile.bytes == 4 else (elements + tile.each - 1) // tile.each
+    return (elements + tile.each - 1) // tile.each
 
 
 @inline
@@ -149,23 +154,29 @@ def _pack_pieces(tile, row, first, valid, block, cb, c, w, target, step, width):
 
 
 def _pack_rows(tile, row, first, valid, block, cb, c, w, target, step, width):
-    start = row + first // tile.each * cb
+    start = row + first * cb
+    if width < 4:
+        _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
+        return
+    done = 0
+    while done + tile.lanes <= width:
+        if valid == tile.lanes:
+            transpose_block(tile, start + done * 4, cb, target + done * step, step)
+        else:
+            transpose_part(tile, start + done * 4, cb, valid, target + done * step, step, tile.lanes)
+        done += tile.lanes
+    for i in range(done, width, 4):
+        at = min(i, width - 4)  # the last pixels overlap the ones before
+        transpose_from_narrow(tile, start + at * 4, cb, valid, target + at * step, step)
+
+
+def _pack_words(tile, row, first, valid, block, cb, c, w, target, step, width):
     if width < 4:
         _pack_lanes(tile, row, first, valid, block, cb, c, w, target, step, width)
         return
     words = words_of(tile, valid)
-    done = 0
-    while done + tile.lanes <= width:
-        if words == tile.lanes:
-            transpose_block(tile, start + done * 4, cb, target + done * step, step)
-        else:
-            transpose_part(tile, start + done * 4, cb, words, target + done * step, step, tile.lanes)
-        done += tile.lanes
-    for i in range(done, width, 4):
-        at = min(i, width - 4)  # the last pixels overlap the ones before
-        transpose_from_narrow(tile, start + at * 4, cb, words, target + at * step, step)
-    # The last word holds what is no channel; where vectors overlap, the next one was written over it.
-    if tile.bytes < 4 and valid < tile.group and step >= 4 * tile.lanes:
+    pack_vectors(tile.floats, row, first // tile.each, words, 1, cb, 0, 4, target, step, width)
+    if valid < tile.group and step >= 4 * tile.lanes:  # where vectors overlap, the next one was written over it
         for i in range(width):
             keep_valid(tile, target + i * step, valid)
 
@@ -191,6 +202,7 @@ _PACK = {
     FOURS: _pack_pieces,
     EIGHTS: _pack_pieces,
     PAIRS: _pack_pieces,
+    WORDS: _pack_words,
     PLANES: _pack_planes,
 }
 
@@ -245,22 +257,25 @@ def _unpack_channels(tile, source, step, first, valid, block, cb, c, w, row, wid
 
 
 def _unpack_rows(tile, source, step, first, valid, block, cb, c, w, row, width):
-    start = row + first // tile.each * cb
+    start = row + first * cb
     if width < 4:
-        whole = valid if tile.bytes == 4 else words_of(tile, valid) * tile.each
-        _unpack_lanes(tile, source, step, first, whole, block, cb, c, w, row, width)
+        _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
         return
-    words = words_of(tile, valid)
     done = 0
     while done + tile.lanes <= width:
-        if words == tile.lanes:
+        if valid == tile.lanes:
             transpose_block(tile, source + done * step, step, start + done * 4, cb)
         else:
-            transpose_part(tile, source + done * step, step, tile.lanes, start + done * 4, cb, words)
+            transpose_part(tile, source + done * step, step, tile.lanes, start + done * 4, cb, valid)
         done += tile.lanes
     for i in range(done, width, 4):
         at = min(i, width - 4)
-        transpose_to_narrow(tile, source + at * step, step, start + at * 4, cb, words)
+        transpose_to_narrow(tile, source + at * step, step, start + at * 4, cb, valid)
+
+
+def _unpack_words(tile, source, step, first, valid, block, cb, c, w, row, width):
+    words = words_of(tile, valid)
+    unpack_vectors(tile.floats, source, step, first // tile.each, words, 1, cb, 0, 4, row, width)
 
 
 def _unpack_planes(tile, source, step, first, valid, block, cb, c, w, row, width):
@@ -284,6 +299,7 @@ _UNPACK = {
     FOURS: _unpack_pieces,
     EIGHTS: _unpack_pieces,
     PAIRS: _unpack_pieces,
+    WORDS: _unpack_words,
     PLANES: _unpack_planes,
 }
 

@@ -32,30 +32,30 @@ def copy_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> 
 
     Elements of one or two bytes: none but those of the word that the last one lies in, where loads take words.
     """
-    source, target = vec.pointer(source), vec.pointer(target)
     if tile.bytes == 4:
-        vec.store(vec.load_first(source, first_lanes(vec, valid)), target)
+        vec.store(vec.load_first(vec.pointer(source), first_lanes(vec, valid)), vec.pointer(target))
     elif masks_elements(tile.bytes):
         wide, element = _elements(vec, tile.bytes)
-        value = load_narrow(wide, element, source, first_elements(vec, valid, tile.bytes))
-        store_narrow(wide, element, value, target)
+        value = load_narrow(wide, element, vec.pointer(source), first_elements(vec, valid, tile.bytes))
+        store_narrow(wide, element, value, vec.pointer(target))
     else:
-        value = vec.load_first(source, first_lanes(vec, _holding(vec, valid, 4 // tile.bytes)))
-        vec.store(keep_first(vec, value, valid, tile.bytes), target)
+        words = first_lanes(vec, _holding(vec, valid, 4 // tile.bytes))
+        value = keep_first(vec, vec.load_first(vec.pointer(source), words), valid, tile.bytes)
+        vec.store(value, vec.pointer(target))
 
 
 @emitter
 def store_valid(tile: Any, vec: Vector, source: Any, target: Any, valid: Any) -> None:
     """Copy the first `valid` elements of a vector; no others are written. They fill words where stores take words."""
-    source, target = vec.pointer(source), vec.pointer(target)
-    if tile.bytes == 4:
-        vec.store_first(vec.load(source), target, first_lanes(vec, valid))
-    elif masks_elements(tile.bytes):
+    value = vec.load(vec.pointer(source))
+    if tile.bytes < 4 and masks_elements(tile.bytes):
         wide, element = _elements(vec, tile.bytes)
         mask = first_elements(vec, valid, tile.bytes)
-        store_narrow(wide, element, load_narrow(wide, element, source), target, mask)
+        kind = ir.VectorType(ir.IntType(8 * tile.bytes), wide.lanes)
+        store_narrow(wide, element, vec.builder.bitcast(value, kind), vec.pointer(target), mask)
     else:
-        vec.store_first(vec.load(source), target, first_lanes(vec, _holding(vec, valid, 4 // tile.bytes)))
+        words = valid if tile.bytes == 4 else _holding(vec, valid, 4 // tile.bytes)
+        vec.store_first(value, vec.pointer(target), first_lanes(vec, words))
 
 
 @emitter
