@@ -19,6 +19,7 @@ from cpuconv.errors import (
 )
 from cpuconv.network.model import Model
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
 from cpuconv.runtime.threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "InferenceSession",
     "Model",
     "Plan",
+    "Quantization",
     "RunOptions",
     "RunStopped",
     "SessionOptions",

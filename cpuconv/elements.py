@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 
 
@@ -19,6 +20,8 @@ class Element:
         Of arrays that hold it here: bfloat16, which NumPy has not, is the upper half of a float32, as uint16.
     llvm : str
         LLVM's name of the type. Integers of LLVM have no sign: instructions do.
+    outside : numpy.dtype
+        Of users' arrays of it: that of ml_dtypes for bfloat16.
     bytes : int
         Of one element.
     """
@@ -26,13 +29,24 @@ class Element:
     name: str
     dtype: np.dtype
     llvm: str
+    outside: np.dtype = field(init=False)
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        bfloat16 = self.llvm == "bfloat"
+        object.__setattr__(self, "outside", np.dtype(ml_dtypes.bfloat16) if bfloat16 else self.dtype)
         object.__setattr__(self, "bytes", self.dtype.itemsize)
 
     def __repr__(self) -> str:
         return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def label(self) -> str:
+        """What users call it: the name of its dtype."""
+        return self.outside.name
 
     @property
     def integer(self) -> bool:
@@ -49,6 +63,9 @@ S16 = Element("s16", np.dtype(np.int16), "i16")
 S32 = Element("s32", np.dtype(np.int32), "i32")
 
 TABLE: dict[str, Element] = {element.name: element for element in (F32, BF16, F16, S8, U8, S16, S32)}
+
+OF_DTYPE: dict[np.dtype, Element] = {element.outside: element for element in TABLE.values()}
+"""By the dtype of users' arrays."""
 
 
 def rounded(array: np.ndarray) -> np.ndarray:

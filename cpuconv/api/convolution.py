@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,17 @@ import numpy as np
 from autotune.report.explain import Explanation
 from cpuconv.api.layer import Layer
 from cpuconv.api.options import Options
+from cpuconv.api.typed import FLOAT32_CALL, Typed, bias_view, check_rank, typed
 from cpuconv.conv import session
 from cpuconv.conv.choice import explain as explaining
 from cpuconv.conv.choice.model import AUTO
 from cpuconv.conv.plan import Plan
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, must
-from cpuconv.problem.arrays import FLOAT32, as_float32_view, logical_shape, writable_view
-from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.arrays import FLOAT32, as_operand, as_view, inside, logical_shape, writable_view
+from cpuconv.problem.asked_types import element_named, usual_input
+from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.threads import wanted_threads
 
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
@@ -42,6 +47,9 @@ def plan(
     workspace_limit: int | None = None,
     reproducible: bool = False,
     algorithm: str | None = None,
+    x_dtype: Any = None,
+    y_dtype: Any = None,
+    quantization: Quantization | None = None,
 ) -> Plan:
     """Make a convolution ready to run many times: weights are packed once, and a call looks nothing up.
 
@@ -49,8 +57,9 @@ def plan(
     ----------
     x_shape : (N, C, H, W)
         Logical shape of the input, whatever its layout.
-    w : array of float32, (K, C/groups, R, S)
+    w : array of float32, bfloat16, int8 or uint8, (K, C/groups, R, S)
     bias : array of float32, (K,), or None
+        Also bfloat16 with such weights, or int32 with weights of integers.
     stride, dilation : int or (rows, columns)
     padding : int, (ph, pw), ((top, bottom), (left, right)), "valid", "same", "same_upper" or "same_lower"
     groups : int
@@ -73,6 +82,13 @@ def plan(
         Whether results are equal to the last bit for any number of threads, on one device and state of the store.
     algorithm : str or None
         A solver's name, to choose among its candidates, or a candidate as `Plan.algorithm` prints it.
+    x_dtype : "uint8" or "int8", or None
+        Of inputs, with weights of integers; None: uint8. Else that of the weights.
+    y_dtype : str, dtype of NumPy or of torch, or None
+        Of results: bfloat16 or float32 with weights of bfloat16; uint8, int8, float32 or int32 with those of integers.
+        None: that of inputs, or float32 where a quantization has no `y_scale`.
+    quantization : Quantization or None
+        What integers mean; None for floats, and where the result is int32 sums of integers without zero points.
 
     Raises
     ------
@@ -85,17 +101,22 @@ def plan(
         stride, padding, dilation, groups, activation, bool(residual), in_layout, out_layout,
         threads, strategy, accuracy, workspace_limit, reproducible, algorithm,
     )  # fmt: skip
-    weight = as_float32_view(w, "w")
+    weight, element = as_operand(w, "w")
+    given = FLOAT32_CALL
+    if not (element is F32 and x_dtype is None and y_dtype is None and quantization is None):
+        x_element = element_named(x_dtype, "x_dtype") or usual_input(element)
+        weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, options.residual)
+        options = replace(options, types=given.types)
     problem = options.problem(x_shape, weight.shape)
-    bias = _bias_view(bias, problem)
+    bias = bias_view(bias, problem, given)
     here = session.current
     name = here.fingerprint(weight, problem.threads)
     choice = options.choose(problem, name)
     form = choice.candidate.packing(problem)
     packed = here.weights.find(name, form)
     if packed is None:
-        packed = here.weights.pack(name, form, weight, problem.threads)
-    return Plan(problem, choice, options.limits, packed, bias)
+        packed = here.weights.pack(name, form, inside(weight), problem.threads)
+    return Plan(problem, choice, options.limits, packed, bias, numbers=given.numbers(weight, problem.k))
 
 
 def explain(
@@ -108,14 +129,17 @@ def explain(
     groups: int = 1,
     *,
     residual: bool = False,
+    types: str | Types = ALL_F32,
     **options: Any,
 ) -> Explanation:
     """Which algorithm `plan` would take for these arguments, and why; nothing is compiled.
 
-    Parameters and errors are those of `plan`, with the weights' shape (K, C/groups, R, S) in place of the weights. The
-    result prints itself, and has `.to_dict()`.
+    Parameters and errors are those of `plan`, with the weights' shape (K, C/groups, R, S) in place of the weights, and
+    in place of dtypes and a quantization `types` of input, weights and result, such as "bf16:bf16:bf16" or "u8:s8:f32".
+    The result prints itself, and has `.to_dict()`.
     """
-    asked = Options(stride, padding, dilation, groups, residual=bool(residual), **options)
+    known = Types.parse(types) if isinstance(types, str) else types
+    asked = Options(stride, padding, dilation, groups, residual=bool(residual), types=known, **options)
     problem = asked.problem(x_shape, w_shape)
     choice = asked.choose(problem)
     return explaining.explain(problem, asked.limits, str(choice.candidate), choice.decided_by)
@@ -140,6 +164,8 @@ def conv2d(
     accuracy: str = "standard",
     workspace_limit: int | None = None,
     reproducible: bool = False,
+    y_dtype: Any = None,
+    quantization: Quantization | None = None,
 ) -> Any:
     """activation(convolution of `x` and `w` + bias + residual), as one call.
 
@@ -149,15 +175,15 @@ def conv2d(
 
     Parameters
     ----------
-    x : array of float32
+    x : array of float32, bfloat16, uint8 or int8
         The physical array of `in_layout`: NumPy of any strides, a torch tensor, or a CPU object with `__dlpack__` or
         `__array__`. Read in place, never written.
-    w : array of float32, (K, C/groups, R, S)
+    w : array of the same dtype, or of int8 or uint8 where `x` is of one of these, (K, C/groups, R, S)
         As `x`; a `torch.nn.Parameter` too. Gradients are not recorded.
-    residual : array of float32 or None
+    residual : array of the result's dtype or None
         Added before the activation; the output's shape in `out_layout`.
     out : numpy.ndarray, torch.Tensor or None
-        C-contiguous float32 for the result.
+        C-contiguous, of the result's dtype.
 
     Returns
     -------
@@ -175,36 +201,42 @@ def conv2d(
         stride, padding, dilation, groups, activation, added, in_layout, out_layout,
         threads, strategy, accuracy, workspace_limit, reproducible,
     )  # fmt: skip
-    weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_float32_view(w, "w")
+    weight = w if type(w) is np.ndarray and w.dtype is FLOAT32 and w.flags.aligned else as_operand(w, "w")[0]
+    if weight.dtype is FLOAT32 and quantization is None and y_dtype is None:
+        given = FLOAT32_CALL
+    else:
+        x_element = as_operand(x, "x")[1]
+        weight, given = typed(x_element, weight, element_named(y_dtype, "y_dtype"), quantization, added)
     try:  # as bytes, in which 1, 1.0 and True differ
         key: Any = getattr(x, "shape", None), weight.shape, marshal.dumps(asked, _PLAIN)
+        if given is not FLOAT32_CALL:
+            key += given.key
         layer = session.current.remembered.get(key)
     except (TypeError, ValueError):  # an argument of another type, such as NumPy's integers
         key = layer = None
     if layer is None:
-        layer = _layer(key, x, weight, Options(*asked))
+        layer = _layer(key, x, weight, Options(*asked, types=given.types), given)
     if bias is not None:
-        bias = _bias_view(bias, layer.plan.problem)
+        bias = bias_view(bias, layer.plan.problem, given)
     if out is not None and _overlaps(out, weight, bias):
         raise ArgumentError(must("out", "memory of its own", "memory that an input occupies"))
-    return layer.run(x, residual, out, bias, weight)
+    return layer.run(x, residual, out, bias, weight, given.quantization)
 
 
-def _layer(key: Any, x: Any, weight: np.ndarray, options: Options) -> Layer:
+def _layer(key: Any, x: Any, weight: np.ndarray, options: Options, given: Typed) -> Layer:
     """The layer of a call, remembered under `key`; without a key, under the problem and the options that decide."""
-    if weight.ndim != 4:
-        raise ArgumentError(must("w", "of rank 4, (K, C/groups, R, S)", f"of rank {weight.ndim}, {weight.shape}"))
+    check_rank(weight)
     channels = weight.shape[1] * (int(options.groups) if hasattr(options.groups, "__index__") else 1)
-    x_shape = logical_shape(as_float32_view(x, "x"), _concrete(options.in_layout), channels, "x")
+    x_shape = logical_shape(as_view(x, "x", options.types.x), _concrete(options.in_layout), channels, "x")
     problem = options.problem(x_shape, weight.shape)
     here = session.current
     if key is None:
-        key = problem, options.threads, options.strategy, options.limits
+        key = problem, options.threads, options.strategy, options.limits, *given.key
         layer = here.remembered.get(key)
         if layer is not None:
             return layer
     choice = options.choose(problem, here.fingerprint(weight, problem.threads))
-    layer = Layer(Plan(problem, choice, options.limits, None), here)
+    layer = Layer(Plan(problem, choice, options.limits, None, numbers=given.numbers(None, problem.k)), here)
     here.remembered.put(key, layer, layer.plan.nbytes)
     return layer
 
@@ -218,13 +250,3 @@ def _concrete(in_layout: str) -> str:
     if in_layout == AUTO:
         raise ArgumentError(must("in_layout", "the layout that 'x' is in: only a plan can choose", repr(AUTO)))
     return in_layout
-
-
-def _bias_view(bias: Any, problem: ConvProblem) -> np.ndarray | None:
-    """The bias, checked; None as it is."""
-    if bias is None:
-        return None
-    view = as_float32_view(bias, "bias")
-    if view.shape != (problem.k,):
-        raise ArgumentError(must("bias", f"of shape ({problem.k},)", f"{view.shape}"))
-    return view

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.ending_block import Numbers, ending_block
 from cpuconv.conv.plan import Plan
+from cpuconv.conv.recipe import Candidate
 from cpuconv.conv.remembering.fingerprint import Fingerprint
 from cpuconv.conv.remembering.remembered import Entry
 from cpuconv.conv.session import Session
+from cpuconv.problem.arrays import inside
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
 
 _MOST_CHANGES = 4  # calls in a row with new weights, after which new weights are not remembered
+_MOST_ENDINGS = 16  # of calls with other weights, biases or scales
 
 
 class Layer:
@@ -29,14 +34,24 @@ class Layer:
         self._threads = plan.problem.threads
         self._entries: dict[Fingerprint, Entry] = {}  # packed weights of former calls
         self._changes = 0
+        self._scaled = plan.problem.types.sum.integer
+        self._endings: dict[tuple[Fingerprint, bytes | None, Quantization | None], np.ndarray] = {}
 
     def solves(self, problem: ConvProblem) -> bool:
         """Whether this is a layer of the problem, for any number of threads."""
         own = self.plan.problem
         return own == replace(problem, threads=own.threads)
 
-    def run(self, x: Any, residual: Any, out: Any, bias: np.ndarray | None, weight: np.ndarray) -> Any:
-        """The plan's result for raw weights (K, C/groups, R, S) and `bias` (K)."""
+    def run(
+        self,
+        x: Any,
+        residual: Any,
+        out: Any,
+        bias: np.ndarray | None,
+        weight: np.ndarray,
+        quantization: Quantization | None = None,
+    ) -> Any:
+        """The plan's result for raw weights (K, C/groups, R, S), of integers less their zero points, and `bias` (K)."""
         name = self._session.fingerprint(weight, self._threads)
         entry = self._entries.get(name)
         packed = None if entry is None else entry.use()
@@ -44,13 +59,30 @@ class Layer:
             packed = self._packed(name, weight)
         else:
             self._changes = 0
+        if self._scaled:
+            bias = self._ending(name, weight, bias, quantization)
         return self.plan.run(x, residual, out, bias, packed)
+
+    def _ending(
+        self, name: Fingerprint, weight: np.ndarray, bias: np.ndarray | None, quantization: Quantization | None
+    ) -> np.ndarray:
+        """The ending of integer sums; remembered, as to sum up the weights takes longer than many a run."""
+        content = None if bias is None else bias.dtype.char.encode() + bias.tobytes()
+        key = name, content, quantization
+        ending = self._endings.get(key)
+        if ending is None:
+            candidate = Candidate.parse(self.plan.algorithm)
+            ending = ending_block(self.plan.problem, candidate, bias, Numbers.of(weight, quantization))
+            while len(self._endings) >= _MOST_ENDINGS:
+                self._endings.pop(next(iter(self._endings)), None)
+            self._endings[key] = ending
+        return ending
 
     def _packed(self, name: Fingerprint, weight: np.ndarray) -> np.ndarray:
         weights, form = self._session.weights, self.plan.packing
         packed = weights.find(name, form)
         if packed is None:
-            packed = weights.pack(name, form, weight, self._threads)
+            packed = weights.pack(name, form, inside(weight), self._threads)
             self._changes += 1
             if self._changes > _MOST_CHANGES and not weights.was_seen(name):
                 return packed

@@ -12,12 +12,13 @@ from cpuconv.conv.choice.model import AUTO, Choice, Limits, check_options
 from cpuconv.conv.remembering.fingerprint import Fingerprint
 from cpuconv.problem.arguments import problem_from_arguments
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.threads import maximum_threads, wanted_threads
 
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments that `conv2d`, `plan` and `explain` have in common; `plan` says what each may be."""
+    """The arguments that `conv2d`, `plan` and `explain` have in common, and the types; `plan` says what each may be."""
 
     stride: Any = 1
     padding: Any = 0
@@ -33,6 +34,7 @@ class Options:
     workspace_limit: int | None = None
     reproducible: bool = False
     algorithm: str | None = None
+    types: Types = ALL_F32
 
     @property
     def limits(self) -> Limits:
@@ -55,6 +57,7 @@ class Options:
             x_shape, w_shape, self.stride, self.padding, self.dilation, self.groups,
             activation=self.activation, residual=self.residual, in_layout=in_layout, out_layout=out_layout,
             threads=maximum_threads() if isinstance(threads, str) else threads,  # "auto": decided below
+            types=self.types,
         )  # fmt: skip
         if AUTO in wanted:
             problem = select.resolve_layouts(problem, *wanted, self.limits)

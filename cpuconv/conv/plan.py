@@ -17,17 +17,16 @@ from autotune.report.explain import Explanation
 from cpuconv.conv import session
 from cpuconv.conv.choice.explain import explain
 from cpuconv.conv.choice.model import Choice, Limits
-from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of, padded_bias
-from cpuconv.elements import F32
+from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
+from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of
 from cpuconv.errors import ArgumentError, must
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.memory.aligned import aligned
 from cpuconv.memory.workspaces import Workspaces
-from cpuconv.problem.arrays import address, as_float32_view, check_activation_array, check_out, like, writable_view
+from cpuconv.problem.arrays import address, as_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 
-_F32, _ALIGNED = F32.dtype, F32.bytes  # names of this module: every call asks for them
 _GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
 _BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
 _MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are kept
@@ -36,12 +35,13 @@ _MOST_VIEWS = 8  # pairs of strides of input and residual for which contexts are
 class _Context:
     """One caller's argument blocks and program."""
 
-    def __init__(self, recipe: Recipe, bias: np.ndarray) -> None:
-        self.bias = bias.copy()
-        self.biased = False  # whether a call has put another bias there
+    def __init__(self, recipe: Recipe, ending: np.ndarray, fill: int) -> None:
+        self.ending = ending.copy()
+        self.ended = False  # whether a call has put another ending there
         self.workspace_bytes = recipe.workspace
-        kept: list[Any] = [self.bias]  # objects whose addresses the blocks hold
-        steps = [bind(step, kept, {"bias": address(self.bias)}) for step in recipe.steps]
+        kept: list[Any] = [self.ending]  # objects whose addresses the blocks hold
+        known = {"bias": address(self.ending), "fill": fill}
+        steps = [bind(step, kept, known) for step in recipe.steps]
         self._patches: dict[str, list[tuple[memoryview, int, int]]] = {
             name: [(step.block.data, at, int(step.block[at])) for step in steps for at in step.late.get(name, ())]
             for name in _GIVEN
@@ -70,9 +70,9 @@ class _Context:
             block[index] = start + offset
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Byte strides of a C-contiguous float32 array, as NumPy gives them."""
-    return tuple(F32.bytes * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def _strides(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Byte strides of a C-contiguous array of elements of `size` bytes, as NumPy gives them."""
+    return tuple(size * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class Plan:
@@ -102,9 +102,10 @@ class Plan:
         weight: np.ndarray | None,
         bias: np.ndarray | None = None,
         workspaces: Workspaces | None = None,
+        numbers: Numbers | None = None,
     ) -> None:
         """`weight` is packed in the candidate's form; None if each run gets its own. `workspaces`: by default those of
-        the session."""
+        the session. `numbers`: of integers; their sums are of weights that each run gets where it gets an ending."""
         self.problem = problem
         self.algorithm = str(choice.candidate)
         self.decided_by = choice.decided_by
@@ -120,15 +121,18 @@ class Plan:
         self._y_shape = layouts.get(problem.out_layout).shape(*problem.out_shape)
         self._weight = weight
         self._workspaces = workspaces or session.current.workspaces
-        self._bias = padded_bias(problem.k, bias, problem.groups)
+        types = problem.types
+        self._ending = ending_block(problem, choice.candidate, bias, numbers)
+        self._fill = fill_of(problem, numbers and numbers.quantization)
         self._contexts: dict[Any, list[_Context]] = {}
-        self._x_bytes = F32.bytes * math.prod(self._x_shape)
+        self._x_dtype, self._x_aligned, self._y_dtype = types.x.outside, types.x.bytes, types.y.outside
+        self._x_bytes = types.x.bytes * math.prod(self._x_shape)
         recipe = assemble(problem, choice.candidate)
         self.workspace_bytes = recipe.workspace
         self.nbytes = _BYTES_BESIDE + sum(step.nbytes for step in recipe.steps)
         if problem.n:
-            self._contexts[None, None] = [_Context(recipe, self._bias)]
-        self._dense = _strides(self._x_shape), _strides(self._y_shape)
+            self._contexts[None, None] = [_Context(recipe, self._ending, self._fill)]
+        self._dense = _strides(self._x_shape, types.x.bytes), _strides(self._y_shape, types.y.bytes)
 
     def __repr__(self) -> str:
         return f"<cpuconv.Plan {self.problem.key}: {self.algorithm}>"
@@ -143,11 +147,12 @@ class Plan:
         Parameters
         ----------
         x : array
-            float32, the plan's shape in `in_layout`; any strides, read in place. Tail channels of blocks are zero.
+            Of the plan's dtype (float32, or as it was made) and shape in `in_layout`; any strides, read in place. Tail
+            channels of blocks are zero.
         residual : array
-            float32, the output's shape in `out_layout`; given exactly when the plan was made with `residual=True`.
+            Of the output's dtype and shape in `out_layout`; given exactly when the plan was made with `residual=True`.
         out : numpy.ndarray or torch.Tensor
-            C-contiguous float32 of the output's shape, overlapping no input; made when None.
+            C-contiguous, of the output's dtype and shape, overlapping no input; made when None.
 
         Returns
         -------
@@ -162,12 +167,15 @@ class Plan:
         return self.run(x, residual, out)
 
     def run(
-        self, x: Any, residual: Any, out: Any, bias: np.ndarray | None = None, weight: np.ndarray | None = None
+        self, x: Any, residual: Any, out: Any, ending: np.ndarray | None = None, weight: np.ndarray | None = None
     ) -> Any:
-        """As `__call__`, with `bias` (K floats) and packed `weight` in place of the plan's own for this call."""
+        """As `__call__`, with `ending` and packed `weight` in place of the plan's own for this call.
+
+        An ending is what `ending_block` gives, or where sums are floats a float32 bias (K).
+        """
         source = x
-        if type(x) is not np.ndarray or x.dtype is not _F32 or (x_address := address(x)) % _ALIGNED:
-            x = as_float32_view(x, "x")
+        if type(x) is not np.ndarray or x.dtype is not self._x_dtype or (x_address := address(x)) % self._x_aligned:
+            x = as_view(x, "x", self.problem.types.x)
             x_address = address(x)
         if x.shape != self._x_shape:
             check_activation_array(x, self.problem, "x")
@@ -175,11 +183,11 @@ class Plan:
             expected = "an array: the plan adds one" if self.problem.residual else "None: the plan adds none"
             raise ArgumentError(must("residual", expected, "None" if residual is None else "an array"))
         if residual is not None:
-            residual = as_float32_view(residual, "residual")
+            residual = as_view(residual, "residual", self.problem.types.y)
             check_activation_array(residual, self.problem, "residual")
         x_strides = None if x.strides == self._dense[0] else x.strides
         if out is None:
-            target = aligned(self._y_shape)
+            target = aligned(self._y_shape, self._y_dtype)
             result = target if type(source) is np.ndarray else like(source, target)
             y_address = address(target)
         else:
@@ -188,13 +196,13 @@ class Plan:
             y_address = address(target)
             if not (
                 target.shape == self._y_shape
-                and target.dtype is _F32
+                and target.dtype is self._y_dtype
                 and target.flags.carray
                 and residual is None
                 and x_strides is None
                 and (y_address - x_address >= self._x_bytes or x_address - y_address >= target.nbytes)
             ):  # not plainly right: look closer
-                check_out(target, self._y_shape, (x, residual))
+                check_out(target, self._y_shape, (x, residual), self.problem.types.y)
         if not target.size:
             return result
 
@@ -206,10 +214,10 @@ class Plan:
             context = free.pop()
         except IndexError:
             context = self._new_context(x_strides, residual_strides)
-        if bias is not None:
-            context.bias[: self.problem.k], context.biased = bias, True
-        elif context.biased:
-            context.bias[:], context.biased = self._bias, False
+        if ending is not None:
+            context.ending[: ending.size], context.ended = ending, True
+        elif context.ended:
+            context.ending[:], context.ended = self._ending, False
         packed = self._weight if weight is None else weight
         if packed is None:
             raise ArgumentError(must("weight", "packed weights: the plan was made without", "None"))
@@ -236,4 +244,4 @@ class Plan:
             None if strides is None else layouts.get(layout).strides(strides)
             for layout, strides in ((problem.in_layout, x_strides), (problem.out_layout, residual_strides))
         ]
-        return _Context(assemble(problem, self._candidate, operands_of(problem, *views)), self._bias)
+        return _Context(assemble(problem, self._candidate, operands_of(problem, *views)), self._ending, self._fill)

@@ -1,16 +1,19 @@
-"""Taking in arrays without copying them, and checking the ones that results are written to."""
+"""Taking in arrays without copying them, and checking the ones that results are written to.
+
+Arrays keep the dtype that users know: bfloat16 is that of ml_dtypes, and a torch tensor of it becomes one of that.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 import layouts
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, F32, OF_DTYPE, S8, U8, Element
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.problem import ConvProblem, layout_name
 
@@ -19,27 +22,57 @@ _DLPACK_CPU = 1
 
 
 def as_float32_view(x: object, name: str) -> np.ndarray:
+    """`as_view` of float32."""
+    return as_view(x, name, F32)
+
+
+def as_view(x: object, name: str, element: Element) -> np.ndarray:
     """`x` as a NumPy array on the same memory.
 
-    Only memory that is not aligned to 4 bytes (a field of a packed record) is copied: kernels cannot read it.
+    Only memory that is not aligned to its elements (a field of a packed record) is copied: kernels cannot read it.
 
     Parameters
     ----------
-    x : array of float32
+    x : array of the element's type
         A NumPy array of any strides, read-only or not, or an object on the CPU with ``__dlpack__`` or ``__array__`` (a
         torch tensor; one that requires grad is detached).
     name : str
         The argument's name, for messages.
+    element : Element
+
+    Returns
+    -------
+    numpy.ndarray
+        Of the dtype ``element.outside``.
 
     Raises
     ------
     ArgumentTypeError
-        `x` is no array, not float32 (nothing is cast silently), of foreign byte order, masked, or not in CPU memory.
+        `x` is no array, of another dtype (nothing is cast silently), of foreign byte order, masked, or not in CPU
+        memory.
     """
     array = x if type(x) is np.ndarray else _from_foreign(x, name)
-    if array.dtype != FLOAT32:
-        raise ArgumentTypeError(_dtype_message(array.dtype, name))
+    if array.dtype != element.outside:
+        raise ArgumentTypeError(_dtype_message(array.dtype, name, (element,)))
     return array if array.flags.aligned else array.copy()
+
+
+OPERANDS = (F32, BF16, S8, U8)
+"""What the elements of an input and of weights may be."""
+
+
+def as_operand(x: object, name: str, elements: Sequence[Element] = OPERANDS) -> tuple[np.ndarray, Element]:
+    """As `as_view`, of any of these elements, with the one that it is."""
+    array = x if type(x) is np.ndarray else _from_foreign(x, name)
+    element = F32 if array.dtype is FLOAT32 else OF_DTYPE.get(array.dtype)
+    if element not in elements or element is None:
+        raise ArgumentTypeError(_dtype_message(array.dtype, name, elements))
+    return array if array.flags.aligned else array.copy(), element
+
+
+def inside(array: np.ndarray) -> np.ndarray:
+    """An array as kernels and packing know it: bfloat16 as uint16."""
+    return array.view(BF16.dtype) if array.dtype == BF16.outside else array
 
 
 def _data_word() -> int | None:
@@ -62,20 +95,25 @@ def address(array: np.ndarray) -> int:
     return _WORD_AT(id(array) + _DATA_WORD).value
 
 
-def _dtype_message(dtype: np.dtype, name: str) -> str:
-    if dtype == FLOAT32.newbyteorder():
-        return must(name, "float32 in native byte order: cast it with .astype(np.float32)", f"{dtype.str!r}")
-    return must(name, "of dtype float32: cast it with .astype(np.float32)", f"{dtype}")
+def _dtype_message(dtype: np.dtype, name: str, elements: Sequence[Element]) -> str:
+    first, *others = elements
+    if any(dtype == element.outside.newbyteorder() for element in elements):
+        native = dtype.newbyteorder("=").name
+        return must(name, f"{native} in native byte order: cast it with .astype(np.{native})", f"{dtype.str!r}")
+    expected = f"of dtype {first.label}: cast it with .astype({'ml_dtypes' if first == BF16 else 'np'}.{first.label})"
+    if others:
+        expected += f"; or of {', '.join(element.label for element in others)}"
+    return must(name, expected, f"{dtype}")
 
 
 def _from_foreign(x: Any, name: str) -> np.ndarray:
     """The memory of a subclass, of a DLPack exporter or of an object with ``__array__``."""
     if _is_tensor(x):
         try:
-            return x.detach().numpy()
+            return _of_tensor(x)
         except (RuntimeError, TypeError):  # the way below says what is wrong with it
             if x.is_neg():  # elements lie in memory with the other sign
-                return x.detach().resolve_neg().numpy()
+                return _of_tensor(x.resolve_neg())
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentTypeError(must(name, "an array without a mask: fill it with .filled()", "a masked array"))
     if isinstance(x, np.ndarray):
@@ -93,9 +131,9 @@ def _from_foreign(x: Any, name: str) -> np.ndarray:
         if isinstance(error, ArgumentTypeError):
             raise
         actual = f"a {type(x).__name__} that cannot export its memory ({error})"
-        raise ArgumentTypeError(must(name, "a float32 array", actual)) from error
+        raise ArgumentTypeError(must(name, "an array", actual)) from error
     raise ArgumentTypeError(
-        must(name, "a float32 NumPy array or an object with __dlpack__ or __array__", f"a {type(x).__name__}")
+        must(name, "a NumPy array or an object with __dlpack__ or __array__", f"a {type(x).__name__}")
     )
 
 
@@ -105,9 +143,26 @@ def _is_tensor(x: object) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def _of_tensor(x: Any) -> np.ndarray:
+    """The memory of a tensor; NumPy gets that of bfloat16 as integers."""
+    x = x.detach()
+    try:
+        return x.numpy()
+    except TypeError:
+        torch = sys.modules["torch"]
+        if x.dtype != torch.bfloat16:
+            raise
+        return x.view(torch.int16).numpy().view(BF16.outside)
+
+
 def like(x: object, result: np.ndarray) -> Any:
     """`result` as the kind of array that `x` is: a torch tensor on the same memory, or itself."""
-    return sys.modules["torch"].from_numpy(result) if _is_tensor(x) else result
+    if not _is_tensor(x):
+        return result
+    torch = sys.modules["torch"]
+    if result.dtype == BF16.outside:
+        return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(result)
 
 
 def writable_view(x: Any, name: str) -> np.ndarray:
@@ -121,9 +176,9 @@ def writable_view(x: Any, name: str) -> np.ndarray:
     if not _is_tensor(x):
         raise ArgumentTypeError(must(name, "a NumPy array or a torch tensor", f"a {type(x).__name__}"))
     try:
-        return x.detach().numpy()
+        return _of_tensor(x)
     except (RuntimeError, TypeError) as error:
-        raise ArgumentTypeError(must(name, "a float32 tensor in CPU memory", f"{_device(x)} ({error})")) from error
+        raise ArgumentTypeError(must(name, "a tensor in CPU memory", f"{_device(x)} ({error})")) from error
 
 
 def _device(x: object) -> str:
@@ -175,7 +230,9 @@ def check_activation_array(x: np.ndarray, problem: ConvProblem, name: str) -> No
         raise ArgumentError(must(name, f"of shape {expected}, {layout} of (N, C, H, W) = {logical}", f"{x.shape}"))
 
 
-def check_out(out: object, shape: tuple[int, ...], inputs: Iterable[np.ndarray | None] = ()) -> None:
+def check_out(
+    out: object, shape: tuple[int, ...], inputs: Iterable[np.ndarray | None] = (), element: Element = F32
+) -> None:
     """Check that a result of physical `shape` can be written to `out` while `inputs` are read.
 
     Overlap is judged by the bounds of their memory.
@@ -183,14 +240,14 @@ def check_out(out: object, shape: tuple[int, ...], inputs: Iterable[np.ndarray |
     Raises
     ------
     ArgumentTypeError
-        `out` is no NumPy array of float32.
+        `out` is no NumPy array of the element's dtype.
     ArgumentError
         `out` has another shape, is read-only or not C-contiguous, or overlaps an input.
     """
     if not isinstance(out, np.ndarray):
         raise ArgumentTypeError(must("out", "a NumPy array or a torch tensor", f"a {type(out).__name__}"))
-    if out.dtype != FLOAT32:
-        raise ArgumentTypeError(_dtype_message(out.dtype, "out"))
+    if out.dtype != element.outside:
+        raise ArgumentTypeError(_dtype_message(out.dtype, "out", (element,)))
     if out.shape != shape:
         raise ArgumentError(must("out", f"of shape {shape}", f"{out.shape}"))
     if not out.flags.carray:  # writable, C-contiguous and aligned

@@ -11,6 +11,7 @@ from typing import Any
 
 import layouts
 from autotune.locks import lazy
+from cpuconv.elements import S32
 from cpuconv.errors import ArgumentError, must
 from cpuconv.problem import activation as activations
 from cpuconv.problem.integers import integer, integers
@@ -62,8 +63,8 @@ class ConvProblem:
     Raises
     ------
     ArgumentError
-        A size is out of range, groups do not divide, the kernel is larger than the padded input, or a layout or an
-        activation is unknown.
+        A size is out of range, groups do not divide, the kernel is larger than the padded input, a layout or an
+        activation is unknown, or sums of int32 have an activation or a residual.
     ArgumentTypeError
         A size is no integer.
     """
@@ -103,6 +104,10 @@ class ConvProblem:
             put(self, name, layout_name(getattr(self, name), name))
         put(self, "activation", activations.normalize(self.activation))
         put(self, "residual", bool(self.residual))
+        if self.types.y == S32:  # sums as they are
+            for name, value in (("activation", self.activation), ("residual", self.residual or None)):
+                if value is not None:
+                    raise ArgumentError(must(name, "None where the result is int32", value))
 
         rows, cols = self.effective_kernel
         top, bottom, left, right = self.pads

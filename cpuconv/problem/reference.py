@@ -1,51 +1,85 @@
-"""The float64 oracle: convolution as the direct sum over taps, for judging every kernel."""
+"""The oracle: convolution as the direct sum over taps, for judging every kernel.
+
+Sums are of float64. Those of integers are exact, and end in float32 as `Quantization` says.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 import layouts
+from cpuconv.elements import BF16, Element, widened
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.quantized_ending import ended
+
+_SUMS = Quantization(x_scale=1, w_scale=1)  # of integers that nobody scales
 
 
 def conv2d(
-    x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, problem: ConvProblem, residual: np.ndarray | None = None
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray | None,
+    problem: ConvProblem,
+    residual: np.ndarray | None = None,
+    quantization: Quantization | None = None,
 ) -> np.ndarray:
-    """activation(convolution + bias + residual) in float64.
+    """activation(convolution + bias + residual).
 
     Parameters
     ----------
     x : array
-        Physical, in ``problem.in_layout``; channel tails are not read.
+        Physical, in ``problem.in_layout``; channel tails are not read. bfloat16 is that of ml_dtypes, or uint16.
     w : array, (K, C/groups, R, S)
+        Of integers: as users give them; or less their zero points, and a quantization that has none.
     bias : array, (K,), or None
     residual : array or None
         Physical, in ``problem.out_layout``.
+    quantization : Quantization or None
+        Of integers.
 
     Returns
     -------
     numpy.ndarray
-        Physical float64 array in ``problem.out_layout``, channel tails zero. Taps over padding are left out, so that a
-        NaN or Inf among the weights spreads only where it meets real input.
+        Physical array in ``problem.out_layout``, channel tails zero: of float64 where sums are floats, whatever the
+        result's type; else of the result's type. Taps over padding are left out, so that a NaN or Inf among the weights
+        spreads only where it meets real input.
     """
     p = problem
-    image = layouts.to_nchw(np.asarray(x, np.float64), p.in_layout, p.c).reshape(p.n, p.groups, p.cg, p.h, p.w)
-    taps = np.asarray(w, np.float64).reshape(p.groups, p.kg, p.cg, p.r, p.s)
-    total = np.zeros((p.n, p.groups, p.kg, p.oh, p.ow))
+    image = layouts.to_nchw(values(x, p.types.x), p.in_layout, p.c)
+    added = None if residual is None else layouts.to_nchw(np.asarray(residual), p.out_layout, p.k)
+    if p.types.sum.integer:
+        scales = quantization or _SUMS
+        points = np.asarray(scales.w_zero_point, np.float64).reshape(-1, 1, 1, 1)
+        exact = _sums(image - scales.x_zero_point, np.asarray(w, np.float64) - points, p).astype(np.int64)
+        return layouts.from_nchw(ended(exact, bias, p, added, scales), p.out_layout)
     with np.errstate(invalid="ignore", over="ignore"):
-        for r in range(p.r):
-            out_rows, in_rows = overlap(r * p.dilation[0] - p.pads[0], p.stride[0], p.h, p.oh)
-            for s in range(p.s):
-                out_cols, in_cols = overlap(s * p.dilation[1] - p.pads[2], p.stride[1], p.w, p.ow)
-                patch = image[:, :, :, in_rows, in_cols]
-                total[:, :, :, out_rows, out_cols] += _tap(np.ascontiguousarray(taps[..., r, s]), patch)
-        y = total.reshape(p.n, p.k, p.oh, p.ow)
+        y = _sums(image, values(w, p.types.w), p)
         if bias is not None:
             y += np.asarray(bias, np.float64).reshape(p.k, 1, 1)
-        if residual is not None:
-            y += layouts.to_nchw(np.asarray(residual, np.float64), p.out_layout, p.k)
+        if added is not None:
+            y += values(added, p.types.y)
     return layouts.from_nchw(activations.apply(y, p.activation), p.out_layout)
+
+
+def values(array: np.ndarray, element: Element) -> np.ndarray:
+    """The numbers of an array as float64."""
+    array = np.asarray(array)
+    return np.asarray(widened(array) if element == BF16 and array.dtype == BF16.dtype else array, np.float64)
+
+
+def _sums(x: np.ndarray, w: np.ndarray, p: ConvProblem) -> np.ndarray:
+    """(N, K, OH, OW) sums of products of a logical input and weights."""
+    image, taps = x.reshape(p.n, p.groups, p.cg, p.h, p.w), w.reshape(p.groups, p.kg, p.cg, p.r, p.s)
+    total = np.zeros((p.n, p.groups, p.kg, p.oh, p.ow))
+    for r in range(p.r):
+        out_rows, in_rows = overlap(r * p.dilation[0] - p.pads[0], p.stride[0], p.h, p.oh)
+        for s in range(p.s):
+            out_cols, in_cols = overlap(s * p.dilation[1] - p.pads[2], p.stride[1], p.w, p.ow)
+            patch = image[:, :, :, in_rows, in_cols]
+            total[:, :, :, out_rows, out_cols] += _tap(np.ascontiguousarray(taps[..., r, s]), patch)
+    return total.reshape(p.n, p.k, p.oh, p.ow)
 
 
 def overlap(offset: int, stride: int, size: int, outputs: int) -> tuple[slice, slice]:

@@ -20,6 +20,7 @@ from cpuconv.solvers.shared import blocked, lanewise
 NAME = "depthwise"
 ACCURACY = "exact"
 ROUNDING = ()
+SHARED_VECTORS = True
 
 
 @dataclass(frozen=True)

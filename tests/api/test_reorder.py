@@ -223,7 +223,7 @@ REFUSED = [  # x, layouts, what is given beside
     ((zeros(1, 2, 3), "NCHW", "NHWC"), {}, ArgumentError, "'x' must be of rank 4 for NCHW"),
     ((zeros(1, 1, 2, 2, 8), "NCHW16c", "NCHW"), {}, ArgumentError, "'x' must be of shape"),
     ((zeros(1, 2, 3, 3, dtype=np.float64), "NCHW", "NHWC"), {}, ArgumentTypeError, "'x' must be of dtype float32"),
-    (([[1.0]], "NCHW", "NHWC"), {}, ArgumentTypeError, "'x' must be a float32 NumPy array"),
+    (([[1.0]], "NCHW", "NHWC"), {}, ArgumentTypeError, "'x' must be a NumPy array"),
     ((zeros(1, 2, 3, 3), "nchw", "NHWC"), {}, ArgumentError, "'src_layout' must be one of NCHW"),
     ((zeros(1, 2, 3, 3), "NCHW", "CHWN"), {}, ArgumentError, "'dst_layout' must be one of NCHW"),
     ((zeros(1, 2, 3, 3, 8), "NCHW8c", "NCHW"), {"channels": 8}, ArgumentError, "from 9 to 16, what 'x' of shape"),
@@ -251,5 +251,5 @@ def test_torch_tensors():
     assert type(y) is torch.Tensor and reorder(x, "NCHW", "NCHW16c", out=out) is out
     for found in (y, out):
         np.testing.assert_array_equal(found.numpy(), expected)
-    with pytest.raises(ArgumentTypeError, match="'out' must be a float32 tensor in CPU memory"):
+    with pytest.raises(ArgumentTypeError, match="'out' must be a tensor in CPU memory"):
         reorder(x, "NCHW", "NCHW16c", out=out.to("meta"))

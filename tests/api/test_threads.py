@@ -141,9 +141,9 @@ def test_set_num_threads_reaches_remembered_plans(monkeypatch):
     made: list[int] = []
     original = convolution.Plan
 
-    def counted(problem: ConvProblem, *rest: Any) -> convolution.Plan:
+    def counted(problem: ConvProblem, *rest: Any, **named: Any) -> convolution.Plan:
         made.append(problem.threads)
-        return original(problem, *rest)
+        return original(problem, *rest, **named)
 
     monkeypatch.setattr(convolution, "Plan", counted)
     w = oracle.normal((8, 8, 1, 1))

@@ -23,7 +23,8 @@ class Ref:
     Attributes
     ----------
     name : str
-        "x", "y", "residual", "w", "bias" or "workspace".
+        "x", "y", "residual", "w", "bias" or "workspace"; "fill" is no address but the word that padding is filled
+        with.
     offset : int
         Bytes from it.
     """

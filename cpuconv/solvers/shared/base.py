@@ -19,6 +19,8 @@ name, in the store and in `plan.algorithm`.
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
 
+SHARED_VECTORS, if a solver has it and it is true: output channels of several groups share a vector of its kernels.
+
 A `Packing` (shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
 can share one copy.
 

@@ -1,0 +1,143 @@
+"""The numbers that kernels read to end a sum: bias, scales, zero points and clamps, as `Ending.rows` names them.
+
+Problems with sums of floats have a bias alone (`padded_bias`). The others have a block of int32 and float32,
+[group][vector of the group][row][lanes], where solvers whose vectors hold channels of several groups see one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpuconv.conv.recipe import Candidate, padded_bias
+from cpuconv.elements import F32, S32
+from cpuconv.errors import ArgumentError, must
+from cpuconv.isa import current
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.memory.aligned import aligned
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization, bounds
+
+_BEYOND = 8  # vectors behind the last: tiles may load rows of vectors that they do not store
+_UNIT = Quantization(x_scale=1.0, w_scale=1.0)  # of sums that nobody scales
+_DIVISOR = "divisor"
+
+
+class Numbers(NamedTuple):
+    """What an ending's rows are made from.
+
+    Attributes
+    ----------
+    quantization : Quantization or None
+        None of sums that are the result.
+    sums : array, (K,)
+        Of the weights of each output channel, less their zero points; int64.
+    """
+
+    quantization: Quantization | None
+    sums: np.ndarray
+
+    @classmethod
+    def of(cls, weight: np.ndarray, quantization: Quantization | None) -> Numbers:
+        """Those of weights of integers less their zero points, (K, C/groups, R, S)."""
+        return cls(quantization, weight.sum((1, 2, 3), dtype=np.int64))
+
+
+def fill_of(problem: ConvProblem, quantization: Quantization | None) -> int:
+    """The word that padding is filled with: the zero point in each of its elements."""
+    point = 0 if quantization is None else quantization.x_zero_point
+    word = np.full(F32.bytes // problem.types.x.bytes, point, problem.types.x.dtype)
+    return int(word.view(np.uint32)[0])
+
+
+def ending_block(
+    problem: ConvProblem, candidate: Candidate, bias: np.ndarray | None, numbers: Numbers | None = None
+) -> np.ndarray:
+    """What the kernels of a candidate read to end the sums of a problem.
+
+    Parameters
+    ----------
+    bias : array, (K,), or None
+        float32; int32 too where sums are integers.
+    numbers : Numbers or None
+        Of a problem with integer sums.
+
+    Raises
+    ------
+    ArgumentError
+        A bias that must be rounded to sums is not finite.
+    """
+    if not problem.types.sum.integer:
+        return padded_bias(problem.k, bias, problem.groups)
+    assert numbers is not None
+    groups = 1 if getattr(candidate.solver, "SHARED_VECTORS", False) else problem.groups
+    return _laid_out(_rows(problem, bias, numbers), problem.k, groups, current().lanes)
+
+
+def _laid_out(rows: dict[str, np.ndarray], k: int, groups: int, lanes: int) -> np.ndarray:
+    """Rows of K numbers in vectors; of lanes that are no channel a divisor is 1, all else 0."""
+    per = k // groups
+    vectors = divide(per, lanes)
+    block = aligned((groups * vectors + _BEYOND, len(rows), lanes), np.int32)
+    block[:] = 0
+    for at, (name, row) in enumerate(rows.items()):
+        padded = np.full((groups, vectors * lanes), name == _DIVISOR, row.dtype)
+        padded[:, :per] = row.reshape(groups, per)
+        block[: groups * vectors, at] = padded.view(np.int32).reshape(-1, lanes)
+    return block.reshape(-1)
+
+
+def _rows(problem: ConvProblem, bias: np.ndarray | None, numbers: Numbers) -> dict[str, np.ndarray]:
+    """The rows of `Ending.rows`, of K numbers each."""
+    scales, k = numbers.quantization or _UNIT, problem.k
+    scaled = problem.types.y == F32
+    whole = integer_bias(bias, scales, k) if bias is not None and not (scaled and bias.dtype == F32.dtype) else 0
+    start = whole - scales.x_zero_point * numbers.sums  # modulo 2^32, as sums are
+    values: dict[str, Callable[[], Any]] = {
+        "scale": lambda: scales.ratio() if ending.short else scales.product(),
+        "shift": lambda: 0.0 if bias is None or not scaled or bias.dtype != F32.dtype else bias,
+        "residual_scale": lambda: 1.0 if scaled else scales.residual_scale,
+        "residual_zero": lambda: 0 if scaled else scales.residual_zero_point,
+        _DIVISOR: lambda: scales.y_scale,
+        "zero": lambda: scales.y_zero_point,
+        "low": lambda: _clamp(problem, scales, ending)[0],
+        "high": lambda: _clamp(problem, scales, ending)[1],
+    }
+    ending = Ending.of(problem)
+    rows = {"bias": np.broadcast_to((start & 0xFFFFFFFF).astype(np.uint32).view(np.int32), k)}
+    for name in ending.rows[1:]:
+        rows[name] = np.broadcast_to(np.asarray(values[name](), np.float32), k)
+    return rows
+
+
+def integer_bias(bias: np.ndarray, scales: Quantization, k: int) -> np.ndarray:
+    """A bias in units of sums, as int64: rint(bias / (x_scale · w_scale)) of floats, clamped to int32.
+
+    Raises
+    ------
+    ArgumentError
+        It has a NaN or an infinity.
+    """
+    if bias.dtype == S32.dtype:
+        return bias.astype(np.int64)
+    if not np.isfinite(bias).all():
+        raise ArgumentError(must("bias", "finite, as it is rounded to integers", f"{bias[~np.isfinite(bias)][0]}"))
+    with np.errstate(over="ignore"):
+        rounded = np.rint(bias / scales.product()).astype(np.float64)
+    return np.clip(rounded, *bounds(S32)).astype(np.int64)
+
+
+def _clamp(problem: ConvProblem, scales: Quantization, ending: Ending) -> tuple[float, float]:
+    """The least and the largest number of the result, in its own unit."""
+    least, most = bounds(problem.types.y)
+    if not ending.short or problem.activation is None:
+        return least, most
+    name, *scalars = problem.activation
+    low, high = scalars if name == "clip" else (0.0, np.inf)
+    with np.errstate(over="ignore"):
+        edges = np.rint(np.array([low, high], np.float32) / np.float32(scales.y_scale or 1)) + scales.y_zero_point
+    low, high = np.clip(edges, least, most).tolist()
+    return low, high

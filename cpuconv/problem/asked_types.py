@@ -1,0 +1,124 @@
+"""The element types of a problem, from those of the arrays that state it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.problem.integers import describe
+from cpuconv.problem.quantization import BYTES, Quantization, bounds
+from cpuconv.problem.types import ALL_F32, Types, sums_of
+
+_NAMED = {element.label: element for element in (F32, BF16, U8, S8, S32)}
+_WEIGHTS = {F32: (F32,), BF16: (BF16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # what meets an input
+_RESULTS = {F32: (F32,), BF16: (BF16, F32), U8: (U8, S8, F32, S32), S8: (S8, U8, F32, S32)}  # the usual one first
+
+
+def element_named(value: Any, name: str) -> Element | None:
+    """The element that an argument such as `y_dtype` names; None stays None.
+
+    Parameters
+    ----------
+    value : str, dtype of NumPy or of torch, or None
+    name : str
+        The argument's name, for messages.
+
+    Raises
+    ------
+    ArgumentError
+        It is that of no array here.
+    """
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else str(value).removeprefix("torch.")
+    if text not in _NAMED:
+        try:
+            text = np.dtype(value).name
+        except TypeError:
+            text = ""
+    if text not in _NAMED:
+        raise ArgumentError(must(name, f"one of {', '.join(_NAMED)}", describe(value)))
+    return _NAMED[text]
+
+
+def usual_input(w: Element) -> Element:
+    """The input that weights meet where nobody says: their own, and uint8 of integers."""
+    return w if w in (F32, BF16) else U8
+
+
+def types_of(x: Element, w: Element, y: Element | None, quantization: Any) -> Types:
+    """The types of a problem whose arrays have these elements.
+
+    Parameters
+    ----------
+    x, w : Element
+        Of the arrays as users give them.
+    y : Element or None
+        Of the result; None: that of the input, or float32 of integers without a `y_scale`.
+    quantization : Quantization or None
+
+    Returns
+    -------
+    Types
+        Of weights less their zero point, as int8, where those are bytes.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        The elements do not go together, or a quantization is missing or superfluous.
+    """
+    if quantization is not None and not isinstance(quantization, Quantization):
+        expected = "a cpuconv.Quantization or None"
+        raise ArgumentTypeError(must("quantization", expected, describe(quantization)))
+    return _types(x, w, y, quantization is not None, quantization is not None and quantization.y_scale is not None)
+
+
+@functools.cache
+def _types(x: Element, w: Element, y: Element | None, quantized: bool, y_scaled: bool) -> Types:
+    if w not in _WEIGHTS[x]:
+        expected = " or ".join(element.label for element in _WEIGHTS[x])
+        raise ArgumentTypeError(must("w", f"of dtype {expected}, as 'x' is of {x.label}", w.label))
+    if y is not None and y not in _RESULTS[x]:
+        expected = " or ".join(element.label for element in _RESULTS[x])
+        raise ArgumentError(must("y_dtype", f"{expected}, as 'x' is of {x.label}", y.label))
+    if not x.integer:
+        if quantized:
+            raise ArgumentError(must("quantization", f"None, as 'x' is of {x.label}", "a Quantization"))
+        return ALL_F32 if x == F32 else Types(x, w, F32, y or x)
+    if not quantized and y != S32:
+        expected = f"a cpuconv.Quantization, as 'x' is of {x.label} (only y_dtype='int32' needs none)"
+        raise ArgumentError(must("quantization", expected, "None"))
+    if y in BYTES and not y_scaled:
+        raise ArgumentError(must("quantization", f"one with a y_scale, as 'y_dtype' is {y.label}", "one without"))
+    return Types(x, S8, sums_of(x, S8), y or (x if y_scaled else F32))
+
+
+def signed(weight: np.ndarray, w: Element, quantization: Quantization | None) -> np.ndarray:
+    """Weights of bytes less their zero points: int8 where all fit, else int16; those of int8 and none as they are.
+
+    Parameters
+    ----------
+    weight : array, (K, C/groups, R, S)
+    w : Element
+        Of it.
+    quantization : Quantization or None
+        None: without zero points.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of a new array nobody else knows, which is read-only; or `weight`.
+    """
+    points = 0 if quantization is None else quantization.w_zero_point
+    if w == S8 and not np.any(points):
+        return weight
+    less = weight.astype(S16.dtype) - np.asarray(points, S16.dtype).reshape(-1, 1, 1, 1)
+    least, most = bounds(S8)
+    if not less.size or (least <= less.min() and less.max() <= most):
+        less = less.astype(S8.dtype)
+    less.setflags(write=False)
+    return less

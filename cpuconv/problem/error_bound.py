@@ -1,0 +1,56 @@
+"""The largest error that a direct sum of float32 or bfloat16 may have, for each output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import layouts
+from cpuconv.elements import BF16
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reference import conv2d, values
+from cpuconv.problem.types import ALL_F32
+
+OF_RESULT = {"f32": 2.0**-24, "bf16": 2.0**-8}
+"""Largest error of a number rounded to a type, of itself."""
+
+_OF_SUM = 2 * 2.0**-24  # of a term, of all terms together: instructions round within groups of products too
+_LEAST = 2.0**-126  # instructions may take smaller numbers for zero
+_STEEPEST = 1.5  # most by which an activation enlarges an error; leaky_relu by its slope
+_OF_FUNCTION = 4e-6  # error of an activation as kernels compute it, of its result or of 1
+
+
+def error_bound(
+    x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, problem: ConvProblem, residual: np.ndarray | None = None
+) -> np.ndarray:
+    """Largest error of a sum in float32 of each output's terms, and of rounding it to the result's type.
+
+    Winograd's and Fourier's transforms have errors of their own.
+
+    Parameters
+    ----------
+    x, w, bias, problem, residual
+        As of `reference.conv2d`, with sums of floats.
+
+    Returns
+    -------
+    numpy.ndarray
+        Physical float64 array in ``problem.out_layout``, zero where channels fill up a block.
+    """
+    expected = np.abs(conv2d(x, w, bias, problem, residual))
+    size = conv2d(
+        np.abs(values(x, problem.types.x)),
+        np.abs(values(w, problem.types.w)),
+        None if bias is None else np.abs(bias),
+        replace(problem, activation=None, types=ALL_F32),
+        None if residual is None else np.abs(values(residual, problem.types.y)),
+    )
+    terms = problem.cg * problem.r * problem.s + (bias is not None) + (residual is not None)
+    error = terms * (_OF_SUM * size + _LEAST)
+    if problem.activation is not None:
+        name, *scalars = problem.activation
+        steepest = max(1.0, abs(scalars[0])) if name == "leaky_relu" else _STEEPEST
+        error = steepest * error + _OF_FUNCTION * (expected + 1)
+    bound = error + OF_RESULT[problem.types.y.name] * (expected + error) + _LEAST * (problem.types.y == BF16)
+    return layouts.from_nchw(layouts.to_nchw(bound, problem.out_layout, problem.k), problem.out_layout)

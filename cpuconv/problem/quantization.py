@@ -1,0 +1,208 @@
+"""Quantization: what the integers of a convolution's arrays mean."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.elements import S8, U8, Element
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.problem.integers import describe, is_integer, is_sequence
+from cpuconv.problem.types import Types
+
+BYTES = (U8, S8)
+_LEAST, _MOST = -128, 127 + 128  # zero points of any element that has one
+_SCALE = "a finite number above 0 in float32"
+_EACH = "or one for each output channel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """The numbers that integers stand for: scale · (integer - zero point), of each array.
+
+    With S = Σ (x - x_zero_point) · (w - w_zero_point), exactly, and bias in the unit x_scale · w_scale, a convolution
+    gives, in float32, multiplied and added one by one and rounded to the nearest, halves to even:
+
+    - uint8 or int8 without a residual, and no activation, "relu" or "clip":
+      y = clamp(rint((S + bias) · ((x_scale · w_scale) / y_scale)) + y_zero_point), as ONNX Runtime's QLinearConv does;
+    - else r = activation((S + bias) · (x_scale · w_scale) + (residual - residual_zero_point) · residual_scale) and
+      y = clamp(rint(r / y_scale) + y_zero_point);
+    - float32, where there is no `y_scale` or ``y_dtype="float32"``: y = r;
+    - int32, where ``y_dtype="int32"``: y = S + bias; scales then serve a float32 bias alone.
+
+    A float32 bias is rounded to rint(bias / (x_scale · w_scale)) where the result is integers, and added to
+    (S + bias) · (x_scale · w_scale) as it is where that is float32. Padding counts as zero: it reads as x_zero_point.
+
+    Parameters
+    ----------
+    x_scale : float
+        Of the input, above 0; all scales are kept in float32.
+    x_zero_point : int
+        The integer that stands for 0, in the range of the input's dtype.
+    w_scale : float or sequence of float
+        Of the weights: one, or one for each output channel.
+    w_zero_point : int or sequence of int
+        The same for their zero points. Weights less their zero point are int8 where all fit, else int16.
+    y_scale : float or None
+        Of a result of uint8 or int8; None for other results.
+    y_zero_point : int
+        In the range of the result's dtype.
+    residual_scale : float or None
+        Of a residual, where the result is uint8 or int8, and so is the residual. One of float32 has none.
+    residual_zero_point : int
+
+    Raises
+    ------
+    ArgumentError
+        A scale is zero, negative, NaN, infinite, or one of these in float32; a zero point is in no element's range, or
+        stands without its scale. Where it is used: a zero point is out of the range of an array's dtype, a number of
+        scales or zero points is not that of output channels, or a product of scales leaves the range of float32.
+    ArgumentTypeError
+        A scale is no number, or a zero point no integer.
+    """
+
+    x_scale: float
+    x_zero_point: int = 0
+    w_scale: float | Sequence[float]
+    w_zero_point: int | Sequence[int] = 0
+    y_scale: float | None = None
+    y_zero_point: int = 0
+    residual_scale: float | None = None
+    residual_zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name in ("x_scale", "w_scale", "y_scale", "residual_scale"):
+            put(self, name, _scale(getattr(self, name), name))
+        for name in ("x_zero_point", "w_zero_point", "y_zero_point", "residual_zero_point"):
+            put(self, name, _zero_point(getattr(self, name), name))
+        for name in ("y", "residual"):
+            if getattr(self, f"{name}_scale") is None and getattr(self, f"{name}_zero_point"):
+                point = getattr(self, f"{name}_zero_point")
+                raise ArgumentError(must(f"{name}_zero_point", f"0 without a {name}_scale", point))
+
+    def __hash__(self) -> int:
+        """Of the fields in which those of a program differ, as every call looks up by it."""
+        first = self.w_scale[0] if isinstance(self.w_scale, tuple) else self.w_scale
+        return hash((self.x_scale, self.x_zero_point, first, self.y_scale, self.y_zero_point))
+
+    def check(self, types: Types, w: Element, k: int, residual: bool) -> None:
+        """See that it suits a problem.
+
+        Parameters
+        ----------
+        types : Types
+            Of the problem, with integer sums.
+        w : Element
+            Of the weights as they are given.
+        k : int
+            Output channels.
+        residual : bool
+            Whether one is added.
+
+        Raises
+        ------
+        ArgumentError
+            It does not; the message names the field.
+        """
+        _check_range("x_zero_point", self.x_zero_point, types.x)
+        for name in ("w_scale", "w_zero_point"):
+            values = getattr(self, name)
+            if isinstance(values, tuple) and len(values) != k:
+                expected = f"a number or {k} numbers, one for each output channel"
+                raise ArgumentError(must(name, expected, f"{len(values)} numbers"))
+        points = self.w_zero_point
+        for point in (min(points), max(points)) if isinstance(points, tuple) else (points,):
+            _check_range("w_zero_point", point, w)
+        if types.y in BYTES:
+            _check_range("y_zero_point", self.y_zero_point, types.y)
+            if residual:
+                if self.residual_scale is None:
+                    raise ArgumentError(must("residual_scale", f"{_SCALE}, for a residual of {types.y.label}", "None"))
+                _check_range("residual_zero_point", self.residual_zero_point, types.y)
+        product = self.product()
+        if not np.isfinite(product).all() or not product.all():
+            wrong = next(each for each in np.atleast_1d(product) if not 0 < each < np.inf)
+            expected = "such that x_scale · w_scale is above 0 and finite in float32"
+            raise ArgumentError(must("w_scale", expected, f"one that makes it {wrong}"))
+        if types.y in BYTES and not np.isfinite(self.ratio()).all():
+            expected = "such that (x_scale · w_scale) / y_scale is finite in float32"
+            raise ArgumentError(must("y_scale", expected, self.y_scale))
+
+    def product(self) -> np.ndarray:
+        """x_scale · w_scale in float32: one, or one for each output channel."""
+        with np.errstate(over="ignore", under="ignore"):
+            return np.float32(self.x_scale) * np.asarray(self.w_scale, np.float32)
+
+    def ratio(self) -> np.ndarray:
+        """(x_scale · w_scale) / y_scale in float32."""
+        with np.errstate(over="ignore", under="ignore"):
+            return self.product() / np.float32(self.y_scale or 1)
+
+
+def bounds(element: Element) -> tuple[int, int]:
+    """The least and the largest integer of an element."""
+    known = np.iinfo(element.dtype)
+    return int(known.min), int(known.max)
+
+
+def _check_range(name: str, point: Any, element: Element) -> None:
+    least, most = bounds(element)
+    if not least <= point <= most:
+        raise ArgumentError(must(name, f"from {least} to {most}, as {element.label} is", point))
+
+
+def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
+    """The numbers of a scalar or of a sequence, and whether it is one."""
+    if isinstance(value, np.generic) or hasattr(value, "__array__") and not isinstance(value, np.ndarray):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray) and value.ndim <= 1:
+        value = value.tolist()
+    many = is_sequence(value) and name.startswith("w_")
+    numbers_: list[Any] = list(value) if many else [value]  # type: ignore[call-overload]
+    if not all(isinstance(each, numbers.Real) and not isinstance(each, (bool, np.bool_)) for each in numbers_):
+        raise ArgumentTypeError(must(name, expected, describe(value)))
+    return numbers_, many
+
+
+def _float32(value: Any) -> float:
+    try:
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.float32(float(value)))
+    except OverflowError:  # an integer that no float is
+        return math.inf
+
+
+def _scale(value: object, name: str) -> float | tuple[float, ...] | None:
+    """Scales as float32 has them."""
+    optional = name in ("y_scale", "residual_scale")
+    if value is None and optional:
+        return None
+    expected = _SCALE + (f", {_EACH}" if name == "w_scale" else " or None" if optional else "")
+    given, many = _numbers(value, name, expected)
+    kept = tuple(map(_float32, given))
+    for each, scale in zip(given, kept, strict=True):
+        if not (math.isfinite(scale) and scale > 0):
+            raise ArgumentError(must(name, expected, describe(each)))
+    if many and not kept:
+        raise ArgumentError(must(name, expected, "an empty sequence"))
+    return kept if many else kept[0]
+
+
+def _zero_point(value: object, name: str) -> int | tuple[int, ...]:
+    expected = f"an integer from {_LEAST} to {_MOST}" + (f", {_EACH}" if name == "w_zero_point" else "")
+    given, many = _numbers(value, name, expected)
+    if not all(map(is_integer, given)):
+        raise ArgumentTypeError(must(name, expected, describe(value)))
+    for each in given:
+        if not _LEAST <= each <= _MOST:
+            raise ArgumentError(must(name, expected, each))
+    if many and not given:
+        raise ArgumentError(must(name, expected, "an empty sequence"))
+    kept = tuple(map(int, given))
+    return kept if many else kept[0]

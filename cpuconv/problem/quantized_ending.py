@@ -1,0 +1,109 @@
+"""How sums of integers end, as `Quantization` says it, in NumPy: float32, multiplied and added one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.elements import F32, S32
+from cpuconv.problem import activation as activations
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import BYTES, Quantization, bounds
+
+_CLAMPS = (None, "relu", "clip")  # activations that are nothing but a narrower clamp
+_EXACT = (*_CLAMPS, "relu6", "leaky_relu")  # of those that kernels compute to the last bit
+_one = np.float32
+
+
+def is_exact(problem: ConvProblem) -> bool:
+    """Whether every kernel of the problem gives the oracle's result to the last bit: one of integers, unless it ends in
+    a function that kernels approximate."""
+    return problem.types.sum.integer and _name(problem) in _EXACT
+
+
+def ended(
+    sums: np.ndarray, bias: np.ndarray | None, problem: ConvProblem, residual: np.ndarray | None, scales: Quantization
+) -> np.ndarray:
+    """The result of sums.
+
+    Parameters
+    ----------
+    sums : array of int64, (N, K, OH, OW)
+        Of products of numbers less their zero points.
+    bias : array, (K,), or None
+        int32 or float32.
+    residual : array, (N, K, OH, OW), or None
+        Of the result's type.
+
+    Returns
+    -------
+    numpy.ndarray, (N, K, OH, OW)
+        Of the problem's type.
+    """
+    y, shift = problem.types.y, None
+    if bias is not None:
+        bias = bias.reshape(-1, 1, 1)
+        if bias.dtype != F32.dtype:
+            sums = sums + bias
+        elif y == F32:
+            shift = bias
+        else:
+            sums = sums + _rounded(bias, _each(scales.product()))
+    total = (sums & 0xFFFFFFFF).astype(np.uint32).view(np.int32)  # modulo 2^32, as instructions add
+    if y == S32:
+        return total
+    with np.errstate(over="ignore"):
+        if y in BYTES and residual is None and _name(problem) in _CLAMPS:
+            whole = _short(total.astype(np.float32), problem, scales)
+        else:
+            number = _long(total.astype(np.float32), problem, scales, shift, residual)
+            if y == F32:
+                return number
+            whole = np.rint(number / _one(scales.y_scale or 1)) + _one(scales.y_zero_point)
+        return np.clip(whole, *bounds(y)).astype(y.dtype)
+
+
+def _name(problem: ConvProblem) -> str | None:
+    return problem.activation[0] if problem.activation else None
+
+
+def _each(values: np.ndarray) -> np.ndarray:
+    """Of each output channel, or of all."""
+    return values.reshape(-1, 1, 1)
+
+
+def _rounded(bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.clip(np.rint(bias / scale).astype(np.float64), *bounds(S32)).astype(np.int64)
+
+
+def _short(total: np.ndarray, problem: ConvProblem, scales: Quantization) -> np.ndarray:
+    """Of no activation but a clamp, whole numbers."""
+    unit, point = _one(scales.y_scale or 1), _one(scales.y_zero_point)
+    whole = np.rint(total * _each(scales.ratio())) + point
+    if problem.activation is None:
+        return whole
+    low, high = problem.activation[1:] or (0.0, np.inf)
+    return np.minimum(np.maximum(whole, np.rint(_one(low) / unit) + point), np.rint(_one(high) / unit) + point)
+
+
+def _long(
+    total: np.ndarray,
+    problem: ConvProblem,
+    scales: Quantization,
+    shift: np.ndarray | None,
+    residual: np.ndarray | None,
+) -> np.ndarray:
+    """The numbers that sums stand for, with what is added to them and the activation."""
+    number = total * _each(scales.product())
+    if shift is not None:
+        number = number + shift
+    if residual is not None and problem.types.y == F32:
+        number = number + residual
+    elif residual is not None:
+        less = residual.astype(np.float32) - _one(scales.residual_zero_point)
+        number = number + less * _one(scales.residual_scale or 1)
+    if problem.activation is None:
+        return number
+    name, *scalars = problem.activation
+    with np.errstate(invalid="ignore"):
+        return activations.apply(number.astype(np.float64), (name, *map(float, map(_one, scalars)))).astype(np.float32)
