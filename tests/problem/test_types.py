@@ -1,4 +1,4 @@
-"""Element types of problems: their text, what keys say of them, and that there are kernels for float32 alone."""
+"""Element types of problems: their text, what keys say of them, and those that there are no kernels for."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from support.tuner.stored import timed
 CANONICAL = Path(__file__).parents[2] / "bench" / "shapes" / "canonical.txt"
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
 MIXED = Types(BF16, BF16, F32, F32)
+HALF = Types(F16, F16, F32, F16)  # which no kernel computes
 
 
 @pytest.mark.parametrize(
@@ -95,21 +96,23 @@ def test_strings_of_float32_problems_do_not_change() -> None:
             assert problem.key == key and problem.types == ALL_F32
 
 
-def test_every_solver_says_that_it_computes_float32() -> None:
-    reasons = dict(model.applicable(replace(PROBLEM, types=MIXED)))
-    assert reasons == {name: "it computes f32:f32:f32, not bf16:bf16:f32" for name in BY_NAME}
+def test_every_solver_says_what_it_does_not_compute() -> None:
+    reasons = dict(model.applicable(replace(PROBLEM, types=HALF, r=1, s=1, pads=(0, 0, 0, 0))))
+    assert reasons.keys() == BY_NAME.keys()
+    for reason in reasons.values():
+        assert reason in ("it computes f32:f32:f32, not f16:f16:f16", "no product takes f16 and f16")
 
 
 @pytest.mark.parametrize("strategy", ["heuristic", "cached"])
 def test_a_choice_of_other_types_is_refused_in_words(strategy: str) -> None:
-    problem = replace(PROBLEM, types=MIXED)
-    message = "^Argument 'types' must be f32:f32:f32: there are no other kernels, not bf16:bf16:f32.$"
+    problem = replace(PROBLEM, types=HALF)
+    message = "^Argument 'types' must be such that there are kernels for them, not f16:f16:f16.$"
     with pytest.raises(ArgumentError, match=message):
         select.choose(problem, strategy, Limits())
-    with pytest.raises(ArgumentError, match="direct: it computes f32:f32:f32, not bf16:bf16:f32"):
-        select.choose(problem, strategy, Limits(), "direct")
+    with pytest.raises(ArgumentError, match="winograd: it computes f32:f32:f32, not f16:f16:f16"):
+        select.choose(problem, strategy, Limits(), "winograd")
     with pytest.raises(SourceError, match=message):
-        workload.load("ic64ih28oc64kh3ph1 --dt=bf16:bf16:f32")
+        workload.load("ic64ih28oc64kh3ph1 --dt=f16:f16:f16")
 
 
 def test_rows_of_other_types_decide_nothing(our_store: Store) -> None:
