@@ -11,15 +11,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
+from cpuconv.elements import BF16, F32
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
+from cpuconv.kernels.packing.packed_formats import Widened
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.kernels.transforms.winograd import (
@@ -31,12 +33,14 @@ from cpuconv.kernels.transforms.winograd import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, transformed
 from cpuconv.solvers.shared.transformed import Planes, Size, Transform
 
 NAME = "winograd"
 ACCURACY = "standard"
 ROUNDING = ("rows", "cols")
+TYPED = True
 
 _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile size of an axis
     1: (),
@@ -160,7 +164,13 @@ def outer(problem: ConvProblem, m: Size) -> Size:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Kernels up to 7 in either axis, stride 1, of not too many channels; groups must not share channel blocks."""
+    """Kernels up to 7 in either axis, stride 1, of not too many channels; groups must not share channel blocks.
+
+    What is bfloat16 outside is float32 inside.
+    """
+    types = problem.types
+    if types.sum != F32 or not {types.x, types.w, types.y} <= {F32, BF16}:
+        return f"its operands are {F32} or {BF16}, not {types}"
     if max(problem.r, problem.s) > _MOST_KERNEL:
         return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
     if problem.r == problem.s == 1:
@@ -265,7 +275,7 @@ def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
-    return blocked.layout(isa), blocked.layout(isa)
+    return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
@@ -273,7 +283,8 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     m = params.rows, params.cols
     down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
     transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
-    return transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
+    form = transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
+    return Widened(form) if problem.types.w == BF16 else form
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -281,10 +292,16 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     m = params.rows, params.cols
     a = outer(problem, m)
     down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
-    forward = WinogradTransform(isa.lanes, down[2], across[2])
-    backward = WinogradTransform(isa.lanes, down[0], across[0], operands.residual is not None, problem.activation)
+    types = problem.types
+    forward = WinogradTransform(isa.lanes, down[2], across[2], element=types.x)
+    ending = operands.residual is not None, problem.activation
+    backward = WinogradTransform(isa.lanes, down[0], across[0], *ending, element=types.y)
     micro = MicroRef(winograd_in, forward), MicroRef(winograd_out, backward)
-    transform = Transform(m, a, Planes(math.prod(a)), *micro, dilation=problem.dilation)
+    last = None
+    if types != ALL_F32:
+        valid, zeros = transformed.last_vector(problem, isa)
+        last = MicroRef(winograd_out, replace(backward, valid=valid, zeros=zeros))
+    transform = Transform(m, a, Planes(math.prod(a)), *micro, dilation=problem.dilation, last=last)
     return [transformed.step(problem, params, transform, isa, space, operands)]
 
 

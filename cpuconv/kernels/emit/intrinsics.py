@@ -45,6 +45,13 @@ def copy_vector(tile: Any, vec: Vector, source: Any, target: Any) -> None:
 
 
 @emitter
+def copy_piece(tile: Any, vec: Vector, source: Any, target: Any) -> None:
+    """Copy one of the `tile.pieces` equal parts of a vector."""
+    part = Vector(vec.builder, vec.lanes // tile.pieces)
+    part.store(part.load(vec.pointer(source)), vec.pointer(target))
+
+
+@emitter
 def copy_float(tile: Any, vec: Vector, source: Any, target: Any) -> None:
     """Copy one float."""
     builder = vec.builder

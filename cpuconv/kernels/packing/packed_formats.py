@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpuconv.elements import BF16, F32, rounded
+from cpuconv.elements import BF16, F32, rounded, widened
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
@@ -107,6 +107,22 @@ class Rounded(Packing):
         packed = place(self.size).view(BF16.dtype)
         packed[:] = rounded(self.form.pack(weight, threads))
         return packed
+
+
+@dataclass(frozen=True)
+class Widened(Packing):
+    """Another form, of weights that are given in bfloat16."""
+
+    form: Packing
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.form.size
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says, `weight` of bfloat16."""
+        return self.form.pack(widened(weight), threads, place)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cpuconv.kernels.emit.intrinsics import copy_vector, word, zero_vector
+from cpuconv.kernels.emit.intrinsics import copy_piece, copy_vector, fill_vector, word, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.runtime.kernel import inline, kernel
@@ -23,9 +23,26 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class TiledTile:
-    """Lanes of the instruction set."""
+    """Lanes of the instruction set, and how operands that are not float32 lie.
+
+    Attributes
+    ----------
+    x_pieces, pieces : int
+        Vectors of a transform that lie side by side in a pixel of a block of the input, and of the output.
+    rows : int
+        Vectors that an ending reads for a vector of output channels.
+    filled : bool
+        Padding is `fill`, not zero.
+    tailed : bool
+        The last vector of output channels has a transform of its own.
+    """
 
     lanes: int
+    x_pieces: int = 1
+    pieces: int = 1
+    rows: int = 1
+    filled: bool = False
+    tailed: bool = False
 
 
 def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
@@ -73,6 +90,8 @@ def _patch(tile, args, source, row, column, worker):
             place = column + j * args.column_step
             if inside and 0 <= place < args.in_width:
                 copy_vector(tile, source + line * args.x_h + place * pixel, target)
+            elif tile.filled:
+                fill_vector(tile, target, args.fill)
             else:
                 zero_vector(tile, target)
             target += pixel
@@ -96,7 +115,7 @@ def _forward(tile, args, x, first, count, v, worker):
             and column + args.reach_columns <= args.in_width
         )
         for block in range(args.channel_blocks):
-            source = x + image * args.x_image + block * args.x_cb
+            source = x + image * args.x_image + block // tile.x_pieces * args.x_cb
             line = args.row_step * args.x_h
             step = args.column_step * pixel
             if inner:
@@ -105,6 +124,8 @@ def _forward(tile, args, x, first, count, v, worker):
                 source = _patch(tile, args, source, row, column, worker)
                 line = args.in_tile_width * pixel
                 step = pixel
+            if tile.x_pieces > 1:
+                source += block % tile.x_pieces * (pixel // tile.x_pieces)
             target = v + (block * args.most + index) * pixel
             _call_forward(args.forward, source, line, step, target, args.v_plane, scratch)
         place += 1
@@ -151,11 +172,18 @@ def _multiply(tile, args, w, v, m, panel, next_panel, count):
 
 
 @inline
-def _copy_pixels(tile, source, source_line, source_step, target, target_line, target_step, rows, columns):
-    """Copy rows × columns pixels of one channel block; byte steps between rows and between pixels."""
+def _copy_pixels(tile, source, source_line, source_step, target, target_line, target_step, rows, columns, pieces):
+    """Copy rows × columns pixels of one channel block, `pieces` of each; byte steps between rows, between pixels."""
     for i in range(rows):
         for j in range(columns):
-            copy_vector(tile, source + i * source_line + j * source_step, target + i * target_line + j * target_step)
+            from_ = source + i * source_line + j * source_step
+            to = target + i * target_line + j * target_step
+            if tile.pieces == 1:
+                copy_vector(tile, from_, to)
+            else:
+                for piece in range(pieces):
+                    at = piece * (4 * tile.lanes // tile.pieces)
+                    copy_piece(tile, from_ + at, to + at)
 
 
 @inline
@@ -176,8 +204,13 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     first_image = first // args.tiles
     first_vector = min(panel * args.tile_vectors, args.vectors - args.tile_vectors)
     for vector in range(first_vector, min(next_panel * args.tile_vectors, args.vectors)):
-        bias = args.bias + (group * args.vectors + vector) * pixel
-        plane = args.y + first_image * args.y_image + (group * args.vectors + vector) * args.y_vector
+        number = group * args.vectors + vector
+        bias = args.bias + number * (tile.rows * pixel)
+        plane = args.y + first_image * args.y_image + number // tile.pieces * args.y_vector
+        if tile.tailed:
+            plane += number % tile.pieces * (pixel // tile.pieces)
+        last = tile.tailed and vector == args.vectors - 1  # it fills its block with zeros
+        pieces = tile.pieces - number % tile.pieces if last else 1
         place = first - first_image * args.tiles
         for index in range(count):
             source = m + ((vector - first_vector) * args.most + index) * pixel
@@ -186,13 +219,15 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
             y = plane + word(tile, args.places, 4 * place) * args.y_line
             y += word(tile, args.places, 4 * place + 1) * pixel
             if rows == args.tile_height and columns == args.tile_width:
-                _call_backward(args.backward, source, args.m_plane, y, line, step, bias, distance, scratch)
+                backward = args.backward_last if last else args.backward
+                _call_backward(backward, source, args.m_plane, y, line, step, bias, distance, scratch)
             else:
                 if distance != 0:
-                    _copy_pixels(tile, y + distance, line, step, patch_residual, patch_line, pixel, rows, columns)
+                    _copy_pixels(tile, y + distance, line, step, patch_residual, patch_line, pixel, rows, columns, 1)
                 apart = patch_residual - patch
-                _call_backward(args.backward, source, args.m_plane, patch, patch_line, pixel, bias, apart, scratch)
-                _copy_pixels(tile, patch, patch_line, pixel, y, line, step, rows, columns)
+                backward = args.backward_last if last else args.backward
+                _call_backward(backward, source, args.m_plane, patch, patch_line, pixel, bias, apart, scratch)
+                _copy_pixels(tile, patch, patch_line, pixel, y, line, step, rows, columns, pieces)
             place += 1
             if place == args.tiles:
                 place = 0
@@ -203,7 +238,8 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
     "gemm pair_gemm tile_vectors tile_columns forward backward x y w bias residual table segments panel_bytes panels "
     "vectors planes singles chunk chunks places tiles groups total blocks most tile_height tile_width in_tile_height "
     "in_tile_width row_step column_step reach_rows reach_columns in_height in_width pad_top pad_left channel_blocks "
-    "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step"
+    "x_image x_cb x_h y_image y_vector y_line v v_step v_plane m m_step m_plane patch patch_step scratch scratch_step "
+    "fill backward_last"
 )
 def tiled(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w) for blocked x and y; see the module.
@@ -224,7 +260,7 @@ def tiled(tile, worker, before, part, parts, args):
         count = args.total * (block + 1) // args.blocks - first
         if done != place:
             done = place
-            x = args.x + group * args.channel_blocks * args.x_cb
+            x = args.x + group * (args.channel_blocks // tile.x_pieces) * args.x_cb
             _forward(tile, args, x, first, count, v, worker)
         w = args.w + group * args.planes * args.panels * args.panel_bytes
         last = args.panels * (chunk + 1) // args.chunks

@@ -7,6 +7,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from cpuconv.elements import F32, Element
+from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.emit.double import Double
@@ -17,13 +19,26 @@ from cpuconv.runtime.microkernel import MicroKernel
 
 @dataclass(frozen=True)
 class WinogradTransform:
-    """The matrices of one transform, down the columns and across the rows, and the epilogue of the inverse one."""
+    """The matrices of one transform, down the columns and across the rows, and the epilogue of the inverse one.
+
+    Attributes
+    ----------
+    element : Element
+        Of the input, or of the output and the residual.
+    valid : int
+        Lanes that are channels, of which the others are stored as zero; 0: all.
+    zeros : int
+        Vectors of zeros that are stored behind the outputs of each pixel.
+    """
 
     lanes: int
     down: Matrix
     across: Matrix
     residual: bool = False
     activation: tuple[Any, ...] | None = None
+    element: Element = F32
+    valid: int = 0
+    zeros: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ def winograd_in(
 
     def load(i: int, j: int) -> Any:
         vec.prefetch(place(i, j + size - 2))  # the tile to the right: tiles overlap by two columns or more
-        return vec.load(place(i, j))
+        return load_as_float(vec, tile.element, place(i, j))
 
     def store(i: int, j: int, value: Any) -> None:
         vec.store(value, vec.offset(v, builder.mul(plane, I64(i * size + j))), align=4 * vec.lanes)
@@ -99,8 +114,12 @@ def winograd_out(
     def store(i: int, j: int, value: Any) -> None:
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
-        extra = vec.load(vec.offset(target, residual)) if tile.residual else None
-        vec.store(finish(vec, value, bias, extra, tile.activation), target)
+        extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
+        value = finish(vec, value, bias, extra, tile.activation)
+        store_float(vec, tile.element, vec.keep(value, tile.valid) if tile.valid else value, target)
+        for piece in range(1, tile.zeros + 1):
+            behind = vec.offset(target, tile.element.bytes * vec.lanes * piece)
+            store_float(vec, tile.element, vec.constant(0.0), behind)
 
     _two_sided(tile, vec, load, store)
 

@@ -22,6 +22,8 @@ from cpuconv.kernels.products.tiling import complex_cycles, complex_tiles, cycle
 from cpuconv.kernels.transforms.tiled import TiledTile, tiled
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import words
 
 Size = tuple[int, int]  # rows and columns
 
@@ -189,6 +191,7 @@ class Transform:
     backward: MicroRef
     scratch: int = 0  # vectors that the micro-kernels need for themselves
     dilation: Size = (1, 1)  # step between a tile's pixels, in and out
+    last: MicroRef | None = None  # backward, of the last vector of output channels where types are not all float32
 
 
 def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, space: Space, operands: Operands) -> Step:
@@ -249,8 +252,30 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "m_plane": m_plane,
         **worker_args("patch", space, patch_step, problem.threads),
         **worker_args("scratch", space, scratch * pixel, problem.threads),
+        "fill": words.FILL if problem.types.x.integer else 0,
+        "backward_last": transform.last or 0,
     }
-    return Step(tiled, TiledTile(lanes), args, parts_each(problem, problem.groups * blocks * chunks))
+    parts = parts_each(problem, problem.groups * blocks * chunks)
+    return Step(tiled, _driver_tile(problem, isa), args, parts, clears_tail=transform.last is not None)
+
+
+def _driver_tile(problem: ConvProblem, isa: Isa) -> TiledTile:
+    if problem.types == ALL_F32:
+        return TiledTile(isa.lanes)
+    return TiledTile(
+        isa.lanes,
+        x_pieces=words.group(problem),
+        pieces=words.pieces(problem),
+        rows=len(words.ending(problem).rows),
+        filled=problem.types.x.integer,
+        tailed=True,
+    )
+
+
+def last_vector(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
+    """Lanes of the last vector of output channels that are channels (0: all), and vectors that its block lacks."""
+    pieces = words.pieces(problem)
+    return problem.kg % isa.lanes, -divide(problem.kg, isa.lanes) % pieces if problem.groups == 1 else 0
 
 
 def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
