@@ -100,7 +100,7 @@ def test_every_solver_says_what_it_does_not_compute() -> None:
     reasons = dict(model.applicable(replace(PROBLEM, types=HALF, r=1, s=1, pads=(0, 0, 0, 0))))
     assert reasons.keys() == BY_NAME.keys()
     for reason in reasons.values():
-        assert reason in ("it computes f32:f32:f32, not f16:f16:f16", "no product takes f16 and f16")
+        assert "f16" in reason
 
 
 @pytest.mark.parametrize("strategy", ["heuristic", "cached"])
@@ -109,8 +109,8 @@ def test_a_choice_of_other_types_is_refused_in_words(strategy: str) -> None:
     message = "^Argument 'types' must be such that there are kernels for them, not f16:f16:f16.$"
     with pytest.raises(ArgumentError, match=message):
         select.choose(problem, strategy, Limits())
-    with pytest.raises(ArgumentError, match="winograd: it computes f32:f32:f32, not f16:f16:f16"):
-        select.choose(problem, strategy, Limits(), "winograd")
+    with pytest.raises(ArgumentError, match="fft: it computes f32:f32:f32, not f16:f16:f16"):
+        select.choose(problem, strategy, Limits(), "fft")
     with pytest.raises(SourceError, match=message):
         workload.load("ic64ih28oc64kh3ph1 --dt=f16:f16:f16")
 
