@@ -120,7 +120,7 @@ def test_rows_of_other_types_decide_nothing(our_store: Store) -> None:
     near = replace(PROBLEM, h=29)
     our_store.put([timed(replace(near, types=MIXED), name, 1e-4)])
     assert nearest_tuned.nearest(PROBLEM) is None
-    assert tuned.named(replace(PROBLEM, types=MIXED), name) is None
+    assert tuned.named(replace(PROBLEM, types=HALF), name) is None
     our_store.put([timed(near, name, 1e-4)])
     assert nearest_tuned.nearest(PROBLEM) == name
     assert nearest_tuned.nearest(replace(PROBLEM, types=Types(F32, BF16))) is None

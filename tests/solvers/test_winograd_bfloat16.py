@@ -19,7 +19,7 @@ from cpuconv.problem import reference
 from cpuconv.problem.error_bound import OF_RESULT
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.solvers import winograd, why_not
+from cpuconv.solvers import why_not, winograd
 from support import oracle
 
 ISA = current()
@@ -60,7 +60,7 @@ def check(problem: ConvProblem, params: winograd.Params) -> None:
 @pytest.mark.parametrize("c, k", CHANNELS)
 @pytest.mark.parametrize("size", [(7, 8), (8, 9), (9, 7)])
 def test_edges(types: Types, c: int, k: int, size: tuple[int, int]) -> None:
-    problem = of_types(replace(F43, c=c, k=k, h=size[0], w=size[1], residual=True, activation="sigmoid"), types)
+    problem = of_types(replace(F43, c=c, k=k, h=size[0], w=size[1], residual=True, activation=("sigmoid",)), types)
     for v, n in itertools.product((1, 2), (1, 5)):
         check(problem, winograd.Params(4, 4, v if k > LANES else 1, n, 7, 1))
 
