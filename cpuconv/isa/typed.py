@@ -48,10 +48,13 @@ def store_float(vec: Vector, element: Element, value: Any, address: Any, mask: A
         store_narrow(vec, element, _truncated(vec, element, vec.builder.fptosi(value, vec.int_type)), address, mask)
 
 
-def store_int(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None) -> None:
-    """Integer element at address + element.bytes·i = lanes[i], int32: what is out of its range becomes its end."""
+def store_int(vec: Vector, element: Element, value: Any, address: Any, mask: Any = None, *, fits: bool = False) -> None:
+    """Integer element at address + element.bytes·i = lanes[i], int32: what is out of its range becomes its end.
+
+    `fits`: nothing is out of its range.
+    """
     _must_be_integer(element)
-    if (ends := _RANGES[element]) is not None:
+    if not fits and (ends := _RANGES[element]) is not None:
         value = clamped(vec, value, *ends)
     store_narrow(vec, element, _truncated(vec, element, value), address, mask)
 

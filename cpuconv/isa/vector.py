@@ -23,6 +23,14 @@ def single(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
+_NEAREST = {  # of an architecture and lanes: LLVM's intrinsic
+    ("x86_64", 16): "llvm.x86.avx512.mask.cvtps2dq.512",
+    ("x86_64", 8): "llvm.x86.avx.cvt.ps2dq.256",
+    ("x86_64", 4): "llvm.x86.sse2.cvtps2dq",
+    ("aarch64", 4): "llvm.aarch64.neon.fcvtns.v4i32.v4f32",
+}
+
+
 class Vector:
     """Emits operations on vectors of `lanes` floats at the builder's position."""
 
@@ -190,6 +198,17 @@ class Vector:
     def round(self, a: Any) -> Any:
         """Nearest integer, ties to even."""
         return self._intrinsic("nearbyint", [a])
+
+    def nearest_int(self, a: Any) -> Any:
+        """Nearest integer as int32, ties to even; of what is beyond int32 nothing is said."""
+        name = _NEAREST.get((self.builder.module.triple.partition("-")[0], self.lanes))
+        if name is None:
+            return self.builder.fptosi(self.round(a), self.int_type)
+        arguments = [a]
+        if name.startswith("llvm.x86.avx512"):  # in lanes without a mask, rounded as the CPU is set to
+            arguments += [self.int_constant(0), ir.IntType(16)(-1), I32(4)]
+        module, kind = self.builder.module, ir.FunctionType(self.int_type, [each.type for each in arguments])
+        return self.builder.call(module.globals.get(name) or ir.Function(module, kind, name), arguments)
 
     def clip(self, a: Any, low: float, high: float) -> Any:
         """min(max(a, low), high); NaN stays."""

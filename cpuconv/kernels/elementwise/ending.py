@@ -72,18 +72,24 @@ class Ending:
         return tuple(rows)
 
     def load(self, vec: Vector, address: Any) -> dict[str, Any]:
-        """The rows at an address, as vectors of floats."""
-        return {name: vec.load(vec.offset(address, vec.size * at)) for at, name in enumerate(self.rows)}
+        """The rows at an address, as vectors; the clamps are brought to where the zero point is 0."""
+        rows = {name: vec.load(vec.offset(address, vec.size * at)) for at, name in enumerate(self.rows)}
+        if self.sum.integer:
+            rows["bias"] = vec.builder.bitcast(rows["bias"], vec.int_type)
+        if self.bytes_:
+            rows |= {name: vec.sub(rows[name], rows["zero"]) for name in ("low", "high")}
+            rows["zero"] = vec.builder.fptosi(rows["zero"], vec.int_type)
+        return rows
 
     def emit(self, vec: Vector, total: Any, rows: Mapping[str, Any], residual: Any = None) -> Any:
-        """What is stored of a vector of sums: int32 where y is, else floats, for bytes integers within their range.
+        """What is stored of a vector of sums: floats, or int32 that fit y where that is one of integers.
 
         `residual` is a vector of its numbers as floats.
         """
         if not self.sum.integer:
             return finish(vec, total, rows["bias"], residual, self.activation)
         builder = vec.builder
-        total = builder.add(total, builder.bitcast(rows["bias"], vec.int_type))
+        total = builder.add(total, rows["bias"])
         if self.y == S32:
             return total
         value = vec.mul(builder.sitofp(total, vec.type), rows["scale"])
@@ -98,5 +104,5 @@ class Ending:
             return value
         if not self.short:
             value = vec.div(value, rows["divisor"])
-        value = vec.add(vec.round(value), rows["zero"])
-        return vec.minimum(rows["high"], vec.maximum(rows["low"], value))
+        value = vec.minimum(rows["high"], vec.maximum(rows["low"], value))  # before it is converted: sums can be large
+        return builder.add(vec.nearest_int(value), rows["zero"])

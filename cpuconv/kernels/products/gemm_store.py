@@ -6,7 +6,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from cpuconv.elements import S32
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
@@ -42,13 +41,16 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
 
 def store_vector(tile: GemmTile, vec: Vector, value: Any, target: Any, valid: int) -> None:
     """A vector of outputs (None: of zeros), of which the first `valid` are channels (0: all), the others zero."""
-    integer = tile.y == S32
+    integer = tile.y.integer
     zero = vec.int_constant(0) if integer else vec.constant(0.0)
     if value is None:
         value = zero
     elif valid:
         value = vec.builder.select(vec.first(valid), value, zero)
-    (store_int if integer else store_float)(vec, tile.y, value, target)
+    if integer:
+        store_int(vec, tile.y, value, target, fits=True)
+    else:
+        store_float(vec, tile.y, value, target)
 
 
 def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:

@@ -144,10 +144,13 @@ class _Strip:
         self.xrow, self.yrow, self.yvec, self.residual = xrow, yrow, yvec, residual
         self.halves = halves(tile.rows, tile.cols)
         self.pixels = tile.rows * tile.cols
-        self._bias = vec.pointer(bias)
         self._first_pixels = len(self.halves) * tile.v
         self._first_weights = self._first_pixels + len(self.halves)
         self._row = I64(ROW_BYTES)
+        ending = tile.ending
+        apart = vec.size * len(ending.rows)
+        ends = not tile.suspend
+        self._rows = [ending.load(vec, vec.offset(vec.pointer(bias), apart * j)) for j in range(tile.used * ends)]
 
     def scratch(self) -> Any:
         """Memory of this call for the sums of a tile: [v][pixels][lanes]."""
@@ -235,8 +238,6 @@ class _Strip:
     def finish(self, y: Any, sums: Any, first: Any, last: Any) -> None:
         """Pixels first … last-1 of a tile from its sums to the outputs at `y`."""
         builder, vec, tile = self.vec.builder, self.vec, self.tile
-        ending = tile.ending
-        apart = vec.size * len(ending.rows)
         entry = builder.block
         check, loop = builder.append_basic_block("pixels"), builder.append_basic_block("pixel")
         end = builder.append_basic_block("pixels.done")
@@ -258,7 +259,7 @@ class _Strip:
                 total = vec.load(vec.offset(source, j * self.pixels * ROW_BYTES), align=ROW_BYTES)
                 total = builder.bitcast(total, BY_NAME[tile.product].sums_type(vec))
                 extra = load_as_float(vec, tile.y, vec.offset(at, self.residual)) if tile.residual else None
-                value = ending.emit(vec, total, ending.load(vec, vec.offset(self._bias, apart * j)), extra)
+                value = tile.ending.emit(vec, total, self._rows[j], extra)
             store_vector(tile, vec, value, at, tile.valid if j == tile.used - 1 else 0)
         pixel.add_incoming(builder.add(pixel, I64(1)), builder.block)
         builder.branch(check)
