@@ -7,12 +7,13 @@ et al., "Anatomy of High-Performance Deep Learning Convolutions" (SC 2018).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
 from cpuconv.kernels.copies.views import is_blocked
-from cpuconv.kernels.emit.product import Product, matrix_product_of
+from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND
 from cpuconv.kernels.products.matrix_strip import fits, shapes
@@ -20,12 +21,37 @@ from cpuconv.kernels.products.tiling import Tile
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared import blocked, words
+from layouts import Strides
 
 NAME = "amx"
 ACCURACY = "exact"
 ROUNDING = ()
 TYPED = True
-Params = blocked.Params
+
+
+@dataclass(frozen=True)
+class Params:
+    """A tile and its pixels.
+
+    Attributes
+    ----------
+    v, rows, cols, block : int
+        As of `blocked.Params`.
+    flat : int
+        1: the plane is one row of pixels, with what lies between two rows of the output where the input's are wider:
+        tile registers are full on narrow planes.
+    """
+
+    v: int
+    rows: int
+    cols: int
+    block: int
+    flat: int
+
+    @property
+    def as_blocked(self) -> blocked.Params:
+        """The same for the kernel that all blocked convolutions share."""
+        return blocked.Params(self.v, self.rows, self.cols, self.block)
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -41,39 +67,51 @@ def _product(problem: ConvProblem) -> Product:
     return found
 
 
-def plane(problem: ConvProblem) -> tuple[int, int]:
-    """Height and width of the plane that tiles cover."""
-    return (1, problem.oh * problem.ow) if is_plain(problem) else (problem.oh, problem.ow)
+def _band(problem: ConvProblem) -> int:
+    return BLOCKED_BAND if any(problem.pads) else NO_BAND
+
+
+def _contiguous(problem: ConvProblem, isa: Isa) -> Strides:
+    line = problem.w * isa.lanes * WORD
+    return Strides(0, isa.lanes, problem.h * line, WORD, line, isa.lanes * WORD)
+
+
+def _pitch(problem: ConvProblem, isa: Isa) -> int:
+    """Outputs from row to row of a plane that is one row; 0: rows of a contiguous input do not lie so."""
+    return blocked.row_pitch(problem, isa, _contiguous(problem, isa), _band(problem))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
-    """Full tile registers, two of weights before one."""
+    """Full tile registers, two of weights before one; planes of rows, and as one row."""
     counts = words.vector_counts(problem, isa) or ()
-    height, width = plane(problem)
     vectors = divide(problem.kg, isa.lanes)
-    for v in (2, 1, 4):
-        for rows, cols in shapes(height, width):
-            if v not in counts or v >= 2 * vectors or not fits(v, rows, cols):
-                continue
-            if height == 1:
-                total = divide(width, cols)
-                pixel = words.words(problem, isa.lanes) * 4
-                blocks = [blocked.largest_block(total, cols * pixel)]
-            else:
-                blocks = blocked.row_blocks(problem, isa, Tile(v, rows, cols))
-            for block in blocks:
-                yield Params(v, rows, cols, block)
+    sizes = [v for v in (2, 1, 4) if v in counts and v < 2 * vectors]
+    pitch, pixel = _pitch(problem, isa), words.words(problem, isa.lanes) * WORD
+    whole = blocked.largest_block(problem.h, problem.w * pixel) == problem.h  # a band has all rows
+    for v in sizes:
+        if pitch and (whole or is_plain(problem)):
+            for _, cols in shapes(1, (problem.oh - 1) * pitch + problem.ow):
+                if fits(v, 1, cols):
+                    total = divide((problem.oh - 1) * pitch + problem.ow, cols)
+                    yield Params(v, 1, cols, blocked.largest_block(total, cols * pixel), 1)
+        for rows, cols in () if is_plain(problem) else shapes(problem.oh, problem.ow):
+            if fits(v, rows, cols):
+                for block in blocked.row_blocks(problem, isa, Tile(v, rows, cols)):
+                    yield Params(v, rows, cols, block, 0)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """Products at the peak, and the traffic."""
-    return blocked.bound(problem, machine, *plane(problem), band=False, product=_product(problem))
+    return blocked.bound(problem, machine, problem.oh, problem.ow, band=False, product=_product(problem))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Products or endings of the tiles, whichever take longer, bands, and the traffic."""
-    band = not is_plain(problem) and any(problem.pads)
-    return blocked.cost(problem, params, machine, *plane(problem), band=band, product=_product(problem))
+    height, width = problem.oh, problem.ow
+    if params.flat:
+        height, width = 1, (problem.oh - 1) * _pitch(problem, machine.isa) + problem.ow
+    band = _band(problem) != NO_BAND
+    return blocked.cost(problem, params.as_blocked, machine, height, width, band=band, product=_product(problem))
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -95,5 +133,5 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the convolve kernel."""
     x = words.operands_in_words(problem, operands).x
     band = NO_BAND if not any(problem.pads) and is_blocked(isa.lanes, x.strides) else BLOCKED_BAND
-    flat = is_plain(problem)
-    return [blocked.convolve_step(problem, params, isa, space, operands, band, flat, _product(problem))]
+    flat, own = bool(params.flat), _product(problem)
+    return [blocked.convolve_step(problem, params.as_blocked, isa, space, operands, band, flat, own)]

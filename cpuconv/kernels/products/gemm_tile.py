@@ -41,6 +41,8 @@ class GemmTile:
     x: Element = F32  # of the pixels
     y: Element = F32
     absent: int = 0  # of the weight vectors, the last so many hold no channel: they are packed, but not multiplied
+    pitch: int = 0  # of a row that is a whole plane: from the start of a row to the next, of which `inside` are outputs
+    inside: int = 0  # (AMX only); 0: all are
     zeros: int = 0  # output vectors that are stored as zero behind the others
 
     @property

@@ -97,7 +97,7 @@ def matrix_strip(
 ) -> None:
     """`gemm_strip` on the tile registers of the thread, which are configured for it."""
     vec = Vector(builder, tile.lanes)
-    strip = _Strip(tile, vec, xrow, yrow, yvec, bias, residual)
+    strip = _Strip(tile, vec, xrow, y, yrow, yvec, bias, residual)
     table = builder.inttoptr(table, I64.as_pointer())
     share = builder.mul(segments, I64(vec.size * tile.fetched(tile.unroll)))
     limit = builder.sub(width, I64(tile.cols))
@@ -109,12 +109,11 @@ def matrix_strip(
     builder.position_at_end(loop)
     index = builder.phi(I64)
     index.add_incoming(first, entry)
-    before = builder.phi(I64)  # address of the outputs of the tile before; none if it is the first
-    before.add_incoming(y, entry)
+    before = builder.phi(I64)  # first column of the tile before
+    before.add_incoming(I64(0), entry)
     start = builder.mul(index, I64(tile.cols))
     start = builder.select(builder.icmp_signed("<", start, limit), start, limit)
     x_now = vec.pointer(builder.add(x, builder.mul(start, I64(4 * tile.xs))))
-    y_now = builder.add(y, builder.mul(start, I64(4 * tile.ys)))
     place = builder.add(parked, builder.mul(index, I64(tile.v * strip.pixels * ROW_BYTES)))
     mine = builder.urem(builder.add(index, turn), I64(tile.shares))
     fetch = vec.pointer(builder.add(upcoming, builder.mul(mine, share)))
@@ -129,19 +128,21 @@ def matrix_strip(
 
     following = builder.add(index, I64(1))
     index.add_incoming(following, builder.block)
-    before.add_incoming(y_now, builder.block)
+    before.add_incoming(start, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, done)
     builder.position_at_end(done)
     if not tile.suspend:
-        strip.finish(y_now, sums, I64(0), I64(strip.pixels))
+        strip.finish(start, sums, I64(0), I64(strip.pixels))
 
 
 class _Strip:
     """The parts of the code for a tile, in the order in which they run."""
 
-    def __init__(self, tile: GemmTile, vec: Vector, xrow: Any, yrow: Any, yvec: Any, bias: Any, residual: Any) -> None:
+    def __init__(
+        self, tile: GemmTile, vec: Vector, xrow: Any, y: Any, yrow: Any, yvec: Any, bias: Any, residual: Any
+    ) -> None:
         self.tile, self.vec = tile, vec
-        self.xrow, self.yrow, self.yvec, self.residual = xrow, yrow, yvec, residual
+        self.xrow, self.y, self.yrow, self.yvec, self.residual = xrow, vec.pointer(y), yrow, yvec, residual
         self.halves = halves(tile.rows, tile.cols)
         self.pixels = tile.rows * tile.cols
         self._first_pixels = len(self.halves) * tile.v
@@ -235,8 +236,8 @@ class _Strip:
                     _call(builder, "tileloadd64", I8(pixels), start, I64(4 * tile.xs))
                 _call(builder, name, I8(half * tile.v + j), I8(pixels), I8(weights))
 
-    def finish(self, y: Any, sums: Any, first: Any, last: Any) -> None:
-        """Pixels first … last-1 of a tile from its sums to the outputs at `y`."""
+    def finish(self, start: Any, sums: Any, first: Any, last: Any) -> None:
+        """Pixels first … last-1 of a tile from its sums to the outputs, the tile's from column `start` on."""
         builder, vec, tile = self.vec.builder, self.vec, self.tile
         entry = builder.block
         check, loop = builder.append_basic_block("pixels"), builder.append_basic_block("pixel")
@@ -247,9 +248,19 @@ class _Strip:
         pixel.add_incoming(first, entry)
         builder.cbranch(builder.icmp_signed("<", pixel, last), loop, end)
         builder.position_at_end(loop)
-        row, col = builder.udiv(pixel, I64(tile.cols)), builder.urem(pixel, I64(tile.cols))
+        if tile.pitch:
+            position = builder.add(start, pixel)
+            row, col = builder.udiv(position, I64(tile.pitch)), builder.urem(position, I64(tile.pitch))
+        else:
+            row, col = builder.udiv(pixel, I64(tile.cols)), builder.urem(pixel, I64(tile.cols))
+            col = builder.add(start, col)
         place = builder.add(builder.mul(self.yrow, row), builder.mul(col, I64(4 * tile.ys)))
-        target = vec.offset(vec.pointer(y), place)
+        target = vec.offset(self.y, place)
+        if tile.pitch:
+            stored = builder.append_basic_block("pixel.stored")
+            following = builder.append_basic_block("pixel.next")
+            builder.cbranch(builder.icmp_signed("<", col, I64(tile.inside)), stored, following)
+            builder.position_at_end(stored)
         source = vec.offset(sums, builder.mul(pixel, self._row))
         for j in range(tile.used + tile.zeros):
             block, piece = divmod(j, tile.pieces)
@@ -261,6 +272,9 @@ class _Strip:
                 extra = load_as_float(vec, tile.y, vec.offset(at, self.residual)) if tile.residual else None
                 value = tile.ending.emit(vec, total, self._rows[j], extra)
             store_vector(tile, vec, value, at, tile.valid if j == tile.used - 1 else 0)
+        if tile.pitch:
+            builder.branch(following)
+            builder.position_at_end(following)
         pixel.add_incoming(builder.add(pixel, I64(1)), builder.block)
         builder.branch(check)
         builder.position_at_end(end)

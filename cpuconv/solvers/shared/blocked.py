@@ -111,6 +111,18 @@ def largest_block(total: int, size: int) -> int:
     return min(total, max(1, int(_BAND_SHARE * machine().l2 / size)))
 
 
+def _band_width(problem: ConvProblem) -> int:
+    """Pixels of a row of a band: what outputs need."""
+    return (problem.ow - 1) * problem.stride[1] + problem.effective_kernel[1]
+
+
+def row_pitch(problem: ConvProblem, isa: Isa, x: Strides, band: int) -> int:
+    """Outputs from the start of a row to that of the next, where the plane is one row; 0: rows do not lie so."""
+    pixels = _band_width(problem) if band != NO_BAND else x.h // (isa.lanes * WORD)
+    pitch, rest = divmod(pixels * problem.stride[0], problem.stride[1])
+    return 0 if rest or band == NO_BAND and x.h % (isa.lanes * WORD) else pitch
+
+
 def convolve_step(
     problem: ConvProblem,
     params: Params,
@@ -121,15 +133,21 @@ def convolve_step(
     flat: bool = False,
     product: Product | None = None,
 ) -> Step:
-    """The convolve kernel's tile and arguments for this problem; `flat`: the plane is one row of pixels."""
+    """The convolve kernel's tile and arguments for this problem.
+
+    `flat`: the plane is one row of pixels. Where that of the input is wider, AMX computes what lies between two rows of
+    the output, too, and does not store it; a band then has all rows.
+    """
     sizes, counts = geometry(problem, isa, product), words.vector_counts(problem, isa)
     product = sizes.product
     ending, pieces, types = words.ending(problem), words.pieces(problem), problem.types
+    pitch = row_pitch(problem, isa, operands.x.strides, band) if flat else 0
+    height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
     before, grid = _grid(
         problem,
         params,
         isa,
-        (1, problem.oh * problem.ow) if flat else (problem.oh, problem.ow),
+        (height, width),
         flat,
         band != NO_BAND,
         band == PLANAR_BAND,
@@ -145,18 +163,18 @@ def convolve_step(
     dilation_h, dilation_w = problem.dilation
     reach_h, reach_w = problem.effective_kernel
     panels = divide(sizes.vectors, params.v)
-    height, width = (1, problem.oh * problem.ow) if flat else (problem.oh, problem.ow)
     row_tiles, column_tiles = divide(height, params.rows), divide(width, params.cols)
     blocks, chunks = shortest(problem.threads, before, grid)
     row_blocks, column_blocks = (1, blocks) if flat else (blocks, 1)
 
     if band == NO_BAND:
-        in_line, plane = x.strides.h, x.strides.cb
+        in_line, plane, reach = x.strides.h, x.strides.cb, reach_h
         band_width = band_step = 0
     else:
         tile_rows = divide(row_tiles, row_blocks)
-        band_rows = (tile_rows * params.rows - 1) * stride_h + reach_h
-        band_width = (problem.ow - 1) * stride_w + reach_w
+        reach = ((problem.oh - 1) * stride_h if flat else 0) + reach_h
+        band_rows = (tile_rows * params.rows - 1) * stride_h + reach
+        band_width = _band_width(problem)
         in_line = band_width * pixel
         plane = band_rows * in_line + 64
         band_step = plane * divide(problem.c, 1 if planar else lanes)
@@ -193,6 +211,8 @@ def convolve_step(
         product=product.name,
         x=types.x,
         y=types.y,
+        pitch=pitch if pitch != problem.ow else 0,
+        inside=problem.ow if pitch not in (0, problem.ow) else 0,
     )
     last, stored = replace(gemm, valid=problem.kg % lanes), sizes.vectors
     if counts is not None and problem.groups == 1:  # the last panel ends where a pixel of an output block does
@@ -238,10 +258,10 @@ def convolve_step(
         "inside": max(0, min(problem.w, band_width - pad_left)),
         **problem_args(convolve, problem),
         "pad_left": pad_left,
-        "reach": reach_h,
+        "reach": reach,
         **view_args("x", x.strides),
     }
-    args |= _in_place(problem, params, isa, x.strides, band_width, band)
+    args |= _in_place(problem, params, isa, x.strides, band_width, band, flat)
     units = problem.n * row_blocks * column_blocks * chunks
     tile = ConvolveTile(lanes, pack, band, pieces, filled=types != ALL_F32, matrix=product.matrix)
     return Step(convolve, tile, args, parts_each(problem, units), clears_tail=True)
@@ -281,13 +301,15 @@ def _fetching(v: int, unroll: int, tiles: int) -> tuple[int, int]:
     return 1, max(n for n in range(1, unroll + 1) if divide(unroll * v, divide(unroll, n)) <= tiles)
 
 
-def _in_place(problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int) -> Args:
+def _in_place(
+    problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int, flat: bool
+) -> Args:
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
     pixel = WORD * isa.lanes
     stride = problem.stride[1]
     reach_w = problem.effective_kernel[1]
     pad_top, _, pad_left, _ = problem.pads
-    tiles = divide(problem.ow, params.cols)
+    tiles = 0 if flat else divide(problem.ow, params.cols)
     starts = [min(tile * params.cols, problem.ow - params.cols) * stride for tile in range(tiles)]  # in the band
     span = (params.cols - 1) * stride + reach_w
     inner = [tile for tile, start in enumerate(starts) if start >= pad_left and start + span <= pad_left + problem.w]
