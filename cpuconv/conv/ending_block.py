@@ -74,7 +74,8 @@ def ending_block(
         return padded_bias(problem.k, bias, problem.groups)
     assert numbers is not None
     groups = 1 if getattr(candidate.solver, "SHARED_VECTORS", False) else problem.groups
-    return _laid_out(_rows(problem, bias, numbers), problem.k, groups, current().lanes)
+    added = candidate.solver.offset(problem, current())
+    return _laid_out(_rows(problem, bias, numbers, added), problem.k, groups, current().lanes)
 
 
 def _laid_out(rows: dict[str, np.ndarray], k: int, groups: int, lanes: int) -> np.ndarray:
@@ -90,12 +91,12 @@ def _laid_out(rows: dict[str, np.ndarray], k: int, groups: int, lanes: int) -> n
     return block.reshape(-1)
 
 
-def _rows(problem: ConvProblem, bias: np.ndarray | None, numbers: Numbers) -> dict[str, np.ndarray]:
-    """The rows of `Ending.rows`, of K numbers each."""
+def _rows(problem: ConvProblem, bias: np.ndarray | None, numbers: Numbers, added: int = 0) -> dict[str, np.ndarray]:
+    """The rows of `Ending.rows`, of K numbers each; kernels have `added` a number to those of the input."""
     scales, k = numbers.quantization or _UNIT, problem.k
     scaled = problem.types.y == F32
     whole = integer_bias(bias, scales, k) if bias is not None and not (scaled and bias.dtype == F32.dtype) else 0
-    start = whole - scales.x_zero_point * numbers.sums  # modulo 2^32, as sums are
+    start = whole - (scales.x_zero_point + added) * numbers.sums  # modulo 2^32, as sums are
     values: dict[str, Callable[[], Any]] = {
         "scale": lambda: scales.ratio() if ending.short else scales.product(),
         "shift": lambda: 0.0 if bias is None or not scaled or bias.dtype != F32.dtype else bias,

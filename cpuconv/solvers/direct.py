@@ -65,6 +65,9 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return words.packing(problem, isa, params.v)
 
 
+offset = words.offset
+
+
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
     in_place = not any(problem.pads) and is_blocked(isa.lanes, words.operands_in_words(problem, operands).x.strides)

@@ -73,6 +73,9 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return words.packing(problem, isa, params.v)
 
 
+offset = words.offset
+
+
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel on the input in place."""
     return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND, flat=problem.stride == (1, 1))]

@@ -16,6 +16,9 @@ name, in the store and in `plan.algorithm`.
     packing(problem, params, isa) -> Packing            the form in which weights are read
     bind(problem, params, isa, space, operands) -> list[Step]
 
+A solver of other types than float32 says so (TYPED), and how much its kernels add to the numbers of an integer input
+before they multiply: offset(problem, isa) -> int.
+
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
 
