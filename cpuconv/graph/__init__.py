@@ -1,7 +1,7 @@
 """What a network is: nodes, constants and what is known of every value (`ir`), read from ONNX and rewritten.
 
-- `reading`: an ONNX model becomes a graph. `mapped_constants` holds weights where they lie in the file, `limits` bounds
-  what a model may ask for.
+- `reading`: an ONNX model becomes a graph, whose weights stay where they lie in the file; `limits` bounds what a model
+  may ask for.
 - `ops` is the table of operators, `lowering` the interface between them and what runs networks.
 - `passes` rewrite graphs.
 

@@ -1,1 +1,1 @@
-"""Memory that kernels work in."""
+"""Memory that kernels work in, and files that are mapped into memory."""

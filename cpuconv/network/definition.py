@@ -10,8 +10,8 @@ import numpy as np
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.mapped_constants import check_unchanged
 from cpuconv.graph.passes import Note
+from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.ports import sizes
 from cpuconv.network.saved.program import Settings, Shapes
 from cpuconv.network.saved.reading import Saved

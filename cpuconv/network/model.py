@@ -12,8 +12,8 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Value
-from cpuconv.graph.mapped_constants import check_unchanged
 from cpuconv.graph.stopping import Stop
+from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, fed
 from cpuconv.network.programs import Programs

@@ -12,7 +12,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.mapped_constants import let_go, own
+from cpuconv.memory.mapped_files import let_go, own
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail
 from cpuconv.network.reports.explain import Explanation

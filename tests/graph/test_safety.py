@@ -19,8 +19,9 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
-from cpuconv.graph import limits, mapped_constants  # noqa: E402
+from cpuconv.graph import limits  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.memory import mapped_files  # noqa: E402
 from support.damage.damageable import damageable, looping, nested  # noqa: E402
 from support.damage.onnx_mutations import mutated  # noqa: E402
 from support.graphs import parse  # noqa: E402
@@ -262,7 +263,7 @@ def test_a_file_is_closed_with_its_map(tmp_path):
     (tmp_path / "w.bin").write_bytes(bytes(16))
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
-        mapped = mapped_constants.contents(tmp_path / "w.bin")
+        mapped = mapped_files.contents(tmp_path / "w.bin")
         file = mapped._file
         assert not file.closed
         del mapped
@@ -280,7 +281,7 @@ def test_a_file_that_is_neither_mapped_nor_read_is_no_crash(tmp_path, monkeypatc
 
     (tmp_path / "w.bin").write_bytes(bytes(16))
     path = _external(tmp_path, "w.bin", elements=4)
-    monkeypatch.setattr(mapped_constants.Mapped, "of", refuse)
+    monkeypatch.setattr(mapped_files.Mapped, "of", refuse)
     read(path)
     given = Path.open
     monkeypatch.setattr(Path, "open", lambda at, mode: Large(at) if at.suffix == ".bin" else given(at, mode))

@@ -17,13 +17,14 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.ir import Graph, Node, Value, trimmed
 from cpuconv.graph.limits import check_nodes
-from cpuconv.graph.mapped_constants import contents, skeleton
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.reading import schemas
 from cpuconv.graph.reading.adapters import REPLACED, adapted
 from cpuconv.graph.reading.contrib import CONTRIB, DOMAIN, contributed
 from cpuconv.graph.reading.foreign import Foreign, captured, dtype_of, value_of
+from cpuconv.graph.reading.skeleton import skeleton
 from cpuconv.graph.reading.tensors import Files
+from cpuconv.memory.mapped_files import contents
 
 if TYPE_CHECKING:
     import onnx

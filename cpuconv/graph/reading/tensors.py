@@ -17,7 +17,8 @@ import numpy as np
 
 from cpuconv.errors import SourceError
 from cpuconv.graph.limits import check_bytes
-from cpuconv.graph.mapped_constants import INSIDE, LONG, Data, contents
+from cpuconv.graph.reading.skeleton import INSIDE, LONG
+from cpuconv.memory.mapped_files import Data, contents
 
 if TYPE_CHECKING:
     import onnx

@@ -11,9 +11,9 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
 from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.mapped_constants import let_go, own
 from cpuconv.kernels.binding.place import BLOCKED, Place, image_shape
 from cpuconv.kernels.binding.steps import Ref, Space, Step
+from cpuconv.memory.mapped_files import let_go, own
 from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
 from cpuconv.network.running.caller import Host, Segment
 from cpuconv.network.running.callers import Callers

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.graph.mapped_constants import own
 from cpuconv.kernels.binding.steps import Ref
+from cpuconv.memory.mapped_files import own
 from cpuconv.network.running.packed import Packed
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv import session
-from cpuconv.graph.mapped_constants import lender, own
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.memory.large_pages import Pool
+from cpuconv.memory.mapped_files import lender, own
 
 
 class Packed:
