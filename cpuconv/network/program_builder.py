@@ -150,7 +150,7 @@ class ProgramBuilder:
         return None if like is None else saved.decisions(like)
 
     def explained(self, made: ShapeProgram) -> Explanation:
-        """What became of the network for a program; if need be derived once more, as a new size does not wait for it.
+        """The explanation of a program; made here where it is none yet, as a run of a new size does not wait for one.
 
         What runs behind the program is left out.
         """
