@@ -148,6 +148,18 @@ def fake_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def altered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give the fake workload other methods and attributes, by name."""
+    from bench.tuning import fake
+
+    def alter(**changes: object) -> None:
+        for name, change in changes.items():
+            monkeypatch.setattr(fake.Fake, name, change)
+
+    return alter
+
+
+@pytest.fixture
 def save(tmp_path: Path) -> Callable[..., str]:
     """Save an ONNX model "net" of the given nodes, inputs and weights, and give its path."""
     from support import models

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,10 +80,10 @@ def test_the_whole_way(tmp_path: Path) -> None:
 
 
 def test_the_first_warmup_measures_the_roofs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, altered: Callable[..., None]
 ) -> None:
     log, probed = tmp_path / "log", []
-    monkeypatch.setattr(fake.Fake, "log", str(log))
+    altered(log=str(log))
     inner = fake.Fake.probe
 
     def probe(self: fake.Fake, threads: int):
@@ -90,7 +91,7 @@ def test_the_first_warmup_measures_the_roofs(
         probed.append(threads)
         return inner(self, threads)
 
-    monkeypatch.setattr(fake.Fake, "probe", probe)
+    altered(probe=probe)
     monkeypatch.setattr(doctor, "allowed_cores", lambda: 2)
     assert main(["warmup", "good:2", "--threads", "1", "--no-roofs"]) == OK
     assert probed == [] and "roofs not measured" in capsys.readouterr().out
@@ -106,18 +107,18 @@ def test_the_first_warmup_measures_the_roofs(
     assert set(fields["roofs"]) == {"1", "2"}
 
 
-def test_a_warmup_goes_on_without_roofs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warmup_goes_on_without_roofs(capsys: pytest.CaptureFixture[str], altered: Callable[..., None]) -> None:
     def probe(self: fake.Fake, threads: int):
         raise RuntimeError("no clock")
 
-    monkeypatch.setattr(fake.Fake, "probe", probe)
+    altered(probe=probe)
     assert main(["warmup", "good:2", "--threads", "1"]) == OK
     told = capsys.readouterr()
     assert "the roofs cannot be measured: RuntimeError: no clock" in told.err and "roofs not measured" in told.out
 
 
-def test_rows_say_what_a_problem_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake.Fake, "summary", lambda self, key: "3→64 7x7/2 @224x224")
+def test_rows_say_what_a_problem_is(capsys: pytest.CaptureFixture[str], altered: Callable[..., None]) -> None:
+    altered(summary=lambda self, key: "3→64 7x7/2 @224x224")
     use = Use("net", 1, "auto", "conv1", "good:1 threads=1", 1, 1e6)
     assert ProblemRow(use, None, summary=workload.summary(use.problem)).title == "conv1 · 3→64 7x7/2 @224x224"
     assert ProblemRow(use, None).title == "conv1"
@@ -350,16 +351,16 @@ def test_threads_and_weights(capsys: pytest.CaptureFixture[str], monkeypatch) ->
 
 
 def test_networks_are_timed_as_a_whole_where_no_layouts_are_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], altered: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(fake.Fake, "time_whole", lambda self, source, reading: [(source, reading.threads, 0.002)])
+    altered(time_whole=lambda self, source, reading: [(source, reading.threads, 0.002)])
     assert main(["warmup", "good:1", "--threads", "1"]) == OK
     assert "autotune: good:1, 1 thread: 2.00 ms for a whole run\n" in capsys.readouterr().err
     assert main(["warmup", "good:1", "--threads", "1", "--layouts", "auto"]) == OK
     assert "whole run" not in capsys.readouterr().err
 
 
-def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], altered) -> None:
     seen: list[Reading] = []
     inner = fake.Fake.load
 
@@ -367,7 +368,7 @@ def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], monkey
         seen.append(reading)
         return inner(self, source, reading)
 
-    monkeypatch.setattr(fake.Fake, "load", load)
+    altered(load=load)
     arguments = ["--batches", "1,8,8", "--input", "a=1x3", "--input", "b=2x2", "--threads", "1"]
     assert main(["warmup", "good:1", *arguments]) == OK
     assert seen == [Reading(None, 1, (1, 8), {"a": (1, 3), "b": (2, 2)})]

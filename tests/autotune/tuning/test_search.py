@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -125,11 +126,13 @@ def test_a_problem_without_a_solution_is_said_to_have_none(store: Store) -> None
     assert store.best(fingerprint().key, none.key, RowLimits(workload.sources)) is None
 
 
-def test_a_second_warmup_tunes_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_warmup_tunes_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, altered: Callable[..., None]
+) -> None:
     asked = problems("good:1", "tie:1", "good:1")
     first = warmup(workload, asked, store)
     assert len(first.tuned) == 2
-    monkeypatch.setattr(fake.Fake, "log", str(tmp_path / "log"))
+    altered(log=str(tmp_path / "log"))
     second = warmup(workload, asked, Store(store.path))
     assert (len(second.resumed), second.tuned) == (2, {})
     assert not (tmp_path / "log").exists()

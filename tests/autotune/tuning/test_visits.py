@@ -26,10 +26,10 @@ pytestmark = pytest.mark.usefixtures("fake_clock")
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[str, str]]]:
+def prepared(tmp_path: Path, altered: Callable[..., None]) -> Callable[[], list[tuple[str, str]]]:
     """What was bound to data since the test began: problem and candidate."""
     log = tmp_path / "log"
-    monkeypatch.setattr(fake.Fake, "log", str(log))
+    altered(log=str(log))
 
     def read() -> list[tuple[str, str]]:
         lines = [line.split() for line in log.read_text().splitlines() if line.startswith("prepare")]
@@ -154,7 +154,7 @@ def test_an_interrupt_of_open_problems_loses_nothing(store: Store, monkeypatch: 
     assert warmup(workload, [tie, good], store).resumed == [tie.key]
 
 
-def test_who_fails_when_timed_again_is_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_fails_when_timed_again_is_out(store: Store, altered: Callable[..., None]) -> None:
     inner, times = fake.Fake.prepare, Counter()
 
     def prepare(self: fake.Fake, key: str, name: str, weights: str = "warm") -> fake.FakeTrial:
@@ -163,14 +163,14 @@ def test_who_fails_when_timed_again_is_out(store: Store, monkeypatch: pytest.Mon
             raise MemoryError("no more")
         return inner(self, key, name, weights)
 
-    monkeypatch.setattr(fake.Fake, "prepare", prepare)
+    altered(prepare=prepare)
     (problem,) = problems("close")
     assert profile(workload, problem.key, store).candidate == "model"  # all that is proven
     found = rows(store, problem)["best"]
     assert (found.state, found.reason) == ("rejected", "run: MemoryError: no more")
 
 
-def test_a_lucky_place_in_memory_does_not_win(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lucky_place_in_memory_does_not_win(store: Store, altered: Callable[..., None]) -> None:
     inner, prepared = fake.Fake.prepare, Counter()
 
     def prepare(self: fake.Fake, key: str, name: str, weights: str = "warm") -> fake.FakeTrial:
@@ -180,7 +180,7 @@ def test_a_lucky_place_in_memory_does_not_win(store: Store, monkeypatch: pytest.
             trial.seconds *= 0.95
         return trial
 
-    monkeypatch.setattr(fake.Fake, "prepare", prepare)
+    altered(prepare=prepare)
     assert profile(workload, problems("tie")[0].key, store).candidate == "model"
     assert prepared["rival"] >= MIN_VISITS
 

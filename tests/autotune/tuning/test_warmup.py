@@ -118,9 +118,7 @@ def test_weights_are_tuned_and_stored_apart(store: Store, fake_clock: fake.Clock
     assert sorted(warmup(workload, [warm, cold], store).resumed) == sorted([warm.task, cold.task])
 
 
-def test_the_slow_come_before_those_of_more_arithmetic(
-    store: Store, monkeypatch: pytest.MonkeyPatch, fake_clock
-) -> None:
+def test_the_slow_come_before_those_of_more_arithmetic(store: Store, altered: Callable[..., None], fake_clock) -> None:
     estimates = {"tie:2": 5e-3, "tie:3": 1e-3, "tie:50": 1e-5}
     inner = fake.Fake.candidates
 
@@ -128,7 +126,7 @@ def test_the_slow_come_before_those_of_more_arithmetic(
         found, rejected = inner(self, key, effort)
         return [replace(each, estimate=estimates[key]) for each in found], rejected
 
-    monkeypatch.setattr(fake.Fake, "candidates", candidates)
+    altered(candidates=candidates)
     asked = [
         Problem("tie:50", "arithmetic", 50, 1e9, "net"),
         Problem("tie:3", "often", 8, 1e6, "net"),
@@ -141,7 +139,7 @@ def test_the_slow_come_before_those_of_more_arithmetic(
 
 
 def test_few_estimates_are_made_when_the_budget_is_small(
-    store: Store, monkeypatch: pytest.MonkeyPatch, fake_clock
+    store: Store, altered: Callable[..., None], fake_clock
 ) -> None:
     inner = fake.Fake.candidates
     asked = []
@@ -151,7 +149,7 @@ def test_few_estimates_are_made_when_the_budget_is_small(
         fake_clock.now += 0.05
         return inner(self, key, effort)
 
-    monkeypatch.setattr(fake.Fake, "candidates", candidates)
+    altered(candidates=candidates)
     begun = fake_clock.now
     outcome = warmup(workload, problems(*(f"good:{n}" for n in range(1, 200))), store, budget=6.0)
     assert fake_clock.now - begun <= 6.0 * 1.1
