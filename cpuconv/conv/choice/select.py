@@ -13,6 +13,7 @@ from cpuconv.conv import session
 from cpuconv.conv.choice import nearest_tuned, tuned
 from cpuconv.conv.choice.model import AUTO, Choice, Limits, by_model, by_name, favourite, modelled_cost, search
 from cpuconv.conv.recipe import effective_threads
+from cpuconv.elements import F32, Element
 from cpuconv.isa import current
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.problem import ConvProblem
@@ -151,12 +152,12 @@ def best_threads(problem: ConvProblem, strategy: str, limits: Limits, tuner: Tun
     return replace(problem, threads=effective_threads(problem))
 
 
-def favourite_layouts(channels: int) -> tuple[str, ...]:
-    """The layouts worth asking for, for so many channels: the instruction set's blocks, and NCHW.
+def favourite_layouts(channels: int, element: Element = F32) -> tuple[str, ...]:
+    """The layouts worth asking for, for so many channels of such elements: the instruction set's blocks, and NCHW.
 
     Channels that fill at most half of a block stay in NCHW: blocks would hold more zeros than channels.
     """
-    return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current()), "NCHW")
+    return ("NCHW",) if 2 * channels <= current().lanes else (blocked.layout(current(), element), "NCHW")
 
 
 def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limits: Limits) -> ConvProblem:
@@ -164,8 +165,8 @@ def resolve_layouts(problem: ConvProblem, in_layout: str, out_layout: str, limit
     choosing = replace(problem, threads=1) if limits.reproducible and problem.threads > 1 else problem
     options = [
         replace(choosing, in_layout=first, out_layout=second)
-        for first in (favourite_layouts(problem.c) if in_layout == AUTO else (in_layout,))
-        for second in (favourite_layouts(problem.k) if out_layout == AUTO else (out_layout,))
+        for first in (favourite_layouts(problem.c, problem.types.x) if in_layout == AUTO else (in_layout,))
+        for second in (favourite_layouts(problem.k, problem.types.y) if out_layout == AUTO else (out_layout,))
     ]
     best, least = options[0], math.inf
     for option in options if len(options) > 1 else ():
