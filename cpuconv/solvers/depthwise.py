@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
-from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.packing.packed_formats import Panels, Widened
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import blocked, lanewise
 
 NAME = "depthwise"
 ACCURACY = "exact"
 ROUNDING = ()
 SHARED_VECTORS = True
+TYPED = True
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,16 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """One input and one output channel a group."""
     if (problem.cg, problem.kg) != (1, 1):
         return f"groups are of {problem.cg} input and {problem.kg} output channels, not 1 and 1"
+    if not lanewise.sums_are_exact(problem):
+        return f"sums of {problem.r}x{problem.s} products of {problem.types.x} and {problem.types.w} exceed floats"
+    if problem.types != ALL_F32 and not lanewise.widths_in_place(problem):
+        return "windows of tiles between the first and the last column meet padding"
     return None
+
+
+def offset(problem: ConvProblem, isa: Isa) -> int:
+    """Integers are multiplied as they are."""
+    return 0
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
@@ -65,14 +77,16 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocked input in place or any input through bands; output in blocks."""
-    in_place = params is not None and not params.block
-    return (blocked.layout(isa) if in_place else None), blocked.layout(isa)
+    """Blocked input in place or any input through bands, of elements that are no floats in place; output in blocks."""
+    types = problem.types
+    in_place = types != ALL_F32 or params is not None and not params.block
+    return (blocked.layout(isa, types.x) if in_place else None), blocked.layout(isa, types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[block][R][S][lanes]: panels of one vector, all channels one group."""
-    return Panels(Filters(isa.lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
+    """[vector][R][S][lanes]: panels of one vector, all channels one group, of floats."""
+    floats = Panels(Filters(isa.lanes, 1, 1, problem.k), 1, problem.r, problem.s, 1, problem.r * problem.s)
+    return floats if problem.types.w == F32 else Widened(floats, problem.types.w)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:

@@ -6,6 +6,9 @@ convolution, else groups of `mix` channels side by side in a block, reached by p
 The reduction has one of two orders. `held`: the weights of the whole kernel stay in registers, each input row is read
 once, and an output is stored after its last tap, so only the outputs under one input row are held. Otherwise a loop
 over kernel rows: the weights of one row are in registers, and all outputs of the tile are held.
+
+Elements of any type become floats as they are loaded; sums of integers stay exact as long as they are below 2^24 (the
+solver sees to that), and become int32 for their ending. Of such an input padding reads as its zero point.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from cpuconv.elements import F32, S32, Element
+from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.runtime.microkernel import MicroKernel
 
 
@@ -40,6 +45,24 @@ class LaneTile:
     checked: bool = False  # rows of the window may lie outside the input
     residual: bool = False
     activation: tuple[Any, ...] | None = None
+    x: Element = F32
+    y: Element = F32
+    sum: Element = F32
+
+    @property
+    def wide(self) -> int:
+        """Columns of the input window."""
+        return (self.cols - 1) * self.stride[1] + (self.s - 1) * self.dilation[1] + 1
+
+    @property
+    def ending(self) -> Ending:
+        """What happens to sums."""
+        return Ending(self.sum, self.y, self.residual, self.activation)
+
+    @property
+    def met(self) -> range:
+        """Columns of the window whose taps are multiplied."""
+        return range(self.wide) if self.sum.integer else range(self.first, self.last)
 
 
 @dataclass(frozen=True)
@@ -98,7 +121,7 @@ def lane_strip(
     row, height
         Number of the window's first row in the input, and rows of the input.
     zeros
-        Address of as many zeros as a window row has floats.
+        Address of a window row of padding: of zeros, or of the zero point of integers.
     kernel_rows
         The kernel's height again, at run time, so that the loop over it is not unrolled.
     w
@@ -165,19 +188,26 @@ def _weights(vec: Vector, w: Any) -> Callable[[int], Any]:
     return weight
 
 
+def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int) -> Any:
+    """A column of the window row at `start`, as floats."""
+    inside = tile.first <= column < tile.last
+    return load_as_float(vec, tile.x, vec.offset(start, column * vec.size) if inside else memory.zeros)
+
+
 def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, value: Any) -> None:
     builder = vec.builder
     place = builder.add(builder.mul(memory.yline, I64(row)), I64(4 * vec.lanes * col))
     target = vec.offset(memory.y, place)
-    extra = vec.load(vec.offset(target, memory.residual)) if tile.residual else None
-    vec.store(finish(vec, value, vec.load(memory.bias), extra, tile.activation), target)
+    extra = load_as_float(vec, tile.y, vec.offset(target, memory.residual)) if tile.residual else None
+    total = builder.fptosi(value, vec.int_type) if tile.sum.integer else value
+    ended = tile.ending.emit(vec, total, tile.ending.load(vec, memory.bias), extra)
+    (store_int if tile.y == S32 else store_float)(vec, tile.y, ended, target)
 
 
 def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """Read each input row once, from the top; store an output after its last tap."""
-    pixel = 4 * vec.lanes
     weight = _weights(vec, memory.w)
-    columns = {column: list(_uses(tile, column)) for column in range(tile.first, tile.last)}
+    columns = {column: list(_uses(tile, column)) for column in tile.met}
     taps = [tile.r * sum(col == c for uses in columns.values() for c, _ in uses) for col in range(tile.cols)]
     left = {(row, col): taps[col] for row in range(tile.rows) for col in range(tile.cols)}
     sums: dict[tuple[int, int], Any] = {}
@@ -190,7 +220,7 @@ def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
         for column, uses in columns.items():
             if not uses:
                 continue
-            value = vec.load(vec.offset(start, column * pixel))
+            value = _load(tile, vec, memory, start, column)
             for row, row_tap in rows:
                 for col, tap in uses:
                     factor = weight(row_tap * tile.s + tap)
@@ -237,10 +267,10 @@ def _kernel_rows(
     current = dict(phis)
     weight = _weights(vec, w_now)
     starts = [_row_address(tile, vec, memory, x_now, row_now, row * tile.stride[0]) for row in range(tile.rows)]
-    for column in range(tile.first, tile.last):
+    for column in tile.met:
         uses = list(_uses(tile, column))
         for row, start in enumerate(starts if uses else ()):
-            value = vec.load(vec.offset(start, column * pixel))
+            value = _load(tile, vec, memory, start, column)
             if i:
                 value = vec.shuffle(value, value, [lane ^ i for lane in range(vec.lanes)])
             for col, tap in uses:

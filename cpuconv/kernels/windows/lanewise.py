@@ -5,6 +5,9 @@ part is a contiguous range of units.
 Input in channel blocks is read in place: tiles of the first and last column leave out the taps over padding, and rows
 outside the input are read from a row of zeros. Input in any other layout is packed first, with its padding, into a band
 of the worker's workspace, one channel block and one row block at a time, which stays in L1 or L2.
+
+A unit's channels are those of a vector of sums. Of elements narrower than a word, a block holds several such vectors
+side by side (`pieces`). Where padding is not zero, each worker fills a row with what it is.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpuconv.kernels.copies.rows import RowTile, pack_row, zero_pixels
+from cpuconv.kernels.emit.intrinsics import fill_vector
+from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.windows.depthwise_tile import call_lane_strip
 from cpuconv.runtime.kernel import inline, kernel
 
@@ -23,6 +28,26 @@ class LanewiseTile:
     lanes: int
     band: bool  # rows are packed to a band
     pack: RowTile
+    in_pieces: int = 1  # vectors that lie side by side in a pixel of a block
+    out_pieces: int = 1
+    ending: int = 1  # rows of numbers that end the sums of a vector
+    filled: bool = False  # padding is `fill`, not zero
+
+
+def _same(tile, args, worker):
+    return args.zeros
+
+
+def _fill(tile, args, worker):
+    target = args.zeros + worker * args.zeros_step
+    for at in range(0, args.zeros_step, 4 * tile.lanes):
+        fill_vector(tile, target + at, args.fill)
+    return target
+
+
+@specialise_on_tile(lambda tile: _fill if tile.filled else _same)
+def _padding(tile, args, worker):
+    """The address of a window row of padding."""
 
 
 @inline
@@ -47,7 +72,7 @@ def _pack_band(tile, args, image, block, first_row, rows, worker):
 
 
 @inline
-def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
+def _strip(tile, args, strip, x, y, w, bias, zeros, row, first, last, low, high):
     """Tiles first … last-1 of the row of tiles at `row`.
 
     `x` and `y` are the addresses of input pixel (0, -left padding) and of output pixel (0, 0).
@@ -60,7 +85,7 @@ def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
             args.x_line,
             source_row,
             args.in_height,
-            args.zeros,
+            zeros,
             args.kernel_rows,
             w,
             y + row * args.y_line,
@@ -78,7 +103,7 @@ def _strip(tile, args, strip, x, y, w, bias, row, first, last, low, high):
     "inner left right has_left has_right tile_height tile_width x y w bias residual zeros weight_bytes kernel_rows "
     "channels batch blocks block_step row_blocks row_step row_tiles column_tiles "
     "height width low high in_height stride_h stride_w pad_top pad_left reach x_image x_line y_image y_line y_vector "
-    "band band_step band_width inside x_block x_cb x_c x_h x_w"
+    "band band_step band_width inside x_block x_cb x_c x_h x_w fill zeros_step"
 )
 def lanewise(tile, worker, before, part, parts, args):
     """y = epilogue(depthwise or grouped convolution of x and w), blocked output; see the module.
@@ -86,6 +111,8 @@ def lanewise(tile, worker, before, part, parts, args):
     Tiles of the middle start at output columns low … high, `tile_width` apart.
     """
     rows = args.tile_height
+    pixel = 4 * tile.lanes
+    zeros = _padding(tile, args, worker)
     units = args.batch * args.blocks * args.row_blocks
     for unit in range(units * part // parts, units * (part + 1) // parts):
         block = unit // args.block_step % args.blocks
@@ -93,9 +120,10 @@ def lanewise(tile, worker, before, part, parts, args):
         image = unit // (args.blocks * args.row_blocks)
         row_tiles = args.row_tiles * row_block // args.row_blocks
         next_row_tiles = args.row_tiles * (row_block + 1) // args.row_blocks
-        y = args.y + image * args.y_image + block * args.y_vector
+        y = args.y + image * args.y_image + block // tile.out_pieces * args.y_vector
+        y += block % tile.out_pieces * (pixel // tile.out_pieces)
         w = args.w + block * args.weight_bytes
-        bias = args.bias + block * 4 * tile.lanes
+        bias = args.bias + block * pixel * tile.ending
         if tile.band:
             first = min(row_tiles * rows, args.height - rows)
             last = min(next_row_tiles * rows, args.height)
@@ -105,11 +133,12 @@ def lanewise(tile, worker, before, part, parts, args):
             )
             x = packed - source_row * args.x_line
         else:
-            x = args.x + image * args.x_image + block * args.x_cb - args.pad_left * 4 * tile.lanes
+            x = args.x + image * args.x_image + block // tile.in_pieces * args.x_cb - args.pad_left * pixel
+            x += block % tile.in_pieces * (pixel // tile.in_pieces)
         for row_tile in range(row_tiles, next_row_tiles):
             row = min(row_tile * rows, args.height - rows)
             last = args.column_tiles - args.has_right
             end = args.width - args.tile_width
-            _strip(tile, args, args.left, x, y, w, bias, row, 0, args.has_left, 0, 0)
-            _strip(tile, args, args.inner, x, y, w, bias, row, args.has_left, last, args.low, args.high)
-            _strip(tile, args, args.right, x, y, w, bias, row, last, args.column_tiles, end, end)
+            _strip(tile, args, args.left, x, y, w, bias, zeros, row, 0, args.has_left, 0, 0)
+            _strip(tile, args, args.inner, x, y, w, bias, zeros, row, args.has_left, last, args.low, args.high)
+            _strip(tile, args, args.right, x, y, w, bias, zeros, row, last, args.column_tiles, end, end)

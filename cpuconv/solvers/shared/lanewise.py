@@ -18,11 +18,15 @@ from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
 from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.blocked import layout
 
 _MOST_PIXELS = 64  # outputs of a tile: bounds code size and compile time
@@ -32,6 +36,9 @@ _MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a co
 _LATENCY, _ISSUE = 4, 4  # cycles of an FMA; instructions a cycle
 _MOST_ALIKE = 2  # candidates of one width and kind
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
+_CONVERTING = {"": (0, 0), "bfloat": (2, 2), "bytes": (2, 11)}  # instructions of an input and an output vector
+_EXACT = 1 << 24  # integers that float32 holds
+_LARGEST_WEIGHT = 255  # of int16 weights, which are uint8 ones less their zero point
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
 
@@ -67,6 +74,8 @@ class Kernel(NamedTuple):
     dilation: tuple[int, int]
     effective_kernel: tuple[int, int]
     activated: bool
+    widening: int = 0  # instructions beside FMAs, on their ports: for an input vector
+    narrowing: int = 0  # and for an output vector
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,12 @@ class Columns:
 def kernel_of(problem: ConvProblem) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
-    return Kernel(*geometry, activated=problem.activation is not None)
+    return Kernel(*geometry, problem.activation is not None, *_CONVERTING[_kind(problem)])
+
+
+def _kind(problem: ConvProblem) -> str:
+    types = problem.types
+    return "" if types == ALL_F32 else "bytes" if types.sum.integer else "bfloat"
 
 
 def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, int]:
@@ -177,10 +191,11 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         wide = min(window(kernel, 1, shape.cols)[1], shape.cols * kernel.s)
         inputs, weights = passes * shape.rows * wide, passes * kernel.s
     shuffles = inputs * (shape.mix - 1) / shape.mix
+    beside = inputs * kernel.widening + outputs * kernel.narrowing
     busiest = max(
-        fmas / isa.fma_rate + 0.5 * shuffles,  # they share a port
+        (fmas + beside) / isa.fma_rate + 0.5 * shuffles,  # they share a port
         (inputs + weights + outputs) / isa.load_rate,
-        (fmas + inputs + weights + shuffles + 2 * outputs) / _ISSUE,
+        (fmas + beside + inputs + weights + shuffles + 2 * outputs) / _ISSUE,
         fmas * _LATENCY / sums_alive(kernel, shape),
     )
     loop = 0.0 if shape.held else 2.0 * kernel.r * shape.mix
@@ -209,12 +224,11 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shap
     """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
     every, (rows, cols, time) = _tiles(kernel_of(problem), isa, mix)
     able = (rows <= problem.oh) & (cols <= problem.ow)
-    in_place = False
-    if problem.in_layout == layout(isa):
-        covered = [columns(problem, width, True) is not None for width in range(1, min(problem.ow, _MOST_COLUMNS) + 1)]
-        here = able & np.isin(cols, np.flatnonzero(covered) + 1)
+    in_place, typed = False, problem.types != ALL_F32
+    if typed or problem.in_layout == layout(isa):
+        here = able & np.isin(cols, widths_in_place(problem))
         in_place = bool(here.any())
-        able = here if in_place else able
+        able = here if in_place or typed else able
     some = np.flatnonzero(able)
     plane = np.ceil(problem.oh / rows[some]) * np.ceil(problem.ow / cols[some]) * time[some]
     seen: dict[tuple[bool, int], int] = {}
@@ -228,6 +242,21 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shap
                 yield replace(shape, block=block)
             if not most:
                 return
+
+
+def widths_in_place(problem: ConvProblem) -> list[int]:
+    """Columns of tiles that can read the input where it lies."""
+    return [cols for cols in range(1, min(problem.ow, _MOST_COLUMNS) + 1) if columns(problem, cols, True) is not None]
+
+
+def sums_are_exact(problem: ConvProblem) -> bool:
+    """Whether sums of floats hold every sum of the integers."""
+    types = problem.types
+    if not types.sum.integer:
+        return True
+    largest = [max(abs(int(end)) for end in (np.iinfo(each.dtype).min, np.iinfo(each.dtype).max)) for each in (types.x, types.w)]
+    largest[1] = min(largest[1], _LARGEST_WEIGHT)
+    return problem.r * problem.s * largest[0] * largest[1] < _EXACT
 
 
 def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
@@ -278,7 +307,10 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     row_tiles = divide(problem.oh, shape.rows)
     blocks = divide(problem.k, lanes)
     planes = problem.n * blocks
+    types, ending = problem.types, Ending.of(problem)
+    in_pieces, out_pieces = WORD // types.x.bytes, WORD // types.y.bytes
     by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
+    by_rows |= in_pieces > 1  # vectors that share lines follow each other
     row_blocks = row_tiles
     band_width = window(problem, 1, problem.ow)[1]
     band_step = 0
@@ -303,9 +335,17 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
             checked=in_place and any(problem.pads[:2]),
             residual=operands.residual is not None,
             activation=problem.activation,
+            x=types.x,
+            y=types.y,
+            sum=types.sum,
         )
 
     inner, left, right = (lane_tile(part) for part in (across.inner, across.left, across.right))
+    filled = types.sum.integer and any(problem.pads)
+    width = window(problem, 1, shape.cols)[1] * pixel
+    zeros = worker_args("zeros", space, width if filled else 0, problem.threads)
+    if inner.checked and not filled:
+        zeros["zeros"] = _zeros(width // F32.bytes)
     pad_left = problem.pads[2] if in_place else min(problem.pads[2], band_width)
     args: Args = {
         "inner": MicroRef(lane_strip, inner),
@@ -316,7 +356,8 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         "tile_height": shape.rows,
         "tile_width": shape.cols,
         **operand_args(operands),
-        "zeros": _zeros(window(problem, 1, shape.cols)[1] * lanes) if inner.checked else 0,
+        **zeros,
+        "fill": words.FILL if filled else 0,
         "weight_bytes": shape.mix * problem.r * problem.s * pixel,
         "kernel_rows": problem.r,
         "channels": problem.c,
@@ -341,7 +382,8 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         **view_args("x", x.strides),
     }
     pack = RowTile(lanes, BLOCKED) if in_place else row_tile(lanes, x.strides)
-    return Step(lanewise, LanewiseTile(lanes, not in_place, pack), args, parts_each(problem, planes * row_blocks))
+    tile = LanewiseTile(lanes, not in_place, pack, in_pieces, out_pieces, len(ending.rows), filled)
+    return Step(lanewise, tile, args, parts_each(problem, planes * row_blocks))
 
 
 def _zeros(shape: tuple[int, ...] | int) -> np.ndarray:
