@@ -17,7 +17,7 @@ from cpuconv.kernels.packing.packed_formats import Panels, Widened
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, lanewise
+from cpuconv.solvers.shared import blocked, lanewise, words
 
 NAME = "depthwise"
 ACCURACY = "exact"
@@ -48,6 +48,8 @@ class Params:
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """One input and one output channel a group."""
+    if (why := words.why_not(problem, isa)) is not None:
+        return why
     if (problem.cg, problem.kg) != (1, 1):
         return f"groups are of {problem.cg} input and {problem.kg} output channels, not 1 and 1"
     if not lanewise.sums_are_exact(problem):

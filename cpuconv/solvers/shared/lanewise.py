@@ -254,7 +254,10 @@ def sums_are_exact(problem: ConvProblem) -> bool:
     types = problem.types
     if not types.sum.integer:
         return True
-    largest = [max(abs(int(end)) for end in (np.iinfo(each.dtype).min, np.iinfo(each.dtype).max)) for each in (types.x, types.w)]
+    largest = [
+        max(abs(int(end)) for end in (np.iinfo(each.dtype).min, np.iinfo(each.dtype).max))
+        for each in (types.x, types.w)
+    ]
     largest[1] = min(largest[1], _LARGEST_WEIGHT)
     return problem.r * problem.s * largest[0] * largest[1] < _EXACT
 

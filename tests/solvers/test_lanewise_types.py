@@ -1,0 +1,85 @@
+"""Depthwise convolution of bfloat16 and bytes in channel blocks, against the oracle."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpuconv.conv.recipe import Candidate
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import Types
+from cpuconv.solvers import depthwise, why_not
+from support import geometry, typed
+from support.geometry import of, upto
+
+pytestmark = pytest.mark.usefixtures("small_work_is_shared")
+ISA = current()
+TYPES = ["bf16:bf16:bf16", "bf16:bf16:f32", "u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
+BASE = ConvProblem(2, 9, 9, 11, 9, 3, 3, pads=(1, 1, 1, 1), groups=9)
+
+
+def of_channels(count: int, **fields: object) -> ConvProblem:
+    return replace(BASE, c=count, k=count, groups=count, **fields)
+
+
+def check(problem: ConvProblem, most: int = 4, seed: int = 0) -> None:
+    assert why_not(depthwise, problem, ISA) is None
+    for params in itertools.islice(depthwise.candidates(problem, ISA), most):
+        typed.check(problem, Candidate(depthwise, params), seed)
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("channels", [1, ISA.lanes - 1, 4 * ISA.lanes, 4 * ISA.lanes + 1, 9 * ISA.lanes])
+def test_channels_around_a_block(types, channels):
+    check(typed.blocked(of_channels(channels), types), 1)
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        of_channels(9, stride=(2, 2)),
+        of_channels(9, r=5, s=5, pads=(2, 2, 2, 2), residual=True, activation="silu"),
+        of_channels(9, r=7, s=7, pads=(3, 3, 3, 3), activation="relu"),
+        of_channels(9, r=2, s=3, pads=(0, 1, 2, 0), dilation=(2, 2)),
+        of_channels(40, h=30, w=30, threads=2, activation=("clip", -0.5, 0.7)),
+        of_channels(9, h=3, w=2, r=2, s=2, stride=(3, 3), pads=(7, 8, 7, 9)),
+    ],
+    ids=lambda problem: problem.shape_key,
+)
+def test_strides_padding_dilation_endings(types, problem):
+    if types.endswith("s32"):
+        problem = replace(problem, activation=None, residual=False)
+    check(typed.blocked(problem, types))
+
+
+@given(
+    geometry.problems(
+        groups=of(3, ISA.lanes, 4 * ISA.lanes + 3), cg=of(1), kg=None, r=upto(7), s=upto(7), threads=of(1, 2)
+    ),
+    st.sampled_from(TYPES[2:]),
+    st.integers(0, 99),
+)
+def test_integers_are_exact_whatever_it_claims(problem, types, seed):
+    if types.endswith("s32"):
+        problem = replace(problem, activation=None, residual=False)
+    problem = replace(problem, types=Types.parse(types))
+    if why_not(depthwise, problem, ISA) is None:
+        check(problem, 1, seed)
+
+
+def test_sums_that_floats_do_not_hold_are_refused_in_words():
+    large = typed.blocked(of_channels(9, h=40, w=40, r=23, s=23, pads=(0, 0, 0, 0)), "u8:s8:s32")
+    assert why_not(depthwise, large, ISA) == "sums of 23x23 products of u8 and s8 exceed floats"
+    assert why_not(depthwise, replace(large, r=22, s=23), ISA) is None
+    check(replace(large, r=22, s=23), 1)
+
+
+def test_windows_that_meet_padding_in_the_middle_of_a_row_are_refused():
+    wide = typed.blocked(of_channels(9, h=4, w=40, r=1, s=80, pads=(0, 0, 40, 40)), "u8:s8:u8")
+    assert "padding" in (why_not(depthwise, wide, ISA) or "")

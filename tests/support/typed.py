@@ -1,0 +1,97 @@
+"""Candidates of other element types than float32, on random operands, against the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import layouts
+from cpuconv.conv.choice.model import Choice, Limits
+from cpuconv.conv.ending_block import Numbers
+from cpuconv.conv.plan import Plan
+from cpuconv.conv.recipe import Candidate
+from cpuconv.elements import BF16, F32, Element
+from cpuconv.isa import current
+from cpuconv.problem import reference
+from cpuconv.problem.error_bound import error_bound
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.types import Types
+from support import oracle, quantized
+from support.guarded import END, START, named, pages, place
+
+_EXACT = ("relu", "clip")
+_OF_FUNCTION = 4e-6
+_BLANK = 0xA5  # bytes of outputs that nobody has written
+
+
+def blocked(problem: ConvProblem, types: str) -> ConvProblem:
+    """The problem of those types, in their blocked layouts."""
+    made = Types.parse(types)
+    names = [layouts.blocked(current().block(element)).name for element in (made.x, made.y)]
+    return replace(problem, types=made, in_layout=names[0], out_layout=names[1])
+
+
+def _outside(array: np.ndarray, element: Element) -> np.ndarray:
+    return array.astype(element.outside) if element == BF16 else array
+
+
+def operands(problem: ConvProblem, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any, Quantization | None]:
+    """x, weights less their zero points, bias, residual, and of integers their quantization."""
+    types = problem.types
+    if types.sum.integer:
+        given = quantized.operands(problem, seed, "u8" if types.w.name == "s16" else "s8")
+        points = np.asarray(given.scales.w_zero_point).reshape(-1, 1, 1, 1)
+        w = (given.w.astype(np.int64) - points).astype(types.w.dtype)
+        bias = given.float_bias if seed % 2 else given.bias
+        return given.x, w, bias, given.residual, replace(given.scales, w_zero_point=0)
+    drawn = oracle.operands(problem, seed)
+    residual = None if drawn.residual is None else _outside(drawn.residual, types.y)
+    assert drawn.bias is not None
+    return _outside(drawn.x, types.x), _outside(drawn.w, types.w), drawn.bias, residual, None
+
+
+def check(problem: ConvProblem, candidate: Candidate, seed: int = 0) -> np.ndarray:
+    """Run a candidate on operands at guarded pages; integers equal the oracle, floats are within its bound.
+
+    Every element of the output is written, nothing around it, and channels that fill up blocks are zero.
+    """
+    x, w, bias, residual, scales = operands(problem, seed)
+    types = problem.types
+    packed = candidate.packing(problem).pack(w.view(types.w.dtype))
+    numbers = Numbers.of(w, scales) if types.sum.integer else None
+    made = Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, bias, oracle.Spoilt(), numbers)
+    y, again = (_run(made, x, residual, edge) for edge in (END, START))
+    np.testing.assert_array_equal(again, y, err_msg=f"{made}: the result depends on where arrays lie")
+    expected = reference.conv2d(x, w, bias, problem, residual, scales)
+    about = f"{candidate} on {problem.key}"
+    if types.sum.integer and (problem.activation is None or problem.activation[0] in _EXACT):
+        np.testing.assert_array_equal(y, expected, err_msg=about)
+    elif types.sum.integer:  # what kernels compute of a function may round otherwise
+        apart = np.abs(y.astype(np.float64) - expected)
+        assert (apart <= (_OF_FUNCTION * (1 + np.abs(expected)) if types.y == F32 else 1)).all(), about
+    else:
+        allowed = error_bound(x, w, bias, problem, residual)
+        assert (np.abs(y.astype(np.float64) - expected) <= allowed).all(), about
+    alone = layouts.from_nchw(layouts.to_nchw(y, problem.out_layout, problem.k), problem.out_layout)
+    np.testing.assert_array_equal(alone, y, err_msg=f"{about}: tail channels are not zero")
+    return y
+
+
+def _run(made: Plan, x: np.ndarray, residual: np.ndarray | None, edge: str) -> np.ndarray:
+    problem = made.problem
+    shape, element = layouts.get(made.out_layout).shape(*problem.out_shape), problem.types.y
+    blank = np.full(int(np.prod(shape)) * element.bytes, _BLANK, np.uint8)
+    fill = float(np.frombuffer(bytes([_BLANK] * 4), np.float32)[0])
+    out = place(blank.view(element.outside).reshape(shape), edge, fill)
+    whole = pages(out).view(np.uint8)
+    placed = place(x, edge)
+    added = None if residual is None else place(residual, edge)
+    assert named(made, lambda: made(placed, residual=added, out=out)) is out
+    size = out.nbytes
+    around = (whole[:-size] if edge == END else whole[size:]) if size else whole
+    assert (around == _BLANK).all(), f"{made}: wrote outside of the output"
+    np.testing.assert_array_equal(placed, x, err_msg=f"{made}: an input was written")
+    return out
