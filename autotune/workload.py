@@ -219,10 +219,15 @@ class Workload(Searchable, Protocol):
     def work(self, key: str, name: str) -> Work | None:
         """What a candidate cannot avoid doing, for the roofline; None of a name that these sources do not know."""
 
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """The data types that its candidates multiply in, as in `Work.dtype`: of each `probe` measures the peak."""
+
     def probe(self, threads: int) -> Iterator[tuple[str, float]]:
         """Measure the roofs of so many threads: each figure as it is found, by its name.
 
-        `<dtype>_gflops` of each data type; `l1_gbs`, `l2_gbs`, `l3_gbs`, `dram_gbs`, reading; `store_gbs`.
+        `<dtype>_gflops` of each data type, and of single products; `l1_gbs`, `l2_gbs`, `l3_gbs`, `dram_gbs`, reading;
+        `store_gbs`.
         """
 
     def summary(self, key: str) -> str:

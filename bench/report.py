@@ -92,7 +92,8 @@ def roofs_text(data: Data) -> str:
     texts = []
     for roofs in data["roofs"]:
         levels = ", ".join(f"{level['name']} {level['gbs']:.0f} GB/s" for level in roofs["levels"])
-        texts.append(f"FMA {roofs['fma_gflops']:.0f} GFLOP/s, {levels}, stores {roofs['store_gbs']:.0f} GB/s")
+        peaks = "".join(f", {name} {gflops:.0f}" for name, gflops in roofs.get("peaks", {}).items())
+        texts.append(f"FMA {roofs['fma_gflops']:.0f}{peaks} GFLOP/s, {levels}, stores {roofs['store_gbs']:.0f} GB/s")
     if not texts:
         return ""
     above = [line["label"] for line in data["lines"] if max(line["shares"].values(), default=0.0) > MOST_SHARE]

@@ -73,7 +73,8 @@ class Machines:
             )
             for level in self.one.levels
         )
-        return Roofs(self.one.fma_gflops * workers, self.one.store_gbs * workers, levels)
+        peaks = tuple((name, gflops * workers) for name, gflops in self.one.peaks)
+        return Roofs(self.one.fma_gflops * workers, self.one.store_gbs * workers, levels, peaks)
 
     def _cores(self, level: Level, workers: int) -> int:
         return workers if np.isfinite(level.size) else min(workers, self.memory_cores)

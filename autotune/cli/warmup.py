@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure_roofs(workload: Workload, problems: Sequence[Problem], store: Store) -> None:
     """Measure the roofs that tables of the problems need and the store lacks, while nothing loads the machine yet."""
-    missing = missing_roofs(store, {problem.threads for problem in problems})
+    missing = missing_roofs(store, {problem.threads for problem in problems}, workload.dtypes)
     if not missing:
         return
     say(f"measuring the roofs of this device ({', '.join(count_of(count, 'thread') for count in missing)})", OK)

@@ -1,8 +1,9 @@
 """The roofs over a problem: the time that no run of an algorithm is under, and what a run is bound by.
 
 After Williams, Waterman and Patterson, "Roofline" (CACM 2009), with three roofs: the algorithm's operations at the
-measured peak; what it reads, each byte once, from the closest levels of memory that hold it; and its vector stores.
-They are lower bounds: no overlapping tile, no padding, no pass over an intermediate result is counted.
+measured peak of their data type; what it reads, each byte once, from the closest levels of memory that hold it; and
+its vector stores. They are lower bounds: no overlapping tile, no padding, no pass over an intermediate result is
+counted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 FMA, STORES, MEMORY = "FMA", "stores", "memory"
 COMPUTE, BANDWIDTH, OVERHEAD = "compute", "bandwidth", "overhead"
 DTYPE = "float32"
+GFLOPS = "_gflops"  # ends the names of figures of arithmetic
 SHARED = ("L3",)  # the caches that all cores share; of the others each thread has its own
 MEASURED = "measured"  # beside the figures of a number of threads: when, in seconds since 1970
 THREADS = re.compile("[1-9][0-9]{0,5}")
@@ -53,14 +55,28 @@ class Level:
 
 @dataclass(frozen=True)
 class Roofs:
-    """What all threads reach together: GFLOP/s of FMAs, GB/s of vector stores, and the levels, closest first."""
+    """What all threads reach together.
+
+    Attributes
+    ----------
+    fma_gflops : float
+        GFLOP/s of FMAs of float32.
+    store_gbs : float
+        GB/s of vector stores.
+    levels : tuple of Level
+        Closest first.
+    peaks : tuple of (str, float)
+        GFLOP/s of the other data types, and of single products, by the names of their figures; none where they were
+        not measured. A multiply-add of integers counts as two operations, too.
+    """
 
     fma_gflops: float
     store_gbs: float
     levels: tuple[Level, ...]
+    peaks: tuple[tuple[str, float], ...] = ()
 
     @classmethod
-    def of(cls, figures: Mapping[str, float], caches: Mapping[str, int], threads: int, dtype: str = DTYPE) -> Roofs:
+    def of(cls, figures: Mapping[str, float], caches: Mapping[str, int], threads: int) -> Roofs:
         """Roofs from the figures of `Workload.probe` and the bytes of each cache.
 
         A cache that was not measured counts as fast as the one before it.
@@ -76,28 +92,42 @@ class Roofs:
             gbs = _figure(figures, f"{name.lower()}_gbs", gbs)
             levels.append(Level(name, size * (1 if name in SHARED else threads), gbs))
         levels.append(Level(MEMORY, math.inf, _figure(figures, "dram_gbs")))
-        return cls(_figure(figures, f"{dtype}_gflops"), _figure(figures, "store_gbs"), tuple(levels))
+        fma = _figure(figures, f"{DTYPE}{GFLOPS}")
+        names = sorted(name.removesuffix(GFLOPS) for name in figures if name.endswith(GFLOPS))
+        peaks = tuple((name, _figure(figures, f"{name}{GFLOPS}")) for name in names if name != DTYPE)
+        return cls(fma, _figure(figures, "store_gbs"), tuple(levels), peaks)
+
+    def peak(self, dtype: str) -> float | None:
+        """GFLOP/s of a data type, or None if it was not measured."""
+        return self.fma_gflops if dtype == DTYPE else dict(self.peaks).get(dtype)
 
     def best(self, other: Roofs) -> Roofs:
         """The higher of two measurements, figure by figure."""
         pairs = zip(self.levels, other.levels, strict=True)
         levels = tuple(replace(a, gbs=max(a.gbs, b.gbs)) for a, b in pairs)
-        return Roofs(max(self.fma_gflops, other.fma_gflops), max(self.store_gbs, other.store_gbs), levels)
+        peaks = dict(self.peaks)
+        peaks |= {name: max(value, peaks.get(name, 0.0)) for name, value in other.peaks}
+        fma, stores = max(self.fma_gflops, other.fma_gflops), max(self.store_gbs, other.store_gbs)
+        return Roofs(fma, stores, levels, tuple(sorted(peaks.items())))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; memory's size is null."""
         levels = [asdict(level) | {"size": level.size if math.isfinite(level.size) else None} for level in self.levels]
-        return asdict(self) | {"levels": levels}
+        return asdict(self) | {"levels": levels, "peaks": dict(self.peaks)}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an algorithm cannot avoid: operations, bytes read of the inputs and of the weights, bytes written."""
+    """What an algorithm cannot avoid: operations, bytes read of the inputs and of the weights, bytes written.
+
+    `dtype` is the data type that it multiplies in, whatever that of its arrays.
+    """
 
     flops: float
     inputs: int
     weights: int
     outputs: int
+    dtype: str = DTYPE
 
     @property
     def intensity(self) -> float:
@@ -134,7 +164,8 @@ class Verdict:
 def bounds(work: Work, roofs: Roofs, *, cold: bool = False) -> dict[str, float]:
     """Seconds under each roof: FMA, the level of memory that most of the reading is spent on, stores.
 
-    Cold weights come from memory, as between the other layers of a large model.
+    FMA is the peak of the work's data type; without one there is no such roof. Cold weights come from memory, as
+    between the other layers of a large model.
     """
     memory = roofs.levels[-1]
     reading = dict.fromkeys((level.name for level in roofs.levels), 0.0)
@@ -145,25 +176,30 @@ def bounds(work: Work, roofs: Roofs, *, cold: bool = False) -> dict[str, float]:
         left -= part
     if cold:
         reading[memory.name] += work.weights / memory.gbs * 1e-9
-    return {
-        FMA: work.flops / roofs.fma_gflops * 1e-9,
+    peak = roofs.peak(work.dtype)
+    return ({} if peak is None else {FMA: work.flops / peak * 1e-9}) | {
         max(reading, key=lambda name: reading[name]): sum(reading.values()),
         STORES: work.outputs / roofs.store_gbs * 1e-9,
     }
 
 
-def classify(work: Work, roofs: Roofs, seconds: float, *, cold: bool = False) -> Verdict:
-    """What a run that took `seconds` is bound by: the highest roof, or none where all together take far less."""
+def classify(work: Work, roofs: Roofs, seconds: float, *, cold: bool = False) -> Verdict | None:
+    """What a run that took `seconds` is bound by: the highest roof, or none where all together take far less.
+
+    Not known, where the peak of the work's data type was not measured.
+    """
+    if roofs.peak(work.dtype) is None:
+        return None
     least = bounds(work, roofs, cold=cold)
     roof = max(least, key=lambda name: least[name])
     kind = OVERHEAD if sum(least.values()) < EXPLAINED * seconds else COMPUTE if roof == FMA else BANDWIDTH
     return Verdict(kind, roof, least[roof] / seconds)
 
 
-def roofs_for(device: Mapping[str, Any], threads: int, dtype: str = DTYPE) -> Roofs | None:
+def roofs_for(device: Mapping[str, Any], threads: int) -> Roofs | None:
     """The roofs that are kept of a device (as `Store.devices` gives it) for so many threads; None if not measured."""
     try:
-        return Roofs.of(device["roofs"][str(threads)], device["caches"], threads, dtype)
+        return Roofs.of(device["roofs"][str(threads)], device["caches"], threads)
     except (AttributeError, KeyError, TypeError, ValueError):  # not measured, or by another version
         return None
 

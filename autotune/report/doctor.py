@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from autotune.machine.device import Device, allowed_cores, fingerprint, microarchitecture
-from autotune.machine.roofline import MEASURED, newest_roofs, roofs_for
+from autotune.machine.roofline import DTYPE, GFLOPS, MEASURED, newest_roofs, roofs_for
 from autotune.paths import cache_folder
 from autotune.store.store import Store
 from autotune.text import count_of
@@ -15,7 +15,7 @@ from autotune.tuning.worker import describe
 from autotune.workload import Workload
 
 LEVELS = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "dram_gbs": "memory"}
-GFLOPS, GBS = "_gflops", "_gbs"
+GBS = "_gbs"
 
 Listener = Callable[[int, str, float], None]
 
@@ -54,10 +54,16 @@ def measure(
     return roofs
 
 
-def missing_roofs(store: Store, counts: Iterable[int]) -> list[int]:
-    """Those of the numbers of threads, within the cores allowed, whose roofs are not stored for this device."""
-    kept = store.devices().get(fingerprint().key, {})
-    return [count for count in sorted(counts) if count <= allowed_cores() and roofs_for(kept, count) is None]
+def missing_roofs(store: Store, counts: Iterable[int], peaks: Iterable[str] = ()) -> list[int]:
+    """Those of the numbers of threads, within the cores allowed, whose roofs are not stored for this device, or lack
+    the peak of one of the data types `peaks`, as those that older versions measured may."""
+    kept, needed = store.devices().get(fingerprint().key, {}), set(peaks)
+
+    def are_missing(count: int) -> bool:
+        roofs = roofs_for(kept, count)
+        return roofs is None or any(roofs.peak(dtype) is None for dtype in needed)
+
+    return [count for count in sorted(counts) if count <= allowed_cores() and are_missing(count)]
 
 
 def examine(workload: Workload | None, store: Store, listener: Listener | None = None) -> dict[str, Any]:
@@ -100,7 +106,8 @@ def examine(workload: Workload | None, store: Store, listener: Listener | None =
 def figure_text(name: str, value: float) -> tuple[str, str]:
     """What a figure of `Workload.probe` is called, and its value with its unit."""
     if name.endswith(GFLOPS):
-        return f"FMA peak, {name.removesuffix(GFLOPS)}", f"{value:.1f} GFLOP/s"
+        what = name.removesuffix(GFLOPS)
+        return f"FMA peak, {what}" if what == DTYPE else f"peak, {what}", f"{value:.1f} GFLOP/s"
     what = "vector stores" if name == "store_gbs" else f"{LEVELS.get(name, name.removesuffix(GBS))} bandwidth"
     return what, f"{value:.1f} GB/s"
 

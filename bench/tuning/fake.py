@@ -242,6 +242,8 @@ class Fake:
     def work(self, key: str, name: str) -> Work | None:
         return Work(1e6, 1000, 2000, 1000) if name in WAYS[key.partition(":")[0]] else None
 
+    dtypes = frozenset({"float32"})
+
     def probe(self, threads: int) -> Iterator[tuple[str, float]]:
         yield "float32_gflops", 15.0 * threads
         yield from {"l1_gbs": 50.0, "l2_gbs": 40.0, "l3_gbs": 30.0, "dram_gbs": 2.0, "store_gbs": 40.0}.items()

@@ -31,6 +31,7 @@ from cpuconv.solvers.shared.transformed import Planes, Transform
 NAME = "fft"
 ACCURACY = "standard"
 ROUNDING = ("rows", "cols", "products")
+MULTIPLIES = F32
 
 # Tile size: operations of the complex codelet, and of the real ones forward and back (a test counts them).
 SIZES: dict[int, tuple[int, int, int]] = {

@@ -40,6 +40,7 @@ from cpuconv.solvers.shared.transformed import Planes, Size, Transform
 NAME = "winograd"
 ACCURACY = "standard"
 ROUNDING = ("rows", "cols")
+MULTIPLIES = F32
 TYPED = True
 
 _HALVES: dict[int, tuple[float, ...]] = {  # the positive points, by input tile size of an axis

@@ -1,20 +1,34 @@
-"""The roofs of this machine, measured: FMA peak, bandwidth of each memory level, and vector stores."""
+"""The roofs of this machine, measured: peaks of products, bandwidth of each memory level, and vector stores."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from autotune.machine.device import fingerprint
-from cpuconv.elements import F32
+from cpuconv.conv.least_work import DTYPES
+from cpuconv.elements import BF16, F32, S8, S16, U8, Element
 from cpuconv.isa import Isa, current
+from cpuconv.isa.dots import AMX, TILE_ROWS, X86, TileDot
+from cpuconv.isa.features import offered, tiles_granted
+from cpuconv.kernels.emit.product import TABLE, WORD, usable
+from cpuconv.kernels.streams.peaks import (
+    TILE_BYTES,
+    MatrixTile,
+    PeakTile,
+    configuration,
+    matrix_peak,
+    product_peak,
+)
 from cpuconv.kernels.streams.probe import ProbeTile, fma_peak, read_sum, touch, write_all
 from cpuconv.memory.aligned import aligned
 from cpuconv.runtime import Kernel, Program
 from cpuconv.runtime.threads import check_threads, usable_threads
 
+MEASURED = (BF16, U8, S8, S16)  # elements whose products are roofs, beside those of float32
 SAMPLE_SECONDS = 0.01
 LEVEL_SECONDS = 0.12  # of samples of one figure
 _LEAST_SAMPLES = 4
@@ -26,12 +40,13 @@ _PAGE = 4096
 
 
 def probe(threads: int) -> Iterator[tuple[str, float]]:
-    """Measure what `threads` workers reach together: each figure with its name as it is found, within about a second.
+    """Measure what `threads` workers reach together: each figure with its name as it is found, in about two seconds.
 
     Returns
     -------
     iterator of (str, float)
-        `<dtype>_gflops` of each data type that kernels compute in; `l1_gbs`, `l2_gbs`, `l3_gbs` and `dram_gbs` in
+        `<dtype>_gflops` of each data type that kernels compute in, by the fastest product, and `<product>_gflops` of
+        each product that this CPU has, such as vpdpbusd; `l1_gbs`, `l2_gbs`, `l3_gbs` and `dram_gbs` in
         GB/s, reading; `store_gbs`, writing within L1. A level that the machine lacks is left out, and so is an L3 too
         small to give every worker a share well above its L2.
 
@@ -44,8 +59,14 @@ def probe(threads: int) -> Iterator[tuple[str, float]]:
 
 
 def _figures(isa: Isa, threads: int) -> Iterator[tuple[str, float]]:
-    for dtype, peak in _PEAKS.items():
-        yield f"{dtype}_gflops", peak(isa, threads)
+    yield f"{DTYPES[F32]}_gflops", (fma := _fma_gflops(isa, threads))
+    best = dict.fromkeys((DTYPES[element] for element in MEASURED), 0.0)
+    best[DTYPES[BF16]] = fma  # on widened values
+    for name, elements, gflops in _products(isa, threads):
+        yield f"{name}_gflops", gflops
+        best |= {DTYPES[element]: max(gflops, best[DTYPES[element]]) for element in elements}
+    for dtype, gflops in best.items():
+        yield f"{dtype}_gflops", gflops
     yield from _bandwidths(isa, threads, level_sizes(dict(fingerprint().caches), threads))
     yield "store_gbs", _store_gbs(isa, threads)
 
@@ -81,7 +102,52 @@ def _fma_gflops(isa: Isa, threads: int) -> float:
     return threads * 2 * isa.lanes * tile.chains * tile.unroll / seconds * 1e-9
 
 
-_PEAKS: dict[str, Callable[[Isa, int], float]] = {"float32": _fma_gflops}
+def measured_products(isa: Isa) -> dict[str, tuple[tuple[Element, ...], PeakTile]]:
+    """By the name of the figure, elements and chains of the products that the CPU has, those of the FMA aside.
+
+    Instructions of x86 that no kernel's product is of are measured too.
+    """
+    chains = isa.registers * 3 // 4  # as of `fma_tile`
+    able = [product for product in TABLE if product.packed != F32 and usable(isa, product)]
+    found: dict[str, tuple[tuple[Element, ...], PeakTile]] = {}
+    for product in able:
+        elements = (product.x,) if product.packed in (U8, S8, BF16) else (product.x, product.packed)
+        tile = PeakTile(isa.lanes, chains, product.name, WORD // product.x.bytes // product.parts)
+        found[product.instruction or product.name] = elements, tile
+    for dot in isa.dots:
+        if dot.machine == X86 and dot.x in MEASURED and dot.name not in found and offered(dot.feature):
+            found[dot.name] = (dot.x,), PeakTile(isa.lanes, chains, dot.intrinsic, dot.group)
+    return found
+
+
+def matrix_tile(isa: Isa, dot: TileDot) -> MatrixTile:
+    """Products of all sums, in several steps."""
+    return MatrixTile(isa.lanes, dot.name, TILE_ROWS * TILE_ROWS * dot.macs, 4)
+
+
+def measured_matrices() -> list[TileDot]:
+    """AMX's products, where the system gives leave to use them."""
+    return [dot for dot in AMX if offered(dot.feature)] if tiles_granted() else []
+
+
+def _products(isa: Isa, threads: int) -> Iterator[tuple[str, tuple[Element, ...], float]]:
+    """(name, elements, GFLOP/s) of every product; two operations for each multiply-add, of integers too."""
+    sums = aligned((threads, _PAGE // F32.bytes))
+    target = {"y": sums.ctypes.data, "y_step": _PAGE}
+    for name, (elements, tile) in measured_products(isa).items():
+        seeds = np.zeros((tile.chains + 2, isa.lanes), np.uint32)
+        seconds = _seconds_a_turn(product_peak, tile, {"seeds": seeds.ctypes.data, **target}, threads)
+        yield name, elements, threads * 2 * tile.macs / seconds * 1e-9
+    for dot in measured_matrices():
+        matrix = matrix_tile(isa, dot)
+        shape, operands = configuration(), aligned(2 * TILE_BYTES // F32.bytes)
+        operands[:] = 0
+        words = {"configuration": shape.ctypes.data, "operands": operands.ctypes.data, **target}
+        yield (
+            dot.name,
+            (dot.x,),
+            threads * 2 * matrix.macs / _seconds_a_turn(matrix_peak, matrix, words, threads) * 1e-9,
+        )
 
 
 def _bandwidths(isa: Isa, threads: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
@@ -106,7 +172,7 @@ def _store_gbs(isa: Isa, threads: int) -> float:
     return threads * tile.step / _seconds_a_turn(write_all, tile, words, threads) * 1e-9
 
 
-def _seconds_a_turn(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: int, multiple: int = 1) -> float:
+def _seconds_a_turn(kernel: Kernel, tile: Any, words: dict[str, int], threads: int, multiple: int = 1) -> float:
     """The least seconds that a turn takes, of samples whose turns are a multiple of `multiple`.
 
     How many make a sample is found on one thread: the first launches of a pool say little.
@@ -118,7 +184,7 @@ def _seconds_a_turn(kernel: Kernel, tile: ProbeTile, words: dict[str, int], thre
     return _least_seconds(_program(kernel, tile, words | {"turns": turns}, threads), LEVEL_SECONDS) / turns
 
 
-def _program(kernel: Kernel, tile: ProbeTile, words: dict[str, int], threads: int) -> Program:
+def _program(kernel: Kernel, tile: Any, words: dict[str, int], threads: int) -> Program:
     return Program([(kernel.entry(tile), kernel.pack(words), 1)], threads)
 
 

@@ -12,9 +12,10 @@ from autotune.machine.roofline import Work
 from autotune.store.store import Store
 from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import AUTO, Limits
-from cpuconv.conv.least_work import work_of
+from cpuconv.conv.least_work import DTYPES, work_of
 from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_threads
 from cpuconv.conv.session import TABLES
+from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.isa import current
 from cpuconv.network.problems import problems_of
@@ -24,7 +25,7 @@ from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.threads import pool
 from cpuconv.tuning.network_race import race_networks
 from cpuconv.tuning.networks import time_networks
-from cpuconv.tuning.probes import probe
+from cpuconv.tuning.probes import MEASURED, probe
 from cpuconv.tuning.speed_probe import speed_probe
 from cpuconv.tuning.trial import ConvTrial
 
@@ -148,8 +149,13 @@ class ConvWorkload:
         except ValueError:
             return None
 
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Those of float32, and of what low precision multiplies in."""
+        return frozenset(DTYPES[element] for element in (F32, *MEASURED))
+
     def probe(self, threads: int) -> Iterator[tuple[str, float]]:
-        """Measured FMA peak (GFLOP/s), bandwidth of each memory level and of stores (GB/s), one after another."""
+        """Measured peaks (GFLOP/s), bandwidth of each memory level and of stores (GB/s), one after another."""
         return probe(threads)
 
     def summary(self, key: str) -> str:

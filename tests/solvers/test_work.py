@@ -13,6 +13,7 @@ from cpuconv.conv.least_work import touched_bytes, work
 from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import Types
 from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
 from cpuconv.tuning.workload import workload
 from support import oracle
@@ -50,6 +51,18 @@ def test_winograd_and_fft_count_their_products():
         found = work(problem, Candidate.parse(f"fft(rows=8,cols=8,products={products},v=2,n=6,block=16,chunk=1)"))
         flops, weights = 2 * (4 + 30 * products) * 25 * 32 * 48, 4 * (4 + 30 * planes) * 32 * 48
         assert found == Work(flops, moved[0], weights, moved[1])
+
+
+@pytest.mark.parametrize(
+    "types, dtype", [("f32", "float32"), ("bf16", "bfloat16"), ("u8:s8:u8", "int8"), ("s8", "int8")]
+)
+def test_work_is_of_the_type_that_a_solver_multiplies_in(types, dtype):
+    problem = ConvProblem(1, 32, 30, 27, 48, 3, 3, types=Types.parse(types))
+    direct = work(problem, Candidate.parse("direct(v=1,rows=1,cols=6,block=6)"))
+    assert direct.dtype == dtype and direct.dtype in workload.dtypes
+    assert direct.inputs == 32 * 30 * 27 * problem.types.x.bytes
+    transformed = work(problem, Candidate.parse("winograd(rows=4,cols=4,v=2,n=6,block=16,chunk=1)"))
+    assert transformed.dtype == "float32"  # whatever the problem's types
 
 
 @pytest.mark.parametrize("line", shapes.load(), ids=lambda line: line.label)

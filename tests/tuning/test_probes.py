@@ -5,26 +5,50 @@ from __future__ import annotations
 import re
 import subprocess
 
+import numpy as np
 import pytest
 
 from autotune.interpreter import python
 from autotune.machine.device import fingerprint
 from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.isa import current
+from cpuconv.isa.dots import X86
+from cpuconv.isa.features import offered
+from cpuconv.kernels.streams.peaks import matrix_peak, product_peak
 from cpuconv.kernels.streams.probe import fma_peak, read_sum, write_all
+from cpuconv.memory.aligned import aligned
+from cpuconv.runtime import Program
 from cpuconv.runtime.threads import maximum_threads
-from cpuconv.tuning.probes import fma_tile, level_sizes, probe, read_tile
+from cpuconv.tuning.probes import (
+    MEASURED,
+    fma_tile,
+    level_sizes,
+    matrix_tile,
+    measured_matrices,
+    measured_products,
+    probe,
+    read_tile,
+)
+from cpuconv.tuning.workload import workload
 from support.asm import count_fma, hot_loop, loops, needs_fma, vector_spills
 
 MEGABYTE = 1 << 20
+PAIRS = r"({vex} )?v?p(maddwd|dpwssd)\b|s?mull?\b|mla\b"
 
 
 @pytest.mark.parametrize("threads", sorted({1, maximum_threads()}))
 def test_probe(threads):
     found = dict(probe(threads))
-    assert set(found) == {"float32_gflops", "store_gbs", *level_sizes(dict(fingerprint().caches), threads)}
+    names = *measured_products(current()), *(dot.name for dot in measured_matrices())
+    products = {f"{name}_gflops" for name in names}
+    types = {f"{dtype}_gflops" for dtype in workload.dtypes}
+    assert {"float32_gflops", "bfloat16_gflops", "int8_gflops", "int16_gflops"} == types
+    levels = set(level_sizes(dict(fingerprint().caches), threads))
+    assert set(found) == {"store_gbs", *types, *products, *levels}
     assert "dram_gbs" in found
     assert all(value > 0 for value in found.values())
+    assert found["bfloat16_gflops"] >= found["float32_gflops"]
+    assert max(found[name] for name in products | types) == max(found[name] for name in types)
 
 
 def test_threads_are_checked():
@@ -95,3 +119,40 @@ def test_import_compiles_nothing():
     code += "print(s.compiled, s.loaded)"
     done = subprocess.run(python("-c", code), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0"]
+
+
+def test_every_product_of_the_instruction_set_is_measured():
+    found = measured_products(current())
+    dots = {dot.name for dot in current().dots if dot.x in MEASURED and offered(dot.feature)}
+    assert found.keys() >= {"pairs"} and found.keys() - {"pairs"} <= {dot.name for dot in current().dots}
+    assert current().dots[0].machine != X86 or found.keys() >= dots
+    assert {element for elements, _ in found.values() for element in elements} <= set(MEASURED)
+
+
+@pytest.mark.parametrize("name", measured_products(current()))
+def test_loops_of_products_are_as_emitted(name):
+    tile = measured_products(current())[name][1]
+    body = [line for line in hot_loop(product_peak.assembly(tile)) if not line.startswith(("#", "//"))]
+    assert not vector_spills(body)
+    if name == "pairs":  # made of two instructions, or of one where LLVM finds that
+        assert sum(bool(re.match(PAIRS, line)) for line in body) >= tile.chains
+    else:
+        assert sum(bool(re.match(rf"({{vex}} )?{name}\b", line)) for line in body) == tile.chains
+        assert len(body) <= tile.chains + 4
+
+
+@pytest.mark.parametrize("dot", measured_matrices(), ids=lambda dot: dot.name)
+def test_loops_of_tiles_are_as_emitted(dot):
+    tile = matrix_tile(current(), dot)
+    body = max(loops(matrix_peak.assembly(tile)), key=len)
+    assert sum(line.startswith(dot.name) for line in body) == 4 * tile.unroll and len(body) <= 4 * tile.unroll + 4
+    assert tile.macs == 4 * tile.unroll * 16 * 16 * 64 // dot.x.bytes
+
+
+def test_chains_of_a_product_add_it_up():
+    tile = measured_products(current())["pairs"][1]
+    seeds, sums = np.zeros((tile.chains + 2, tile.lanes), np.int32), aligned((1, 1024))
+    seeds[-2], seeds[-1] = 2 << 16 | 3, 5 << 16 | 7  # pairs of int16
+    words = {"turns": 4, "seeds": seeds.ctypes.data, "y": sums.ctypes.data, "y_step": 4096}
+    Program([(product_peak.entry(tile), product_peak.pack(words), 1)], 1).run()
+    assert (sums.view(np.int32)[0, : tile.lanes] == 4 * tile.chains * (2 * 5 + 3 * 7)).all()

@@ -6,10 +6,10 @@ Operations are those that the algorithm executes, so that every point lies under
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
-from autotune.machine.roofline import BANDWIDTH, COMPUTE, OVERHEAD, Roofs, Verdict, Work
+from autotune.machine.roofline import BANDWIDTH, COMPUTE, DTYPE, OVERHEAD, Roofs, Verdict, Work
 from autotune.report.table_rows import ProblemRow
 from autotune.text import number
 
@@ -59,14 +59,15 @@ def plot(lines: Sequence[ProblemRow], name: str) -> Element | None:
     if roofs is None:
         return None
     shown = [(place, line, line.work, line.verdict) for place, line in enumerate(lines) if line.work and line.verdict]
-    ridges = [roofs.fma_gflops / level.gbs for level in roofs.levels if math.isfinite(level.gbs)]
+    peaks = {work.dtype: roofs.peak(work.dtype) or roofs.fma_gflops for _, _, work, _ in shown}
+    ridges = [peak / level.gbs for level in roofs.levels for peak in peaks.values() if math.isfinite(level.gbs)]
     speeds = [line.executed_gflops for _, line, _, _ in shown]
     x = Axis([*(work.intensity for _, _, work, _ in shown), *ridges], LEFT, WIDTH - RIGHT, ROOM)
-    y = Axis([*speeds, roofs.fma_gflops], HEIGHT - BOTTOM, TOP)
+    y = Axis([*speeds, *peaks.values()], HEIGHT - BOTTOM, TOP)
     drawing = Element("svg", {"class": "plot", "viewBox": f"0 0 {WIDTH:g} {HEIGHT:g}", "role": "group"})
     drawing.set("aria-label", "Roofline plot")
     _axes(drawing, x, y)
-    _roofs(drawing, x, y, roofs)
+    _roofs(drawing, x, y, roofs, peaks)
     total = sum(line.seconds for _, line, _, _ in shown)
     # The largest first, so that none is hidden.
     for place, line, work, verdict in sorted(shown, key=lambda point: -point[1].seconds):
@@ -104,20 +105,22 @@ def _axes(drawing: Element, x: Axis, y: Axis) -> None:
     _label(names, "GFLOP/s executed", 14, (y.start + y.end) / 2, "middle", -90)
 
 
-def _roofs(drawing: Element, x: Axis, y: Axis, roofs: Roofs) -> None:
+def _roofs(drawing: Element, x: Axis, y: Axis, roofs: Roofs, peaks: Mapping[str, float]) -> None:
+    """A line for the peak of each data type, and for each level of memory up to the highest."""
     group = SubElement(drawing, "g", {"class": "roofs"})
     levels = [level for level in roofs.levels if math.isfinite(level.gbs)]
-    peak = y.at(roofs.fma_gflops)
-    first = max(x.low, min(roofs.fma_gflops / level.gbs for level in levels))
-    _line(group, x.at(first), peak, x.end, peak)
-    _label(group, f"FMA {roofs.fma_gflops:.0f} GFLOP/s", x.end - 2, peak - 4, "end")
+    for dtype, gflops in peaks.items():
+        first, name = max(x.low, min(gflops / level.gbs for level in levels)), "FMA" if dtype == DTYPE else dtype
+        _line(group, x.at(first), y.at(gflops), x.end, y.at(gflops))
+        _label(group, f"{name} {gflops:.0f} GFLOP/s", x.end - 2, y.at(gflops) - 4, "end")
+    highest = max(peaks.values())
     angle = -math.degrees(math.atan2(-y.decade, x.decade))
     along = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     above, shift = None, 0.0
     for level in levels:
         begin = max(x.low, y.low / level.gbs)
         spot = x.at(begin), y.at(begin * level.gbs)
-        _line(group, *spot, x.at(roofs.fma_gflops / level.gbs), peak)
+        _line(group, *spot, x.at(highest / level.gbs), y.at(highest))
         # Lines are parallel: how far one is under the one above, square to both.
         offset = math.log10(level.gbs) * abs(y.decade) * along[0]
         shift = shift + LABEL if above is not None and above - offset < CROWDED else FIRST

@@ -25,7 +25,7 @@ class ProbeTile:
         return 4 * self.lanes * self.chains * self.unroll
 
 
-def _loop(
+def loop(
     vec: Vector, turns: Any, size: Any, step: int, starts: list[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
     """Emit a loop of values = body(place, values), `turns` (1 or more) times from `starts`; gives the last values.
@@ -74,7 +74,7 @@ def fma_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) -> N
             chains = [vec.fma(factor, other, chain) for chain in chains]  # in place on every instruction set
         return chains
 
-    _store_sum(vec, _loop(vec, turns, I64(0), 0, starts, body), target)
+    _store_sum(vec, loop(vec, turns, I64(0), 0, starts, body), target)
 
 
 @emitter
@@ -92,7 +92,7 @@ def read_chains(tile: Any, vec: Vector, turns: Any, x: Any, size: Any, target: A
             chains[chain] = vec.add(chains[chain], vec.load(vec.offset(start, 4 * vec.lanes * i)))
         return chains
 
-    _store_sum(vec, _loop(vec, turns, size, tile.step, [vec.constant(0.0)] * tile.chains, body), target)
+    _store_sum(vec, loop(vec, turns, size, tile.step, [vec.constant(0.0)] * tile.chains, body), target)
 
 
 @emitter
@@ -109,7 +109,7 @@ def write_vectors(tile: Any, vec: Vector, turns: Any, y: Any, size: Any, seed: A
             vec.store(value, vec.offset(start, 4 * vec.lanes * i))
         return []
 
-    _loop(vec, turns, size, tile.step, [], body)
+    loop(vec, turns, size, tile.step, [], body)
 
 
 @kernel("turns seeds y y_step")

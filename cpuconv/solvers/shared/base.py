@@ -22,6 +22,9 @@ before they multiply: offset(problem, isa) -> int.
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.
 
+MULTIPLIES, if a solver has it, is the element type of its products, whatever the problem's: what its roof is. Left out:
+that of the problem's input.
+
 SHARED_VECTORS, if a solver has it and it is true: output channels of several groups share a vector of its kernels.
 
 A `Packing` (shared/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates

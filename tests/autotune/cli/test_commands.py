@@ -107,6 +107,25 @@ def test_the_first_warmup_measures_the_roofs(
     assert set(fields["roofs"]) == {"1", "2"}
 
 
+def test_roofs_that_lack_the_peak_of_a_data_type_are_measured_again(
+    capsys: pytest.CaptureFixture[str], altered: Callable[..., None]
+) -> None:
+    assert main(["warmup", "good:2", "--threads", "1"]) == OK
+    capsys.readouterr()
+    inner = fake.Fake.probe
+
+    def probe(self: fake.Fake, threads: int):
+        yield "int8_gflops", 60.0
+        yield from inner(self, threads)
+
+    altered(dtypes=frozenset({"float32", "int8"}), probe=probe)
+    assert main(["table"]) == OK and "% of the roofs" in capsys.readouterr().out  # the older ones can be read
+    for told in ("measuring the roofs of this device (1 thread)", ""):
+        assert main(["warmup", "good:3", "--threads", "1"]) == OK
+        assert (told in capsys.readouterr().err) if told else "measuring" not in capsys.readouterr().err
+    assert main(["doctor"]) == OK and "peak, int8" in capsys.readouterr().out
+
+
 def test_a_warmup_goes_on_without_roofs(capsys: pytest.CaptureFixture[str], altered: Callable[..., None]) -> None:
     def probe(self: fake.Fake, threads: int):
         raise RuntimeError("no clock")

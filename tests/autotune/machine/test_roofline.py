@@ -39,9 +39,27 @@ def test_levels_from_the_probes_figures():
     )
     assert (made.fma_gflops, made.store_gbs) == (320.0, 160.0)
     assert made.to_dict()["levels"][3] == {"name": MEMORY, "size": None, "gbs": 10.0}
-    assert Roofs.of(FIGURES | {"bfloat16_gflops": 640.0}, CACHES, 1, "bfloat16").fma_gflops == 640.0
     with pytest.raises(ValueError, match="'float32_gflops', not None"):
         Roofs.of({"dram_gbs": 1.0, "store_gbs": 1.0}, CACHES, 1)
+
+
+def test_peaks_of_other_data_types():
+    made = Roofs.of(FIGURES | {"bfloat16_gflops": 640.0, "vpdpbusd_gflops": 1280.0}, CACHES, 1)
+    assert (made.peak("float32"), made.peak("bfloat16"), made.peak("int8")) == (320.0, 640.0, None)
+    assert made.to_dict()["peaks"] == {"bfloat16": 640.0, "vpdpbusd": 1280.0}
+    other = Roofs.of(FIGURES | {"bfloat16_gflops": 600.0, "int8_gflops": 1000.0}, CACHES, 1)
+    assert dict(made.best(other).peaks) == {"bfloat16": 640.0, "vpdpbusd": 1280.0, "int8": 1000.0}
+    with pytest.raises(ValueError, match="'int8_gflops', not -1"):
+        Roofs.of(FIGURES | {"int8_gflops": -1}, CACHES, 1)
+
+
+def test_a_run_is_held_to_the_peak_of_its_data_type():
+    roofs = Roofs(100.0, 50.0, LEVELS, (("int8", 400.0),))
+    work = Work(10_000, 400, 300, 100, "int8")
+    assert bounds(work, roofs)[FMA] == pytest.approx(25e-9)
+    assert classify(work, roofs, 50e-9).share == pytest.approx(0.5)
+    unknown = Work(10_000, 400, 300, 100, "bfloat16")
+    assert FMA not in bounds(unknown, roofs) and classify(unknown, roofs, 50e-9) is None
 
 
 @pytest.mark.parametrize("kept", [{}, {"2": FIGURES}, {"1": None}, {"1": 3.0}, {"1": {**FIGURES, "dram_gbs": -1.0}}])

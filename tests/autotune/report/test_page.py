@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,16 @@ def test_each_point_leads_to_its_line():
         f"slow · {ABOUT}: 2.0 GFLOP/s (100.0 GFLOP/s executed, 100 FLOP/byte); 67% of the FMA roof, bound by compute"
         in text
     )
+
+
+def test_each_data_type_has_its_peak():
+    roofs = replace(ROOFS, peaks=(("int8", 4 * ROOFS.fma_gflops), ("vpdpbusd", 3 * ROOFS.fma_gflops)))
+    low = line("low", 100.0, 1, Work(2e7, 10_000, 20_000, 10_000, "int8"), roofs)
+    text = page([Section(DEVICE, [line("a", 100.0, 1, LINES[0].work, roofs), low])])
+    assert f"FMA {ROOFS.fma_gflops:.0f} GFLOP/s" in text and f"int8 {4 * ROOFS.fma_gflops:.0f} GFLOP/s" in text
+    assert "vpdpbusd" not in text
+    assert low.verdict is not None and low.verdict.roof == "FMA" and low.verdict.share == pytest.approx(1 / 3)
+    assert replace(low, roofs=ROOFS).verdict is None  # measured by an older version
 
 
 def test_without_roofs_there_is_no_plot():
