@@ -219,3 +219,22 @@ def test_a_constant_that_a_rewrite_uncovers_is_not_looked_at_in_place():
     )
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert np.array_equal(cpuconv.compile(model)(x), np.ones((3, 2), np.float32))
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        "Relu", "Sigmoid", "Tanh", "HardSwish", "Swish <alpha = 1.0>", "LeakyRelu <alpha = -0.3>",
+        "HardSigmoid <alpha = 0.16666667, beta = 0.5>", "Gelu", 'Gelu <approximate = "tanh">',
+    ],
+)  # fmt: skip
+def test_an_activation_gives_the_same_bits_alone_and_behind_a_convolution(activation):
+    weight = np.random.default_rng(0).standard_normal((19, 5, 1, 1), np.float32)
+    model = parse(f"g (float[1,5,7,9] x) => (float[1,19,7,9] y) {{ c = Conv(x, w) y = {activation} (c) }}", 24)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    x = np.random.default_rng(1).standard_normal((1, 5, 7, 9), np.float32)
+    x[0, :, 0, :3] = 0.0
+    fused, apart = (
+        cpuconv.compile(model, threads=1, strategy="heuristic", skip_passes=skip)(x) for skip in ((), ("epilogues",))
+    )
+    np.testing.assert_array_equal(fused.view(np.uint32), apart.view(np.uint32))

@@ -230,6 +230,8 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("epilogues", op.Relu(twice(op.Reshape(conv(x), [2, 7, 20]))), "Conv Reshape Exp Add Relu"),
     ("epilogues", op.HardSigmoid(conv(x)), "Conv HardSigmoid"),
     ("epilogues", op.Clip(conv(x), 3.0, 2.0), "Conv Clip"),
+    ("epilogues", op.Max(conv(x), 0.5), "Conv"),
+    ("epilogues", op.Max(conv(x), array(1, 1, 1, 1, 1)), "Conv Max"),
     ("epilogues", op.Swish(conv(x), alpha=1.7), "Conv Swish"),
 ]
 
@@ -266,6 +268,20 @@ def test_what_epilogues_take():
             (node,) = RUN["epilogues"](before).nodes
             assert node["activation"] == activation
             same(before, RUN["epilogues"](before))
+
+
+@pytest.mark.parametrize(
+    ("ends", "activation"),
+    [
+        ((-0.0, 6.0), ("relu6",)),
+        ((0.0, math.inf), ("relu",)),
+        ((-math.inf, 2.0), ("clip", -math.inf, 2.0)),
+        ((-0.0, 2.0), ("clip", 0.0, 2.0)),
+    ],
+)
+def test_ends_that_are_infinite_or_minus_zero_are_seen_through(ends, activation):
+    (node,) = RUN["epilogues"](graph(op.Clip(conv(x), *ends))).nodes
+    assert node["activation"] == activation and str(node["activation"]) == str(activation)
 
 
 def test_the_later_side_of_an_add_takes_it():
