@@ -27,8 +27,8 @@ that of the problem's input.
 
 SHARED_VECTORS, if a solver has it and it is true: output channels of several groups share a vector of its kernels.
 
-A `Packing` (kernels/packing/packing.py) holds only what packed weights depend on, so that plans of many sizes and candidates
-can share one copy.
+A `Packing` (kernels/packing/packing.py) holds only what packed weights depend on, so that plans of many sizes and
+candidates can share one copy.
 
 A choice asks every solver for `bound` first, and lists the candidates only of solvers whose bound is below the best
 estimate so far. A bound should be as high as it can be while it holds: operations and memory traffic, once each, of the
