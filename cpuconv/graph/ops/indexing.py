@@ -14,7 +14,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.views import Box, Cut, blockable, cut, nbytes, permuted, stays_dense, view_offers, whole
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_pick import pick_step, picks
 from cpuconv.kernels.copies.copying import copy_step
@@ -90,7 +90,8 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 def _block_reads(node: Node, inputs: Inputs, lanes: int) -> float:
     """Blocks that are read for one that is written, where channels are taken; 0: not in a manner of few kernels."""
     data, indices = inputs
-    if not blockable(data) or indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
+    floats = blockable(data) and data.dtype == FLOAT32
+    if not floats or indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
         return 0
     tiles = [tile for tile, _ in picks(_channels(data, indices), lanes)]
     return sum(tile.blocks for tile in tiles) / len(tiles) if len({*tiles}) <= _MOST_PICKS else 0

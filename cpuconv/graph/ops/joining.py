@@ -31,7 +31,7 @@ from cpuconv.graph.ops.views import (
     whole_planes,
 )
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_shift import shift_step
 from cpuconv.kernels.copies.copying import copy_steps
@@ -167,11 +167,11 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
         ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if dense else [])]
         copies = []
         if blockable(x):
-            blocks = all(whole_blocks(x.shape[1], box[1], target.isa.lanes) for box in parts)
+            blocks = all(whole_blocks(x.shape[1], box[1], target.block(x.dtype)) for box in parts)
             planes = all(whole_planes(x.shape, box) for box in parts)
             if blocks and planes:
                 ways.append((BLOCKED, BLOCKED))
-            elif blocks or all(other_channels(x.shape, box) for box in parts):
+            elif blocks or x.dtype == FLOAT32 and all(other_channels(x.shape, box) for box in parts):
                 source = (BLOCKED, *[""] * (len(inputs) - 1))
                 copies.append(Offer(source, (BLOCKED,) * len(parts), target.moving(2 * nbytes(x))))
         return view_offers(inputs, ways, len(parts)) + copies
@@ -207,9 +207,18 @@ def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
 def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if any(0 in value.shape for value in inputs):
         return []
-    ways = [(STRIDED, DENSE), *([(BLOCKED, BLOCKED)] if blockable(inputs[0]) else [])]
+    ways = [(STRIDED, DENSE), *([(BLOCKED, BLOCKED)] if _joins_blocks(node, inputs, target) else [])]
     seconds = target.moving(2 * sum(map(nbytes, inputs)))
     return [Offer((source,) * len(inputs), (goal,), seconds) for source, goal in ways]
+
+
+def _joins_blocks(node: Node, inputs: Inputs, target: Target) -> bool:
+    """Whether kernels join channel blocks: those of floats by lanes, others where no block is shared."""
+    x = inputs[0]
+    if not blockable(x) or x.dtype == FLOAT32:
+        return blockable(x)
+    block = target.block(x.dtype)
+    return axis_in(node["axis"], len(x.shape)) != 1 or all(value.shape[1] % block == 0 for value in inputs[:-1])
 
 
 def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
@@ -319,7 +328,7 @@ def _constant(constants: Constants, value: float, like: Place) -> Place:
     if like.block == 1:
         line = np.full(like.shape[-1:], value, like.dtype)
         return broadcast(Place.plain(constants.keep(line), line.shape, like.dtype), like.shape)
-    lanes = np.zeros((like.physical[1], like.block), np.float32)
+    lanes = np.zeros((like.physical[1], like.block), like.dtype)
     lanes.reshape(-1)[: like.shape[1]] = value
     return replace(like, ref=constants.keep(lanes), strides=(0, lanes.strides[0], 0, 0, lanes.strides[1]))
 

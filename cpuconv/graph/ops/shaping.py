@@ -140,7 +140,7 @@ def _reshapes(rule: Infer) -> Offers:
         if _without_ones(x.shape) == _without_ones(shape):
             ways.append((STRIDED, STRIDED))
         if blockable(x):
-            place = reshaped(Place.blocked(Ref("x"), x.shape, target.isa.lanes), shape)
+            place = reshaped(Place.blocked(Ref("x"), x.shape, target.block(x.dtype), None, x.dtype), shape)
             ways += [(BLOCKED, BLOCKED if place.block > 1 else DENSE)] if place else []
         return view_offers(inputs, ways)
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.lowering import Offer
-from cpuconv.kernels.binding.place import FLOAT32, Place, image_shape
+from cpuconv.kernels.binding.place import Place, image_shape
 from cpuconv.kernels.copies.copying import joined
 
 
@@ -33,7 +34,7 @@ def nbytes(value: Any) -> int:
 
 def blockable(value: Any) -> bool:
     """Whether a tensor can lie in channel blocks."""
-    return value.dtype == FLOAT32 and len(value.shape) in (3, 4) and 0 not in value.shape
+    return value.dtype in OF_DTYPE and len(value.shape) in (3, 4) and 0 not in value.shape
 
 
 def view_offers(inputs: Sequence[Any], ways: Iterable[tuple[str, str]], outputs: int = 1) -> list[Offer]:
@@ -52,7 +53,7 @@ def reshaped(place: Place, shape: Sequence[int]) -> Place | None:
     if place.block > 1:
         n, c, *_ = place.shape
         if len(shape) in (3, 4) and tuple(shape[:2]) == (n, c):
-            return place.at(0, shape, (*place.strides[:2], *_plane_strides(shape, place.block)))
+            return place.at(0, shape, (*place.strides[:2], *_plane_strides(shape, place)))
         if math.prod(place.shape[2:]) > 1 or (n > 1 and c % place.block):
             return None
         image, _, _, _, lane = place.strides
@@ -62,10 +63,10 @@ def reshaped(place: Place, shape: Sequence[int]) -> Place | None:
     return None if strides is None else place.at(0, shape, strides)
 
 
-def _plane_strides(shape: Sequence[int], block: int) -> tuple[int, int, int]:
+def _plane_strides(shape: Sequence[int], place: Place) -> tuple[int, int, int]:
     """Byte strides of h, w and lane."""
-    pixel = block * FLOAT32.itemsize
-    return image_shape(shape)[3] * pixel, pixel, FLOAT32.itemsize
+    pixel = place.block * place.dtype.itemsize
+    return image_shape(shape)[3] * pixel, pixel, place.dtype.itemsize
 
 
 def _regrouped(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cpuconv.elements import F32
+from cpuconv.elements import F32, OF_DTYPE, Element
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide
 from layouts import Strides
@@ -57,10 +57,22 @@ class Place:
         return cls(ref, tuple(shape), contiguous_strides(shape, dtype.itemsize), 1, dtype, array)
 
     @classmethod
-    def blocked(cls, ref: Ref, shape: Sequence[int], block: int, array: np.ndarray | None = None) -> Place:
-        """In contiguous channel blocks at `ref`, float32."""
+    def blocked(
+        cls,
+        ref: Ref,
+        shape: Sequence[int],
+        block: int,
+        array: np.ndarray | None = None,
+        dtype: np.dtype = FLOAT32,
+    ) -> Place:
+        """In contiguous channel blocks at `ref`."""
         physical = blocked_shape(shape, block)
-        return cls(ref, tuple(shape), contiguous_strides(physical, FLOAT32.itemsize), block, FLOAT32, array)
+        return cls(ref, tuple(shape), contiguous_strides(physical, dtype.itemsize), block, dtype, array)
+
+    @property
+    def element(self) -> Element:
+        """Of a tensor of the elements that kernels know."""
+        return OF_DTYPE[self.dtype]
 
     @property
     def format(self) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from cpuconv.elements import OF_DTYPE
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import machine
 
@@ -24,6 +27,10 @@ class Processor:
 
     isa: Isa
     threads: int = 1
+
+    def block(self, dtype: np.dtype) -> int:
+        """Channels of a block of such elements."""
+        return self.isa.block(OF_DTYPE[dtype])
 
     def moving(self, size: float) -> float:
         """Seconds to read or write `size` bytes, by the model."""

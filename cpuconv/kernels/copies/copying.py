@@ -348,5 +348,5 @@ def copy_steps(processor: Processor, space: Space, x: Place, y: Place) -> list[S
         return []
     if x.block == y.block:
         return [copy_step(processor, physical(x), physical(y))]
-    step = reorder_step(processor.isa, space, image_shape(x.shape), x.operand, y.operand, processor.threads)
+    step = reorder_step(processor.isa, space, image_shape(x.shape), x.operand, y.operand, processor.threads, x.element)
     return [replace(step, parts=processor.parts(x.size + y.size))]

@@ -17,6 +17,7 @@ import numpy as np
 from autotune.locks import lazy
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
+from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import Op
 from cpuconv.kernels.binding.place import BLOCKED, FLOAT32, STRIDED, Place
 from cpuconv.kernels.binding.steps import Ref
@@ -46,26 +47,24 @@ class Memory:
     unshared: int
 
 
-def plan_memory(network_plan: NetworkPlan, block: int, moments: Sequence[int] | None = None) -> Memory:
+def plan_memory(network_plan: NetworkPlan, moments: Sequence[int] | None = None) -> Memory:
     """Places for a graph whose offers are chosen.
 
     Parameters
     ----------
     network_plan : NetworkPlan
-    block : int
-        Channels of a block.
     moments : Sequence[int] or None
         Of each node: those of one moment may run side by side. None: each has its own.
     """
-    planner = _Planner(network_plan, block, range(len(network_plan.nodes)) if moments is None else moments)
+    planner = _Planner(network_plan, range(len(network_plan.nodes)) if moments is None else moments)
     return planner.memory()
 
 
 class _Planner:
     """Buffers are bases of their own name until they get an offset in the arena."""
 
-    def __init__(self, network_plan: NetworkPlan, block: int, moments: Sequence[int]) -> None:
-        self.network_plan, self.graph, self.block, self.moments = network_plan, network_plan.graph, block, moments
+    def __init__(self, network_plan: NetworkPlan, moments: Sequence[int]) -> None:
+        self.network_plan, self.graph, self.moments = network_plan, network_plan.graph, moments
         self._last = self._last_reads()
         self._last_of: dict[str, int] = {}  # by base: the last node known to read something in it
         self.pinned = self._pinned()
@@ -132,8 +131,7 @@ class _Planner:
     def _place(self, name: str, base: str, form: str) -> Place:
         value = self.graph.value(name)
         shape, dtype = _sizes(value), value.dtype or FLOAT32
-        ref = Ref(base)
-        return Place.blocked(ref, shape, self.block) if form == BLOCKED else Place.plain(ref, shape, dtype)
+        return _in_form(Ref(base), shape, dtype, form, self.network_plan.target)
 
     def _put(self, at: int, node_plan: NodePlan) -> None:
         """Places of a node's outputs."""
@@ -181,10 +179,11 @@ class _Planner:
         op = _op(node_plan)
         if op is None or not op.in_place or node_plan.offer is None or name in self.pinned or name in self.parts:
             return None
-        shape = _sizes(self.graph.value(name))
+        value = self.graph.value(name)
+        shape, dtype = _sizes(value), value.dtype or FLOAT32
         for position, operand in enumerate(node_plan.node.inputs):
             place = self.places.get(operand)
-            if place is None or place.shape != shape or place.dtype != FLOAT32 or place.ref.offset:
+            if place is None or place.shape != shape or place.dtype != dtype or place.ref.offset:
                 continue
             owner = self.places.get(place.ref.name.removeprefix("buffer "))
             alike = place.format == node_plan.writes(0) == node_plan.reads(position)
@@ -286,8 +285,15 @@ def _step(size: int) -> int:
     return divide(size, ALIGNMENT) * ALIGNMENT + ALIGNMENT
 
 
-def constant_place(ref: Ref, array: np.ndarray, form: str, block: int) -> Place:
+def constant_place(ref: Ref, array: np.ndarray, form: str, target: Target) -> Place:
     """The place of a constant that is kept at `ref`."""
+    return _in_form(ref, array.shape, array.dtype, form, target, array)
+
+
+def _in_form(
+    ref: Ref, shape: Sequence[int], dtype: np.dtype, form: str, target: Target, array: np.ndarray | None = None
+) -> Place:
+    """A whole tensor that lies so at `ref`."""
     if form == BLOCKED:
-        return Place.blocked(ref, array.shape, block, array)
-    return Place.plain(ref, array.shape, array.dtype, array)
+        return Place.blocked(ref, shape, target.block(dtype), array, dtype)
+    return Place.plain(ref, shape, dtype, array)

@@ -57,7 +57,7 @@ class Builder:
         self._target, self._raw = target, graph.constants
         self._inputs = {name: graph.value(name) for name in graph.inputs}
         self._outputs = {name: graph.value(value) for name, value in network_plan.outputs.items()}
-        self._memory = plan_memory(network_plan, target.isa.lanes, moments)
+        self._memory = plan_memory(network_plan, moments)
         outputs = sum(nbytes(value) for value in self._outputs.values())
         check_bytes(self._memory.arena + outputs, f"{graph.name}: a run")
         self._constants = FixedConstants(self._raw, packed)
@@ -164,9 +164,9 @@ class Builder:
             return Place.plain(Ref("none"), array.shape, array.dtype, array)
         place = self._forms.get((name, form))
         if place is None:
-            lanes = self._target.isa.lanes
-            ref = self._constants.packed(name, ("operand", form), lambda: _in_form(array, form, lanes))
-            place = self._forms[name, form] = constant_place(ref, array, form, lanes)
+            target = self._target
+            ref = self._constants.packed(name, ("operand", form), lambda: _in_form(array, form, target))
+            place = self._forms[name, form] = constant_place(ref, array, form, target)
         return place
 
     def _record(self) -> list[Segment]:
@@ -211,8 +211,8 @@ class Builder:
         return Host(node, operands, outputs)
 
 
-def _in_form(array: np.ndarray, form: str, lanes: int) -> np.ndarray:
+def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:
     """A constant as a node reads it."""
     if form == BLOCKED:
-        return layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(lanes))
+        return layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(target.block(array.dtype)))
     return np.ascontiguousarray(array)

@@ -151,7 +151,7 @@ def test_copy_between_any_two_places(channels, plane):
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int8, np.float64, bool])
 def test_copy_of_any_type(dtype):
     x = (np.arange(60) % 2).astype(dtype).reshape(3, 4, 5)
-    (offer,) = offers(node("Copy"), [x])
+    offer = offers(node("Copy"), [x])[0]
     (got,) = run_offer(node("Copy"), [x], offer)
     assert got.dtype == dtype and np.array_equal(got, x)
 
@@ -354,3 +354,47 @@ def test_inputs_written_in_place_are_not_copied(shapes, axis, output, legal):
         steps = ops.TABLE["Concat"].lower(call)
         assert [step.args["x"] for step in steps] == [part.ref for part in elsewhere]
         assert [step.args["y"] for step in steps] == [part.ref for part in parts[:others]]
+
+
+# --- narrow elements ------------------------------------------------------------------------------------------------
+
+BLOCK = target().block(np.dtype(np.uint8))
+
+
+def _numbers(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return (1 + np.arange(np.prod(shape)) % 113).reshape(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["uint8", "int8", "float16", "int32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("op", "shapes", "constants", "attributes"),
+    [
+        ("Copy", [(2, 5, 4, 3)], [], {}),
+        ("Copy", [(1, BLOCK + 3, 5, 7)], [], {}),
+        ("Copy", [(2, 3, 9)], [], {}),
+        ("Identity", [(2, 5, 4, 3)], [], {}),
+        ("Transpose", [(2, 5, 4, 3)], [], {"perm": (0, 2, 3, 1)}),
+        ("Reshape", [(2, BLOCK, 4, 3)], [(2, BLOCK, 12)], {}),
+        ("Reshape", [(2, BLOCK, 1, 1)], [(2, BLOCK)], {}),
+        ("Concat", [(2, 2 * BLOCK, 4, 3), (2, 5, 4, 3)], [], {"axis": 1}),
+        ("Concat", [(2, 6, 4, 3), (2, 5, 4, 3)], [], {"axis": 1}),
+        ("Concat", [(2, 6, 4, 3), (2, 6, 2, 3)], [], {"axis": 2}),
+        ("Slice", [(2, 3 * BLOCK, 4, 3)], [(BLOCK,), (2 * BLOCK,), (1,)], {}),
+        ("Slice", [(2, 20, 4, 3)], [(2,), (9,), (1,)], {}),
+        ("Slice", [(2, 20, 4, 3)], [(1,), (3,), (2,)], {}),
+        ("Pad", [(2, 7, 4, 3)], [(0, 0, 1, 2, 0, 0, 3, 0)], {}),
+    ],
+)
+def test_narrow_elements_are_moved_in_blocks_of_their_own(op, shapes, constants, attributes, name, threads):
+    dtype = np.dtype(name) if name != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    arrays = [*(_numbers(shape, dtype) for shape in shapes), *(np.array(each) for each in constants)]
+    made = node(op, len(arrays), **attributes)
+    known = range(len(shapes), len(arrays))
+    expected = ops.TABLE[op].evaluate(made, arrays, [dtype])[0]
+    ways = offers(made, arrays, known, threads)
+    assert ways
+    for way in ways:
+        for apart in (False, True):
+            (found,) = run_offer(made, arrays, way, known, threads, apart)
+            assert found.dtype == dtype and np.array_equal(found, expected), way

@@ -36,9 +36,8 @@ def test_buffers_of_equal_size_follow_one_another_in_the_same_place():
 
 
 def _memory(text: str) -> Memory:
-    lanes = current().lanes
     network_plan = lay_out(made(parse(text)), Target(current(), 1, "heuristic"))
-    return plan_memory(network_plan, lanes)
+    return plan_memory(network_plan)
 
 
 def test_parts_of_a_concatenation_are_written_in_place():

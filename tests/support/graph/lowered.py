@@ -73,7 +73,7 @@ class _Memory:
     def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> Place:
         """Room for a tensor, filled with NaN; `apart`: its images, or for a dense tensor its first axis, with gaps."""
         if lies == BLOCKED:
-            place = Place.blocked(Ref(name), shape, current().lanes)
+            place = Place.blocked(Ref(name), shape, target().block(dtype), None, dtype)
         elif lies == DENSE:
             place = Place.plain(Ref(name), shape, dtype)
         else:  # the last two axes change places
