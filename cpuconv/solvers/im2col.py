@@ -29,11 +29,14 @@ from cpuconv.kernels.products.im2col import IN_PLACE, LINES, VECTORS, Im2colTile
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import patched, words
 from layouts import Strides
 
 NAME = "im2col"
 ACCURACY = "exact"
 ROUNDING = ()
+TYPED = True
 
 _SHARES = (0.5, 0.15)  # of L2, for the columns of a block
 _UNROLLS = range(4, 10)
@@ -64,8 +67,11 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Always."""
-    return None
+    """Whatever there are products for."""
+    return words.why_not(problem, isa)
+
+
+offset = words.offset
 
 
 @functools.lru_cache(maxsize=1024)
@@ -82,6 +88,9 @@ def sizes(problem: ConvProblem, isa: Isa) -> tuple[int, int, int]:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with columns that fill half of L2 or less."""
+    if problem.types != ALL_F32:
+        yield from (Params(*each) for each in patched.candidates(problem, isa))
+        return
     vectors, _, depth = sizes(problem, isa)
     pixels = problem.oh * problem.ow
     for tile in tiles(isa, vectors, 1, pixels, depth, most=4):
@@ -93,6 +102,8 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, columns packed once and weights read once an image, and the way to the output."""
+    if problem.types != ALL_F32:
+        return patched.bound(problem, machine)
     isa = machine.isa
     vectors, _, padded = sizes(problem, isa)
     pixels = problem.n * problem.groups * vectors * problem.oh * problem.ow
@@ -102,6 +113,8 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, packing, the way to the output, and the traffic of weights and activations."""
+    if problem.types != ALL_F32:
+        return patched.cost(problem, _patch_params(params), machine)
     isa = machine.isa
     vectors, _, padded = sizes(problem, isa)
     pixels = problem.oh * problem.ow
@@ -148,12 +161,16 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C·R·S, padded][v][lanes of K]."""
+    """[group][panel][C·R·S, padded][v][lanes of K], of other types than float32 in the order of patches."""
+    if problem.types != ALL_F32:
+        return patched.packing(problem, _patch_params(params), isa)
     return Panels.of(problem, isa, params.v, planar=True, rows=sizes(problem, isa)[2])
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the im2col kernel."""
+    """One parallel call of the im2col kernel, or of that of patches."""
+    if problem.types != ALL_F32:
+        return [patched.step(problem, _patch_params(params), isa, space, operands)]
     lanes, y, extra = isa.lanes, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)
@@ -225,6 +242,10 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     tile = Im2colTile(lanes, load, has_residual, direct, rows, extra_rows)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(im2col, tile, args, each, clears_tail=True)]
+
+
+def _patch_params(params: Params) -> patched.Params:
+    return patched.Params(params.v, params.n, params.block)
 
 
 def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:

@@ -14,6 +14,7 @@ from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
 from cpuconv.elements import BF16, F32, Element
 from cpuconv.isa import current
+from cpuconv.kernels.binding.machine import machine
 from cpuconv.problem import reference
 from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
@@ -59,7 +60,9 @@ def check(problem: ConvProblem, candidate: Candidate, seed: int = 0) -> np.ndarr
     Every element of the output is written, nothing around it, and channels that fill up blocks are zero.
     """
     x, w, bias, residual, scales = operands(problem, seed)
-    types = problem.types
+    types, solver = problem.types, candidate.solver
+    estimate = solver.cost(problem, candidate.params, machine()).estimate
+    assert solver.bound(problem, machine()) <= estimate * (1 + 1e-9), candidate
     packed = candidate.packing(problem).pack(w.view(types.w.dtype))
     numbers = Numbers.of(w, scales) if types.sum.integer else None
     made = Plan(problem, Choice(candidate, "named"), Limits("fast"), packed, bias, oracle.Spoilt(), numbers)

@@ -80,6 +80,13 @@ def zero_element(tile: Any, vec: Vector, target: Any) -> None:
     vec.builder.store(ir.Constant(kind, None), vec.builder.inttoptr(target, kind.as_pointer()))
 
 
+@emitter
+def fill_element(tile: Any, vec: Vector, target: Any, word_: Any) -> None:
+    """Set one element of `tile.bytes` bytes to the lowest bytes of a word."""
+    kind = ir.IntType(8 * tile.bytes)
+    vec.builder.store(vec.builder.trunc(word_, kind), vec.builder.inttoptr(target, kind.as_pointer()))
+
+
 def _element(size: int) -> Any:
     return F32 if size == 4 else ir.IntType(8 * size)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -85,6 +85,55 @@ class WordPanels(Packing):
                 piece = elements.reshape(filters.panels, -1).view(np.uint8)
                 target[group, :, start : start + piece.shape[1]] = piece
         return packed
+
+
+@dataclass(frozen=True)
+class PatchPanels(Packing):
+    """Panels of words whose rows are in the order of patches: (kernel row, kernel column, channel).
+
+    Attributes
+    ----------
+    form : WordPanels
+        Of 1x1 kernels with a channel for each element of a patch.
+    r, s : int
+        Kernel height and width.
+    channels : int
+        Of a group.
+    pixel, row : int
+        Elements of a pixel and of a kernel row in a patch; those behind the channels are zero.
+    """
+
+    form: WordPanels
+    r: int
+    s: int
+    channels: int
+    pixel: int
+    row: int
+
+    @classmethod
+    def of(
+        cls, problem: ConvProblem, lanes: int, v: int, product: Product, pixel: int = 0, row: int = 0
+    ) -> PatchPanels:
+        """The panels of a problem; by default elements lie side by side."""
+        pixel = pixel or problem.cg
+        row = row or problem.s * pixel
+        patch = replace(problem, c=problem.groups * problem.r * row, r=1, s=1, pads=(0, 0, 0, 0), dilation=(1, 1))
+        form = WordPanels.of(patch, lanes, v, product, product.matrix)
+        return cls(form, problem.r, problem.s, problem.cg, pixel, row)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.form.size
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says; `weight` is of the element of `form`."""
+        k = len(weight)
+        filled = np.zeros((k, self.r, self.row), weight.dtype)
+        pixels = np.zeros((k, self.r, self.s, self.pixel), weight.dtype)
+        pixels[..., : self.channels] = weight.transpose(0, 2, 3, 1)
+        filled[..., : self.s * self.pixel] = pixels.reshape(k, self.r, -1)
+        return self.form.pack(filled.reshape(k, -1, 1, 1), threads, place)
 
 
 def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray:

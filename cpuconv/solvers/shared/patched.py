@@ -1,0 +1,239 @@
+"""Convolution of any element types by patches: sizes, tiles, cost and the call of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.elements import Element
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
+from cpuconv.kernels.copies.views import plane, row_tile, view_args
+from cpuconv.kernels.emit.product import WORD, as_seen
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.packing.word_panels import PatchPanels
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.patches import PatchTile, patches
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams, tiles
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import words
+from layouts import Strides
+
+_SHARES = (0.5, 0.15)  # of L2, for the patches of a block
+_TAP_CYCLES, _ELEMENT_CYCLES = 4.0, 1.5  # to copy a tap whose channels lie side by side, by 64 bytes; an element
+_OUT_CYCLES = (2.0, 1.5)  # a vector that goes to the output whole, and an element that goes alone
+
+
+class Sizes(NamedTuple):
+    """Of a group: vectors of sums, elements and words of a patch, and weight vectors that a sum takes."""
+
+    vectors: int
+    depth: int
+    words: int
+    reduction: int
+
+    @classmethod
+    def of(cls, problem: ConvProblem, isa: Isa) -> Sizes:
+        """Those of a problem."""
+        depth = problem.cg * problem.r * problem.s
+        count = divide(depth, words.group(problem))
+        return cls(divide(problem.kg, isa.lanes), depth, count, count * words.product(problem, isa).parts)
+
+
+class Params(NamedTuple):
+    """Weight vectors and pixels of a tile, and tiles that share patches; as the solver's own."""
+
+    v: int
+    n: int
+    block: int
+
+
+def _seen(problem: ConvProblem, isa: Isa) -> Isa:
+    """The instruction set for the model of tiles: its FMA is the problem's product."""
+    return as_seen(isa, words.product(problem, isa))
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model, each with patches that fill half of L2 or less."""
+    sizes = Sizes.of(problem, isa)
+    pixels, patch = problem.oh * problem.ow, sizes.words * WORD
+    for tile in tiles(_seen(problem, isa), sizes.vectors, 1, pixels, sizes.reduction, most=4):
+        total = divide(pixels, tile.cols)
+        fitting = [int(share * machine().l2 / (tile.cols * patch)) for share in _SHARES]
+        for block in sorted({min(total, max(1, count)) for count in fitting}, reverse=True):
+            yield Params(tile.v, tile.cols, block)
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """Products and stores, patches made once, weights read once, and the way to the output."""
+    sizes = Sizes.of(problem, machine.isa)
+    pixels = problem.n * problem.groups * sizes.vectors * problem.oh * problem.ow
+    compute = pixels * pixel_cycles(_seen(problem, machine.isa), sizes.reduction)
+    return machine.seconds(compute + _beside(problem, machine, 1), problem.threads)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """Products of the tiles, patches, the way to the output, and the traffic."""
+    seen, sizes = _seen(problem, machine.isa), Sizes.of(problem, machine.isa)
+    tile = Tile(params.v, 1, params.n)
+    compute = plane_cycles(seen, tile, sizes.vectors, 1, problem.oh * problem.ow, sizes.reduction)
+    blocks, grid = _grid(problem, params, machine.isa)
+    total = problem.n * problem.groups * compute + _beside(problem, machine, blocks)
+    floor = problem.flops / (2 * seen.lanes * seen.fma_rate) / words.group(problem)
+    floor *= words.product(problem, machine.isa).parts
+    return machine.cost(floor, total * grid.uneven(problem.threads, blocks), problem.threads)
+
+
+def _beside(problem: ConvProblem, machine: Machine, blocks: int) -> float:
+    """Cycles beside those of tiles: patches, the way to the output, and traffic."""
+    pixels = problem.n * problem.oh * problem.ow
+    moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
+    again = problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
+    return (
+        pixels * (_patch_cycles(problem) * problem.groups + _way_out(problem, machine.isa))
+        + machine.moving(moved)
+        + again
+    )
+
+
+def _patch_cycles(problem: ConvProblem) -> float:
+    """Cycles to make the patch of an output pixel."""
+    taps, size = problem.r * problem.s, problem.types.x.bytes
+    if _lies_beside(problem.in_layout, problem.cg):
+        return taps * _TAP_CYCLES * divide(problem.cg * size, 64)
+    return taps * problem.cg * _ELEMENT_CYCLES
+
+
+def _way_out(problem: ConvProblem, isa: Isa) -> float:
+    """Cycles from the buffers of an output pixel to the output."""
+    whole, alone = _OUT_CYCLES
+    fast = problem.groups == 1 or problem.kg % isa.block(problem.types.y) == 0
+    return whole * divide(problem.k, isa.block(problem.types.y)) if fast else alone * problem.k
+
+
+def _lies_beside(layout: str, channels: int) -> bool:
+    """Whether the channels of a group lie side by side, by the name of the layout."""
+    return layout == "NHWC" and channels > 1
+
+
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[group][panel][word of a patch][part][v][lanes of K][elements]."""
+    return PatchPanels.of(problem, isa.lanes, params.v, words.product(problem, isa))
+
+
+def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> Step:
+    """One parallel call of the kernel."""
+    lanes, types = isa.lanes, problem.types
+    x, y, extra = operands.x.strides, operands.y, operands.residual or operands.y
+    has_residual = operands.residual is not None
+    product, sizes, pieces = words.product(problem, isa), Sizes.of(problem, isa), words.pieces(problem)
+    ending = words.ending(problem)
+    pixels = problem.oh * problem.ow
+    blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
+    panels = divide(sizes.vectors, params.v)
+    block_pixels = min(pixels, divide(divide(pixels, params.n), blocks) * params.n)
+    _, y_width, (target, added) = plane(problem.oh, problem.ow, y.strides, extra.strides)
+    rows, extra_rows = (_rows(problem, isa, params, view, types.y) for view in (target, added))
+    unroll, tail = segment(isa, sizes.words)
+    used = sizes.vectors - (panels - 1) * params.v
+    gemm = GemmTile(
+        lanes=lanes,
+        v=params.v,
+        rows=1,
+        cols=params.n,
+        unroll=unroll,
+        xs=sizes.words,
+        ys=lanes,
+        stream=streams(isa, params.v, sizes.reduction),
+        residual=has_residual,
+        activation=problem.activation,
+        tail=tail,
+        tails=int(tail > 0),
+        product=product.name,
+        x=types.x,
+        y=types.y,
+    )
+    zeros = divide(used, pieces) * pieces - used
+    last = replace(gemm, valid=problem.kg % lanes, absent=params.v - used, zeros=zeros)
+    patch = sizes.words * WORD
+    vector_step = block_pixels * lanes * WORD
+    sums_step = divide(params.v, pieces) * vector_step + 64
+    args: Args = {
+        "gemm": MicroRef(gemm_strip, gemm),
+        "gemm_last": MicroRef(gemm_strip, last),
+        "tile_vectors": params.v,
+        "tile_columns": params.n,
+        **operand_args(operands),
+        "bias_vector": WORD * lanes * len(ending.rows),
+        "bias_group": sizes.vectors * WORD * lanes * len(ending.rows) if types.sum.integer else problem.kg * WORD,
+        "fill": words.FILL,
+        "table": np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD,
+        "segments": divide(sizes.words, unroll),
+        "panel_bytes": sizes.reduction * params.v * lanes * WORD,
+        "panels": panels,
+        "chunks": chunks,
+        "blocks": blocks,
+        "tiles": divide(pixels, params.n),
+        "pixels": pixels,
+        **worker_args("columns", space, block_pixels * patch + 64, problem.threads),
+        "patch": patch,
+        "spare": sizes.words * words.group(problem) - sizes.depth,
+        **worker_args("sums", space, sums_step, problem.threads),
+        "extra": space.reserve(sums_step * problem.threads) if has_residual else 0,
+        "vector_step": vector_step,
+        "channels": problem.k,
+        "stored": divide(problem.k, target.block) * target.block,
+        **problem_args(patches, problem),
+        "out_width": problem.ow,
+        **view_args("x", x),
+        "y_width": y_width,
+        **view_args("y", target),
+        **view_args("r", added),
+    }
+    taps = RowTile(lanes, ANY, types.x.bytes)
+    whole = rows.kind == BLOCKED and target.block == isa.block(types.y)
+    tile = PatchTile(lanes, taps, _beside_in(problem, x), has_residual, pieces, rows, extra_rows, whole)
+    each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
+    return Step(patches, tile, args, each, clears_tail=True)
+
+
+def _beside_in(problem: ConvProblem, x: Strides) -> bool:
+    """Whether the channels of every group lie side by side in a view."""
+    size = problem.types.x.bytes
+    if x.block == 1:
+        return x.cb == size
+    return x.c == size and (problem.c <= x.block or problem.groups > 1 and x.block % problem.cg == 0)
+
+
+def _rows(problem: ConvProblem, isa: Isa, params: Params, view: Strides, element: Element) -> RowTile:
+    """The loops for a view of the output: those of blocks only where panels and groups start blocks."""
+    tile = row_tile(isa.lanes, view, element, problem.kg)
+    group = isa.block(element)
+    aligned = params.v % words.pieces(problem) == 0 or divide(problem.kg, isa.lanes) <= params.v
+    own = problem.groups == 1 or problem.kg % max(group, view.block) == 0
+    return tile if view.block == 1 or aligned and own else RowTile(isa.lanes, ANY, element.bytes)
+
+
+def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:
+    """Blocks of pixels, and the work to be cut."""
+    sizes, seen = Sizes.of(problem, isa), _seen(problem, isa)
+    total = divide(problem.oh * problem.ow, params.n)
+    grid = Grid(
+        planes=max(1, problem.n * problem.groups),
+        tiles=total,
+        panels=divide(sizes.vectors, params.v),
+        unit=cycles(seen, params.v, params.n, sizes.reduction),
+        prepare=_patch_cycles(problem) * params.n,
+        weights=problem.weight_bytes / isa.l3_rate,
+        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+    )
+    return divide(total, params.block), grid
