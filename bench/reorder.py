@@ -2,19 +2,23 @@
 
 The yardstick is `np.copyto` between two contiguous arrays that exist already, of as many bytes as the larger of source
 and result has. Two shares of its speed are measured: that of a reorder into existing memory (`out=`), and that of one
-that makes its result. Beside them stands the speed of `out=` over that of NumPy's own conversion by strides.
+that makes its result. Beside them stands the speed of `out=` over that of NumPy's own conversion by strides. Elements
+are of the type `--element`, and become those of `--to`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import math
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/reorder.py` works too
 
@@ -23,6 +27,7 @@ from tabulate import tabulate
 
 import layouts
 from bench.overhead import microseconds
+from cpuconv.elements import F32, TABLE, Element
 
 SHAPES = (  # (N, C, H, W): planes 7 to 224, 0.2 to 51 MB, channels that fill their blocks and that do not
     (1, 1024, 7, 7),
@@ -50,8 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     args = parser().parse_args(argv)
     cpuconv.set_num_threads(args.threads)
-    small = {pair: small_call(*pair, args.rounds) for pair in PAIRS}
-    large = [measure(pair, shape, args.rounds) for shape in args.shapes or SHAPES for pair in PAIRS]
+    kind = Kind(TABLE[args.element], TABLE[args.to or args.element])
+    small = {pair: small_call(kind, *pair, args.rounds) for pair in PAIRS}
+    large = [measure(kind, pair, shape, args.rounds) for shape in args.shapes or SHAPES for pair in PAIRS]
     if args.json:
         calls = [{"pair": list(pair), "us": us} for pair, us in small.items()]
         args.json.write_text(json.dumps({"threads": args.threads, "small": calls, "large": large}, indent=1) + "\n")
@@ -65,6 +71,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=int, default=1, help="threads of the reorder; np.copyto has one (1)")
     p.add_argument("--rounds", type=int, default=5, help="rounds (5)")
     p.add_argument("--shapes", type=shape, nargs="+", help="as 1x64x28x28, in place of the built-in list")
+    p.add_argument("--element", choices=TABLE, default="f32", help="type of the elements (f32)")
+    p.add_argument("--to", choices=TABLE, help="type that they become, if another")
     p.add_argument("--all", action="store_true", help="print every pair and shape")
     p.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     return p
@@ -78,21 +86,37 @@ def shape(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def source(shape: tuple[int, int, int, int], layout: str) -> np.ndarray:
-    """Random numbers as a C-contiguous array of that layout."""
-    return np.random.default_rng(0).random(layouts.get(layout).shape(*shape), np.float32)
+@dataclass(frozen=True)
+class Kind:
+    """Types of elements: those that are read, and those that they become."""
+
+    read: Element = F32
+    written: Element = F32
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `cpuconv.reorder` is told of them."""
+        if self.read == self.written:
+            return {}
+        scaled = self.read.integer != self.written.integer
+        return {"dtype": self.written.label, **({"scale": 1 / 255} if scaled else {})}
+
+    def source(self, shape: tuple[int, int, int, int], layout: str) -> np.ndarray:
+        """Random numbers as a C-contiguous array of that layout."""
+        drawn = np.random.default_rng(0).random(layouts.get(layout).shape(*shape), np.float32)
+        return (100 * drawn if self.read.integer else drawn).astype(self.read.outside)
 
 
-def small_call(src: str, dst: str, rounds: int) -> float:
+def small_call(kind: Kind, src: str, dst: str, rounds: int) -> float:
     """µs of a call on a small array."""
     import cpuconv
 
-    x = source(SMALL, src)
-    cpuconv.reorder(x, src, dst)
-    return min(microseconds(lambda: cpuconv.reorder(x, src, dst), _CALLS) for _ in range(rounds))
+    x = kind.source(SMALL, src)
+    cpuconv.reorder(x, src, dst, **kind.options)
+    return min(microseconds(lambda: cpuconv.reorder(x, src, dst, **kind.options), _CALLS) for _ in range(rounds))
 
 
-def measure(pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int) -> dict[str, object]:
+def measure(kind: Kind, pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int) -> dict[str, object]:
     """Seconds a call and the share of the speed of copies that is reached, medians of rounds in which all take turns.
 
     Shares are of the plain copy and of NumPy's strided one (None where channels do not fill their blocks).
@@ -100,20 +124,22 @@ def measure(pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int
     import cpuconv
 
     src, dst = pair
-    x, y = source(shape, src), cpuconv.reorder(source(shape, src), src, dst, channels=shape[1])
-    floats = max(x.size, y.size)
-    flat, copied = np.ones(floats, np.float32), np.zeros(floats, np.float32)
+    move = functools.partial(cpuconv.reorder, src_layout=src, dst_layout=dst, channels=shape[1], **kind.options)
+    x = kind.source(shape, src)
+    y = move(x)
+    size = max(x.nbytes, y.nbytes)
+    flat, copied = np.ones(size, np.uint8), np.zeros(size, np.uint8)
     subjects = {
-        "reorder": lambda: cpuconv.reorder(x, src, dst, channels=shape[1]),
-        "into": lambda: cpuconv.reorder(x, src, dst, channels=shape[1], out=y),
+        "reorder": lambda: move(x),
+        "into": lambda: move(x, out=y),
         "copyto": lambda: np.copyto(copied, flat),
     }
-    if x.size == y.size and shape[1] % max(layouts.get(name).block for name in pair) == 0:
+    if kind.read == kind.written and x.size == y.size and shape[1] % max(layouts.get(name).block for name in pair) == 0:
         views = by_channel(x, src, pair), by_channel(np.zeros_like(y), dst, pair)
         subjects["numpy"] = lambda: np.copyto(views[1], views[0])
     times = {name: max(1, math.ceil(_SECONDS * 1e6 / microseconds(call, 2))) for name, call in subjects.items()}
     samples = [{name: microseconds(call, times[name]) for name, call in subjects.items()} for _ in range(rounds)]
-    figures: dict[str, object] = {"pair": list(pair), "shape": list(shape), "bytes": 4 * floats}
+    figures: dict[str, object] = {"pair": list(pair), "shape": list(shape), "bytes": size}
     for name in subjects:
         figures[f"{name}_us"] = statistics.median(sample[name] for sample in samples)
     for name, yard in itertools.product(("reorder", "into"), ("copyto", "numpy")):

@@ -1,4 +1,4 @@
-"""`reorder`: an activation from one layout to another, as fast as memory allows.
+"""`reorder`: an activation from one layout to another, and from one element type to another, as fast as memory allows.
 
 The programs of former calls are kept. A call with the same shape and strides checks its arrays, writes two addresses
 into an argument block and starts the program.
@@ -8,77 +8,109 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import layouts
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, F16, F32, S8, TABLE, U8, Element
 from cpuconv.errors import ArgumentError, must
 from cpuconv.isa import current
 from cpuconv.kernels.binding.bound_step import bind
-from cpuconv.kernels.binding.steps import Operand, Ref, Space
+from cpuconv.kernels.binding.steps import Operand, Ref, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
+from cpuconv.kernels.elementwise.convert import bits_of, convert_step
 from cpuconv.memory.aligned import aligned
-from cpuconv.problem.arrays import FLOAT32, address, as_float32_view, check_out, like, writable_view
+from cpuconv.problem.arrays import FLOAT32, address, as_operand, check_out, like, writable_view
+from cpuconv.problem.asked_types import element_named
 from cpuconv.problem.integers import integer
 from cpuconv.problem.problem import layout_name
+from cpuconv.problem.quantization import checked
 from cpuconv.runtime import Program, get_num_threads
 from cpuconv.runtime.threads import check_threads
 from cpuconv.solvers.shared.base import contiguous
 from layouts import Layout
 
 _ALIGNED = F32.bytes  # a name of this module: every call asks for it
+_ELEMENTS = tuple(TABLE.values())
+_BECOME = (F32, BF16, F16, U8, S8)  # what elements of another type can become
 _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have started
 _MOST_BOUND = 256  # kinds of calls for which programs are kept; the least recently used goes first
 
 
-def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None = None, out: Any = None) -> Any:
-    """The activation `x` in another layout.
+def reorder(
+    x: object,
+    src_layout: str,
+    dst_layout: str,
+    *,
+    channels: int | None = None,
+    dtype: Any = None,
+    scale: float | None = None,
+    zero_point: int | None = None,
+    out: Any = None,
+) -> Any:
+    """The activation `x` in another layout, or of another dtype.
 
     Parameters
     ----------
     x : array
-        float32 (NumPy's, or a torch tensor), in `src_layout`, of any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for
-        "NHWC", (N, ceil(C/b), H, W, b) for "NCHW<b>c".
+        float32, bfloat16 (that of ml_dtypes), float16, uint8, int8, int16 or int32 (NumPy's, or a torch tensor), in
+        `src_layout`, of any strides: (N, C, H, W) for "NCHW", (N, H, W, C) for "NHWC", (N, ceil(C/b), H, W, b) for
+        "NCHW<b>c".
     src_layout : str
         Layout of `x`: one of `layouts.NAMES`, or an alias.
     dst_layout : str
         Layout of the result.
     channels : int
         C. Needed only where `src_layout` is blocked and its last block is not full.
+    dtype : str or dtype
+        Of the result: float32, bfloat16, float16, uint8 or int8; None: that of `x`.
+    scale : float
+        What one step of integers stands for, where floats become integers, q = clip(rint(x / scale) + zero_point), or
+        integers floats, (q - zero_point) · scale; both in float32. Halves are rounded to even, as where a float is
+        rounded to bfloat16 or float16; NaN becomes the least integer.
+    zero_point : int
+        The integer that stands for 0; None: 0.
     out : numpy.ndarray or torch.Tensor
-        C-contiguous float32 of the result's shape, overlapping `x` nowhere; made when None.
+        C-contiguous, of the result's shape and dtype, overlapping `x` nowhere; made when None.
 
     Returns
     -------
     numpy.ndarray or torch.Tensor
-        `out`, or a new C-contiguous float32 array (a tensor if `x` is one); channels that fill up a last block are
-        zero, whatever `x` holds there.
+        `out`, or a new C-contiguous array (a tensor if `x` is one); channels that fill up a last block are zero,
+        whatever `x` holds there, and whatever the zero point.
 
     Raises
     ------
     ArgumentTypeError
-        `x` or `out` is not a float32 array, or `channels` not an integer.
+        `x` or `out` is no array of these dtypes, `channels` or `zero_point` no integer, or `scale` no number.
     ArgumentError
-        A layout is unknown, `x` has not its rank or not so many `channels`, or `out` has a wrong shape or overlaps `x`.
+        A layout or dtype is unknown, `x` has not its rank or not so many `channels`, `out` has a wrong shape or
+        overlaps `x`, or a `scale` is missing, out of place, or not above 0.
 
     Examples
     --------
     >>> cpuconv.reorder(x, "NCHW", "NCHW16c").shape  # x of shape (1, 20, 8, 8)
     (1, 2, 8, 8, 16)
+    >>> cpuconv.reorder(x, "NCHW", "NCHW64c", dtype="uint8", scale=0.02, zero_point=128).shape
+    (1, 1, 8, 8, 64)
     """
-    given = x
+    given, element = x, F32
     if type(x) is not np.ndarray or x.dtype is not FLOAT32 or (start := address(x)) % _ALIGNED:
-        x = as_float32_view(x, "x")
+        x, element = as_operand(x, "x", _ELEMENTS)
         start = address(x)
     if type(src_layout) is not str or type(dst_layout) is not str:
         src_layout, dst_layout = layout_name(src_layout, "src_layout"), layout_name(dst_layout, "dst_layout")
     if channels is not None:
         channels = integer(channels, "channels", 0)
-    move = _moves(x.shape, x.strides, src_layout, dst_layout, channels, get_num_threads())
+    change = None
+    if dtype is not None or scale is not None or zero_point is not None:
+        change = _change(element, dtype, scale, zero_point)
+    move = _moves(
+        x.shape, x.strides, src_layout, dst_layout, channels, get_num_threads(), element, change and change.element
+    )
     if out is None:
-        target = aligned(move.shape)
+        target = aligned(move.shape, move.dtype)
         result = target if type(given) is np.ndarray else like(given, target)
         end = address(target)
     else:
@@ -86,55 +118,133 @@ def reorder(x: object, src_layout: str, dst_layout: str, *, channels: int | None
         end = address(target)
         if not (
             target.shape == move.shape
-            and target.dtype is FLOAT32
+            and target.dtype is move.dtype
             and target.flags.carray
             and (end - start >= move.x_span > 0 or start - end >= target.nbytes and move.x_span)
         ):  # not plainly right: look closer
-            check_out(target, move.shape, (x,))
+            check_out(target, move.shape, (x,), move.written)
     if target.size:
-        move.run(start, end)
+        move.run(start, end, change)
     return result
+
+
+class _Change(NamedTuple):
+    """To which element, the bits of a scale, and a zero point."""
+
+    element: Element
+    scale: int
+    zero_point: int
+
+
+def _change(element: Element, dtype: Any, scale: Any, zero_point: Any) -> _Change | None:
+    """What becomes of elements; None: they stay as they are."""
+    target = element_named(dtype, "dtype", (*_BECOME, element)) or element
+    if target.integer == element.integer:
+        if target != element and target.integer:
+            raise ArgumentError(must("dtype", f"a float's, or None, as 'x' is of {element.label}", target.label))
+        for name, value in (("scale", scale), ("zero_point", zero_point)):
+            if value is not None:
+                expected = f"None, as 'x' is of {element.label} and the result of {target.label}"
+                raise ArgumentError(must(name, expected, value))
+        return None if target == element else _Change(target, 0, 0)
+    of, point = checked(scale, zero_point, element if element.integer else target)
+    return _Change(target, bits_of(of), point)
 
 
 class _Move:
     """A reorder between two views, bound; several threads may run it at once, each with a program of its own."""
 
     def __init__(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], src: str, dst: str, channels: int | None, threads: Any
+        self,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        src: str,
+        dst: str,
+        channels: int | None,
+        threads: Any,
+        read: Element,
+        written: Element | None,
     ) -> None:
         source, target = layouts.get(layout_name(src, "src_layout")), layouts.get(layout_name(dst, "dst_layout"))
         logical = _logical_shape(shape, source, channels)
         self.shape = target.shape(*logical)
-        dense = contiguous(source.name, logical) == source.strides(strides)
-        self.x_span = F32.bytes * math.prod(shape) if dense else 0  # bytes, where `x` has no gaps and runs forward
-        self._views = logical, source.strides(strides), contiguous(target.name, logical)
-        size = F32.bytes * math.prod(self.shape)
+        self.written = read if written is None else written
+        self.dtype = FLOAT32 if self.written == F32 else self.written.outside
+        self._dense = contiguous(source.name, logical, read) == source.strides(strides)
+        self.x_span = read.bytes * math.prod(shape) if self._dense else 0  # bytes, without gaps and running forward
+        self._views = logical, source.strides(strides), source, target
+        self._read = read
+        size = max(read.bytes * math.prod(shape), self.written.bytes * math.prod(self.shape))
         self._threads = 1 if size < _PARALLEL_BYTES else check_threads(None if threads == "auto" else threads)
-        self._free: list[tuple[Program, memoryview]] = []
+        self._free: list[_Bound] = []
 
-    def run(self, x: int, y: int) -> None:
+    def run(self, x: int, y: int, change: _Change | None) -> None:
         """Move from address `x` to address `y`."""
         try:
             bound = self._free.pop()
         except IndexError:
             bound = self._bind()
-        program, block = bound
-        block[0], block[1] = x, y
-        program.run()
+        bound.first[0], bound.last[1] = x, y
+        if change is not None and bound.change is not None:
+            bound.change[3], bound.change[4] = change.scale, change.zero_point
+        bound.program.run()
         self._free.append(bound)
 
-    def _bind(self) -> tuple[Program, memoryview]:
-        """A program, and its argument block, which starts with x and y."""
-        shape, source, target = self._views
+    def _bind(self) -> _Bound:
+        """A program; argument blocks start with the addresses of what is read and of what is written."""
         space = Space()
-        step = reorder_step(
-            current(), space, shape, Operand(Ref("x"), source), Operand(Ref("y"), target), self._threads
-        )
+        steps = self._steps(space)
         workspace = aligned(space.size, np.uint8)
         kept: list[Any] = [workspace]
-        bound = bind(step, kept, {"workspace": address(workspace)})
-        assert bound.late == {"x": [0], "y": [1]}
-        return Program([bound.row], self._threads, kept), bound.block.data
+        bound = [bind(step, kept, {"workspace": address(workspace)}) for step in steps]
+        late = [name for each in bound for name, places in each.late.items() for _ in places]
+        assert sorted({*late} - {"scale", "zero"}) == ["x", "y"] and bound[0].late["x"] == [0]
+        assert bound[-1].late["y"] == [1]
+        change = next((each.block.data for each in bound if "scale" in each.late), None)
+        program = Program([each.row for each in bound], self._threads, kept)
+        return _Bound(program, bound[0].block.data, bound[-1].block.data, change)
+
+    def _steps(self, space: Space) -> list[Step]:
+        """One step where elements stay as they are; else some, through memory in between."""
+        shape, strides, source, target = self._views
+        read, written, isa = self._read, self.written, current()
+
+        def move(x: Operand, layout: Layout, element: Element, last: bool) -> tuple[Step, Operand]:
+            view = contiguous(layout.name, shape, element)
+            y = Operand(Ref("y") if last else space.reserve(element.bytes * math.prod(layout.shape(*shape))), view)
+            return reorder_step(isa, space, shape, x, y, self._threads, element), y
+
+        def change(x: Operand, layout: Layout, last: bool) -> tuple[Step, Operand]:
+            count = math.prod(layout.shape(*shape))
+            y = Operand(
+                Ref("y") if last else space.reserve(written.bytes * count), contiguous(layout.name, shape, written)
+            )
+            step = convert_step(isa, x.ref, y.ref, count, read, written, Ref("scale"), Ref("zero"))
+            return step, y
+
+        x = Operand(Ref("x"), strides)
+        if read == written:
+            return [move(x, target, read, last=True)[0]]
+        steps: list[Step] = []
+        whole = shape[1] % target.block == 0  # else what fills up the last block is set to zero at the end
+        if not self._dense or whole and source != target and read.bytes < written.bytes:  # the fewer bytes are moved
+            step, x = move(x, target, read, last=False)
+            steps.append(step)
+            source = target
+        step, x = change(x, source, last=whole and source == target)
+        steps.append(step)
+        if x.ref.name != "y":
+            steps.append(move(x, target, written, last=True)[0])
+        return steps
+
+
+class _Bound(NamedTuple):
+    """A program with the blocks of its first and last step, and that of the one that changes elements."""
+
+    program: Program
+    first: memoryview
+    last: memoryview
+    change: memoryview | None
 
 
 _moves = functools.lru_cache(maxsize=_MOST_BOUND)(_Move)  # the only state of the process here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import BYTES, Quantization, bounds
 from cpuconv.problem.types import ALL_F32, Types, sums_of
 
-_NAMED = {element.label: element for element in (F32, BF16, U8, S8, S32)}
+_RESULT = (F32, BF16, U8, S8, S32)
 _WEIGHTS = {F32: (F32,), BF16: (BF16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # what meets an input
 _RESULTS = {F32: (F32,), BF16: (BF16, F32), U8: (U8, S8, F32, S32), S8: (S8, U8, F32, S32)}  # the usual one first
 
 
-def element_named(value: Any, name: str) -> Element | None:
-    """The element that an argument such as `y_dtype` names; None stays None.
+def element_named(value: Any, name: str, elements: Sequence[Element] = _RESULT) -> Element | None:
+    """The element that an argument such as `y_dtype` names, one of these; None stays None.
 
     Parameters
     ----------
@@ -34,15 +35,16 @@ def element_named(value: Any, name: str) -> Element | None:
     """
     if value is None:
         return None
+    named = {element.label: element for element in elements}
     text = value if isinstance(value, str) else str(value).removeprefix("torch.")
-    if text not in _NAMED:
+    if text not in named:
         try:
             text = np.dtype(value).name
         except TypeError:
             text = ""
-    if text not in _NAMED:
-        raise ArgumentError(must(name, f"one of {', '.join(_NAMED)}", describe(value)))
-    return _NAMED[text]
+    if text not in named:
+        raise ArgumentError(must(name, f"one of {', '.join(named)}", describe(value)))
+    return named[text]
 
 
 def usual_input(w: Element) -> Element:

@@ -145,6 +145,20 @@ class Quantization:
             return self.product() / np.float32(self.y_scale or 1)
 
 
+def checked(scale: object, zero_point: object, element: Element) -> tuple[float, int]:
+    """The arguments `scale`, as float32 has it, and `zero_point` of integers of that element.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        They are none.
+    """
+    of, point = _scale(scale, "scale"), _zero_point(0 if zero_point is None else zero_point, "zero_point")
+    _check_range("zero_point", point, element)
+    assert isinstance(of, float) and isinstance(point, int)
+    return of, point
+
+
 def bounds(element: Element) -> tuple[int, int]:
     """The least and the largest integer of an element."""
     known = np.iinfo(element.dtype)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cpuconv.elements import F32, Element
 from cpuconv.kernels.emit.interleave import (
+    lines_from_words,
     planes_from_words,
     some_planes_from_words,
     words_from_planes,
@@ -283,7 +284,12 @@ def _unpack_planes(tile, source, step, first, valid, block, cb, c, w, row, width
         _unpack_lanes(tile, source, step, first, valid, block, cb, c, w, row, width)
         return
     start = row + first * cb
-    for i in range(0, width, tile.least):
+    done = 0
+    if valid == tile.group:
+        while done + tile.group <= width:
+            lines_from_words(tile, source + done * step, step, start + done * tile.bytes, cb)
+            done += tile.group
+    for i in range(done, width, tile.least):
         at = min(i, width - tile.least)
         if valid == tile.group:
             planes_from_words(tile, source + at * step, step, start + at * tile.bytes, cb)

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
+from numba.core.cgutils import alloca_once
 
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import NARROW, join, keep_first, present_rows, transpose_quads
 
 QUAD = 16  # bytes that are read of a row at once
@@ -113,6 +115,29 @@ def planes_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: An
     quad, row = Vector(vec.builder, NARROW), _every_row(vec, vec.pointer(target), row_step)
     for channel, value in _rows_of_quads(tile, vec, vec.pointer(source), step).items():
         quad.store(value, row(channel), align=1)
+
+
+@emitter
+def lines_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: Any, row_step: Any) -> None:
+    """The same of a vector of pixels of each row, which are put together on the stack: rows that lie a power of two
+    apart would drive each other out of the cache between one 16 bytes and the next."""
+    builder, quad, channels = vec.builder, Vector(vec.builder, NARROW), vec.size // tile.bytes
+    stack = alloca_once(builder, ir.IntType(8), channels * vec.size)
+    stack.align = vec.size
+    source, target, pixels = vec.pointer(source), vec.pointer(target), QUAD // tile.bytes
+
+    def collect(at: Any) -> None:
+        first = vec.offset(source, builder.mul(step, builder.mul(at, I64(pixels))))
+        place = vec.offset(stack, builder.mul(at, I64(QUAD)))
+        for channel, value in _rows_of_quads(tile, vec, first, step).items():
+            quad.store(value, vec.offset(place, channel * vec.size))
+
+    def write(channel: Any) -> None:
+        value = vec.load(vec.offset(stack, builder.mul(channel, I64(vec.size))))
+        vec.store(value, vec.offset(target, builder.mul(channel, row_step)), align=1)
+
+    loop(builder, 0, vec.size // QUAD, collect)
+    loop(builder, 0, channels, write)
 
 
 @emitter

@@ -1,0 +1,96 @@
+"""Elements of one type written as those of another, side by side on both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpuconv.elements import Element
+from cpuconv.isa import Isa
+from cpuconv.isa.vector import I32, Vector
+from cpuconv.kernels.binding.steps import Args, Ref, Step
+from cpuconv.kernels.emit.conversions import convert as convert_elements
+from cpuconv.kernels.emit.conversions import converts, float_of
+from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.runtime.kernel import kernel
+
+_VECTORS = 4  # at once
+
+
+@dataclass(frozen=True)
+class ConvertTile:
+    """Floats of a vector, and the types on both sides."""
+
+    lanes: int
+    source: Element
+    target: Element
+
+    @property
+    def once(self) -> int:
+        """Elements that are converted at once."""
+        return _VECTORS * self.lanes
+
+
+def _convert(tile: ConvertTile, vec: Vector, vectors: int, words: tuple[Any, ...]) -> None:
+    x, y, scale, zero = words
+    x, y = vec.pointer(x), vec.pointer(y)
+    scale, zero = float_of(vec, scale), vec.builder.trunc(zero, I32)
+    for first in range(0, vectors * vec.lanes, vec.lanes):
+        places = vec.offset(x, first * tile.source.bytes), vec.offset(y, first * tile.target.bytes)
+        convert_elements(vec, tile.source, tile.target, *places, scale, zero)
+
+
+@emitter
+def _convert_vectors(tile: ConvertTile, vec: Vector, x: Any, y: Any, scale: Any, zero: Any) -> None:
+    """`tile.once` elements."""
+    _convert(tile, vec, _VECTORS, (x, y, scale, zero))
+
+
+@emitter
+def _convert_element(tile: ConvertTile, vec: Vector, x: Any, y: Any, scale: Any, zero: Any) -> None:
+    """One element."""
+    _convert(tile, Vector(vec.builder, 1), 1, (x, y, scale, zero))
+
+
+@kernel("x y count scale zero")
+def convert(tile, worker, before, part, parts, args):
+    """y = x in another type, by units of 1024 elements; `scale` is the bits of a float."""
+    units = (args.count + 1023) // 1024
+    at = units * part // parts * 1024
+    end = min(units * (part + 1) // parts * 1024, args.count)
+    x, y = args.x + at * tile.source.bytes, args.y + at * tile.target.bytes
+    while at + tile.once <= end:
+        _convert_vectors(tile, x, y, args.scale, args.zero)
+        x += tile.once * tile.source.bytes
+        y += tile.once * tile.target.bytes
+        at += tile.once
+    while at < end:
+        _convert_element(tile, x, y, args.scale, args.zero)
+        x += tile.source.bytes
+        y += tile.target.bytes
+        at += 1
+
+
+def bits_of(scale: float) -> int:
+    """A float as the word that says it to `convert`."""
+    return int(np.float32(scale).view(np.int32))
+
+
+def convert_step(
+    isa: Isa, x: Ref, y: Ref, count: int, source: Element, target: Element, scale: int | Ref = 0, zero: int | Ref = 0
+) -> Step:
+    """One call that writes `count` elements at `x` to `y` as elements of another type.
+
+    Parameters
+    ----------
+    scale : int or Ref
+        `bits_of` what an integer's unit stands for, in use where one side has integers; or a name by which it is told
+        later.
+    zero : int or Ref
+        The integer that stands for 0.
+    """
+    assert converts(source, target), f"{source} to {target}"
+    words: Args = {"x": x, "y": y, "count": count, "scale": scale, "zero": zero}
+    return Step(convert, ConvertTile(isa.lanes, source, target), words)
