@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+import layouts
 from bench.peers.base import Form
 from bench.typed import RANGES, Data, dequantized, quantized
 from cpuconv.elements import BF16, F32, S32, Element, rounded
+from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 
@@ -100,13 +102,15 @@ class CpuconvPeer:
                 asked |= {"y_scale": scales.y_scale, "y_zero_point": scales.y_zero}
             options["quantization"] = cpuconv.Quantization(**asked)
         plan = cpuconv.plan(x.shape, w, given.bias, *arguments, **options)
-        source = cpuconv.reorder(x, "NCHW", plan.in_layout)
+        moved = layouts.from_nchw(x, plan.in_layout)
+        source = aligned(moved.shape, moved.dtype)
+        source[...] = moved
         y = plan(source)
 
         def output() -> np.ndarray:
-            return np.asarray(cpuconv.reorder(y, plan.out_layout, "NCHW", channels=problem.k)).view(
-                problem.types.y.dtype
-            )
+            channels = problem.k if plan.out_layout.startswith("NCHW") and plan.out_layout != "NCHW" else None
+            plain = layouts.to_nchw(np.asarray(y), plan.out_layout, channels)
+            return np.ascontiguousarray(plain).view(problem.types.y.dtype)
 
         plain = plan.in_layout == plan.out_layout == "NCHW"
         detail = f"{plan.in_layout} to {plan.out_layout}"
