@@ -82,12 +82,15 @@ class Reading:
         Sizes to take for the open batch axis of a model, each one a network of its own.
     inputs : mapping
         Shapes of a model's inputs by name, where it leaves axes open.
+    types : str
+        Element types of problems, in the workload's words, where the source does not state them; "" for the usual ones.
     """
 
     layouts: tuple[str, str] | None = None
     threads: int = 1
     batches: Sequence[int] = ()
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    types: str = ""
 
 
 AS_IT_IS = Reading()

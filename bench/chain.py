@@ -41,7 +41,7 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.elements import F32
 from cpuconv.memory.large_pages import Pool, large
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.tuning.trial import data
+from cpuconv.tuning.random_operands import random_operands
 from cpuconv.tuning.workload import workload
 
 SPEC = "cpuconv.tuning.workload:workload"
@@ -109,7 +109,7 @@ class Chain:
         calls, pool = [], Pool()
         for problem, name in chosen:
             candidate = Candidate.parse(name)
-            x, w, bias, residual = data(problem)
+            x, w, bias, residual, _ = random_operands(problem)
             weight = candidate.packing(problem).pack(w, problem.threads, pool.take)
             plan = Plan(problem, Choice(candidate, "named"), Limits(accuracy="fast"), weight, bias)
             out = layouts.get(problem.out_layout).shape(*problem.out_shape)

@@ -40,7 +40,7 @@ def reading(options: argparse.Namespace) -> Reading:
     """How sources are read under the options."""
     threads = allowed_cores() if options.threads == AUTO else options.threads
     batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
-    return Reading(options.layouts, threads, batches, inputs)
+    return Reading(options.layouts, threads, batches, inputs, options.types)
 
 
 def layouts_text(options: argparse.Namespace) -> str:
@@ -105,4 +105,11 @@ def add_problem_options(made: argparse.ArgumentParser, kind: Any = None, more: s
         type=layouts,
         help="layouts of input and output, or auto (default: for models those that the compiled network asks for, for"
         " lists NCHW,NCHW)",
+    )
+    made.add_argument(
+        "--types",
+        metavar="TYPES",
+        default="",
+        help="element types of problems that do not state them: of all arrays (bf16, u8, s8), or of input, weights and"
+        " output (u8:s8:f32); a model's problems are then those of its file",
     )

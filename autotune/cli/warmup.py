@@ -144,7 +144,7 @@ def _varied(workload: Workload, problems: Sequence[Problem], options: argparse.N
 
 def _race_whole(workload: Workload, store: Store, options: argparse.Namespace, again: bool) -> None:
     """Time the plans of networks, whose parts are tuned now, against one another."""
-    if options.layouts is not None or not options.race:
+    if options.layouts is not None or options.types or not options.race:
         return
     for source in options.source:
         for name, count, told in workload.race_whole(source, store, reading(options), options.effort, again):
@@ -153,7 +153,7 @@ def _race_whole(workload: Workload, store: Store, options: argparse.Namespace, a
 
 def _tell_whole(workload: Workload, options: argparse.Namespace) -> None:
     """Time networks as a whole, as their parts are tuned now."""
-    if options.layouts is not None:
+    if options.layouts is not None or options.types:
         return
     for source in options.source:
         for name, count, seconds in workload.time_whole(source, reading(options)):

@@ -14,6 +14,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, Sou
 from cpuconv.problem.arguments import padding, problem_from_arguments
 from cpuconv.problem.onnx_shapes import fix_batch, fix_inputs
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
 
 if TYPE_CHECKING:
     import onnx
@@ -45,6 +46,7 @@ def load(
     threads: int = 1,
     batches: Sequence[int] = (),
     inputs: Mapping[str, Sequence[int]] | None = None,
+    types: Types = ALL_F32,
 ) -> list[Entry]:
     """Every 2-D convolution of a source, in its order, equal ones of a network merged.
 
@@ -61,6 +63,8 @@ def load(
         Sizes to take in turn for the first axis of a model's inputs, where it is open; without them 1.
     inputs : mapping of str to sequence of int, or None
         Shapes of a model's inputs by name, as far as it leaves them open.
+    types : Types
+        Element types, where the source does not state them.
 
     Raises
     ------
@@ -75,7 +79,7 @@ def load(
     """
     text = os.fspath(source)
     in_layout, out_layout = layouts or ("NCHW", "NCHW")
-    settings = {"in_layout": in_layout, "out_layout": out_layout, "threads": threads}
+    settings = {"in_layout": in_layout, "out_layout": out_layout, "threads": threads, "types": types}
     if os.path.isdir(text):
         raise SourceError(f"Source {text!r} is a folder; an ONNX file, a text file or a problem string is needed.")
     if not os.path.isfile(text):

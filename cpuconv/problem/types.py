@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.elements import F16, F32, S32, TABLE, Element
+from cpuconv.elements import F16, F32, S8, S32, TABLE, U8, Element
 from cpuconv.errors import ArgumentError, must
 
 _SUMS = (F32, F16, S32)
@@ -40,7 +40,7 @@ class Types:
 
     @classmethod
     def parse(cls, text: str) -> Types:
-        """The types that a text states; one name is the type of all but integer sums.
+        """The types that a text states; one name is the type of all but integer sums, and of weights, which have signs.
 
         Raises
         ------
@@ -53,6 +53,7 @@ class Types:
             raise ArgumentError(must("types", _FORM, repr(text))) from None
         if len(named) == 1:
             named *= 3
+            named[1] = S8 if named[1] == U8 else named[1]
         if len(named) == 3:
             named.insert(2, sums_of(*named[:2]))
         if len(named) != 4:

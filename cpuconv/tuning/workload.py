@@ -17,10 +17,12 @@ from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_
 from cpuconv.conv.session import TABLES
 from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
-from cpuconv.isa import current
+from cpuconv.isa import Isa, current
+from cpuconv.kernels.emit.product import matrix_product_of, product_of
 from cpuconv.network.problems import problems_of
 from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.threads import pool
 from cpuconv.tuning.network_race import race_networks
@@ -70,10 +72,12 @@ class ConvWorkload:
         first, second = ("NCHW" if name == AUTO else name for name in wanted)
         is_model = sources.is_model(source)
         try:
-            if is_model and reading.layouts is None:
+            if is_model and reading.layouts is None and not reading.types:
                 entries = problems_of(source, reading.threads, reading.batches, reading.inputs)
             else:
-                entries = sources.load(source, (first, second), reading.threads, reading.batches, reading.inputs)
+                types = Types.parse(reading.types) if reading.types else ALL_F32
+                layouts = first, second
+                entries = sources.load(source, layouts, reading.threads, reading.batches, reading.inputs, types)
             for entry in entries:
                 model.check_types(entry.problem)
         except (ArgumentError, ArgumentTypeError, SourceError) as error:
@@ -159,7 +163,8 @@ class ConvWorkload:
         return probe(threads)
 
     def summary(self, key: str) -> str:
-        """Channels, kernel, stride and plane, such as "3→64 7x7/2 @224x224"; "" of a key that is no problem's."""
+        """Channels, kernel, stride and plane, such as "3→64 7x7/2 @224x224", and types other than float32; "" of a key
+        that is no problem's."""
         try:
             problem = ConvProblem.parse(key)
         except ValueError:
@@ -173,20 +178,30 @@ class ConvWorkload:
             groups: problem.groups > 1,
             f"dilation {gap}": gap != "1",
             f"batch {problem.n}": problem.n != 1,
+            f"{problem.types}": problem.types != ALL_F32,
         }
         return " ".join(part for part, is_stated in parts.items() if is_stated)
 
     def describe(self) -> dict[str, Any]:
-        """Instruction set, threads and kernel cache of this process."""
+        """Instruction set, the products of each type, threads and kernel cache of this process."""
         isa = current()
         place = kernel_files.folder()
         kept = f"{place.path or 'none'}{f' (nothing is written: {place.trouble})' if place.trouble else ''}"
         return {
             "isa": isa.name,
             "lanes": isa.lanes,
+            "products": ", ".join(f"{types.x}:{types.w} by {by}" for types, by in _products(isa)),
             "threading_layer": pool().layer,
             "kernel_cache": kept,
         }
+
+
+def _products(isa: Isa) -> Iterator[tuple[Types, str]]:
+    """Types of problems, with the products that compute them on this CPU."""
+    for text in ("f32", "bf16", "u8", "s8"):
+        types = Types.parse(text)
+        found = product_of(types, isa), matrix_product_of(types)
+        yield types, " and ".join(product.name for product in found if product is not None)
 
 
 workload = ConvWorkload()

@@ -7,6 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cpuconv
 from cpuconv import ArgumentError, ArgumentTypeError, Quantization
@@ -85,3 +87,21 @@ def test_refused_by_plan() -> None:
         cpuconv.plan(SHAPE, w, quantization=SCALED, residual=True)
     with pytest.raises(ArgumentError, match="^Argument 'types' must be x:w:y"):
         cpuconv.explain(SHAPE, WEIGHTS, types="u8:s9:u8")
+
+
+DTYPES = [np.float32, np.float64, np.int8, np.uint8, np.int16, np.int32, BF16, np.bool_]
+NAMES = st.sampled_from([None, "float32", "bfloat16", "uint8", "int8", "int32", "int64", np.uint8, 3])
+SCALES = st.sampled_from([None, PLAIN, SCALED, scales(w_zero_point=3), scales(x_zero_point=255), scales(w_scale=[1.0])])
+BIASES = st.sampled_from([None, np.zeros(4, np.float32), np.zeros(4, np.int32), np.zeros(4, BF16), np.zeros(4)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(DTYPES), st.sampled_from(DTYPES), NAMES, SCALES, BIASES)
+def test_any_mix_is_a_result_or_one_of_our_errors(x: Any, w: Any, y_dtype: Any, quantization: Any, bias: Any) -> None:
+    try:
+        y = call(x, w, y_dtype=y_dtype, quantization=quantization, bias=bias, strategy="heuristic")
+    except cpuconv.CpuconvError as error:
+        assert str(error).startswith("Argument '") and " must be " in str(error)
+    else:
+        usual = x if quantization is None or quantization.y_scale is not None else np.float32
+        assert y.dtype == np.dtype(usual if y_dtype is None else BF16 if y_dtype == "bfloat16" else y_dtype)

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cpuconv.elements import S8, S32, U8
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.sources import load
+from cpuconv.problem.types import Types
 from support.models import conv
 from support.running.processes import ROOT
 
@@ -223,3 +225,10 @@ def test_no_warning_without_cause(save):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load(save([conv()], {"x": (1, 3, 8, 8)}, {"w": (4, 3, 3, 3)}))
+
+
+def test_types_where_a_line_states_none(tmp_path: Path) -> None:
+    source = tmp_path / "list.txt"
+    source.write_text("ic8ih4oc8kh1\nic8ih4oc8kh1 --dt=bf16:bf16:f32\n")
+    plain, stated = load(str(source), types=Types.parse("u8"))
+    assert plain.problem.types == Types(U8, S8, S32, U8) and str(stated.problem.types) == "bf16:bf16:f32"

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from autotune.store.store import Store
-from autotune.workload import SourceError
+from autotune.workload import Reading, SourceError
 from cpuconv.conv.choice import model, nearest_tuned, select, tuned
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.session import TABLES
 from cpuconv.elements import BF16, F16, F32, S8, S32, U8
 from cpuconv.errors import ArgumentError
+from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers import BY_NAME
@@ -24,6 +25,7 @@ from support.tuner.stored import timed
 CANONICAL = Path(__file__).parents[2] / "bench" / "shapes" / "canonical.txt"
 PROBLEM = ConvProblem(1, 64, 28, 28, 64, 3, 3, pads=(1, 1, 1, 1))
 MIXED = Types(BF16, BF16, F32, F32)
+BFLOATS, SCALED = Types(BF16, BF16, F32, BF16), Types(S8, S8, S32, F32)
 HALF = Types(F16, F16, F32, F16)  # which no kernel computes
 
 
@@ -48,6 +50,7 @@ def test_text_reads_back(text: str, types: Types) -> None:
 def test_one_name_is_all_types() -> None:
     assert Types.parse("f32") == ALL_F32
     assert Types.parse("s8") == Types(S8, S8, S32, S8)
+    assert Types.parse("u8") == Types(U8, S8, S32, U8)  # weights have signs
 
 
 @pytest.mark.parametrize(
@@ -125,3 +128,16 @@ def test_rows_of_other_types_decide_nothing(our_store: Store) -> None:
     assert nearest_tuned.nearest(PROBLEM) == name
     assert nearest_tuned.nearest(replace(PROBLEM, types=Types(F32, BF16))) is None
     assert nearest_tuned.nearest(replace(PROBLEM, types=MIXED)) == name
+
+
+def test_the_tuner_reads_lists_in_other_types() -> None:
+    (plain,) = workload.load("ic64ih28oc64kh3ph1", Reading(types="bf16"))
+    (stated,) = workload.load("ic64ih28oc64kh3ph1 --dt=s8:s8:f32", Reading(types="u8"))
+    assert (plain.key, stated.key) == (replace(PROBLEM, types=BFLOATS).key, replace(PROBLEM, types=SCALED).key)
+    assert workload.summary(plain.key) == "64→64 3x3 @28x28 bf16:bf16:bf16"
+    (sums,) = workload.load("ic64ih28oc64kh3ph1", Reading(("auto", "auto"), types="u8:s8:s32"))
+    isa, stored = current(), ConvProblem.parse(sums.key)
+    assert (stored.in_layout, stored.out_layout) == (f"NCHW{isa.block(U8)}c", f"NCHW{isa.block(S32)}c")
+    for wrong in ("u9", "u8:s8", "u8:s8:s32"):
+        with pytest.raises(SourceError, match="Argument '(types|activation)' must be"):
+            workload.load("ic64ih28oc64kh3ph1 in=NCHW out=NCHW act=relu res=0 threads=1", Reading(types=wrong))

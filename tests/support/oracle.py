@@ -23,7 +23,7 @@ from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import maximum_threads
-from cpuconv.tuning.trial import ERROR_LIMITS
+from cpuconv.tuning.judging import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
 from support.strided import apart
 

@@ -20,8 +20,9 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def sliced(array: np.ndarray, step: int = 1) -> np.ndarray:
-    """A slice of a larger array of NaN, every `step`-th element of each axis."""
-    around = np.full([step * size + 1 for size in array.shape], np.nan, np.float32)
+    """A slice of a larger array of NaN (of integers, of -1 or the largest), every `step`-th element of each axis."""
+    around = np.empty([step * size + 1 for size in array.shape], array.dtype)
+    around.view(np.uint8)[...] = 0xFF
     inner = around[tuple(slice(0, step * size, step) for size in array.shape)]
     inner[...] = array
     return inner

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cpuconv
@@ -68,6 +70,7 @@ def test_from_a_model_to_conv2d(model, our_store, monkeypatch, capsys, no_timing
     for figures in doctor["roofs"].values():
         assert figures["float32_gflops"] > 0 and figures["dram_gbs"] > 0
     assert doctor["workload"]["lanes"] >= 4
+    assert re.match(r"f32:f32 by fma, bf16:bf16 by \w+.*, u8:s8 by \w+.*, s8:s8 by \w+", doctor["workload"]["products"])
     assert doctor["workload"]["threading_layer"] in ("own", "omp", "tbb", "workqueue")
     assert doctor["cache_folder"] == str(our_store.path.parent)
     assert main(["table", "--format", "json"]) == OK
@@ -113,3 +116,20 @@ def test_sources_that_cannot_be_read(tmp_path, monkeypatch, capsys):
     for source in (str(broken), str(tmp_path), "mb1ic3ih8oc8", "nothing.txt"):
         assert main(["warmup", source]) == USAGE
         assert capsys.readouterr().err.startswith("autotune: ")
+
+
+def test_a_list_in_other_types(tmp_path, our_store, monkeypatch, no_timing):
+    """What a warmup finds for integers decides for their calls, and for no others."""
+    monkeypatch.setenv("AUTOTUNE_WORKLOAD", "cpuconv.tuning.workload:workload")
+    source = tmp_path / "list.txt"
+    source.write_text("ic24ih9oc40oh9kh1\n")
+    arguments = ("warmup", source, "--types", "u8", "--effort", "quick", "--threads", "1", "--no-roofs", "--json")
+    (line,) = json.loads(run("-m", "autotune", *map(str, arguments)).stdout)["problems"]
+    assert "--dt=u8:s8:u8" in line["shape"] and line["error"] == 0 and line["time_us"] > 0
+    x, w = np.ones((1, 24, 9, 9), np.uint8), np.ones((40, 24, 1, 1), np.int8)
+    scales = cpuconv.Quantization(x_scale=1, w_scale=1, y_scale=1)
+    plan = cpuconv.plan(x.shape, w, quantization=scales, threads=1)
+    assert (plan.decided_by, plan.algorithm) == ("store", line["algorithm"])
+    assert (plan(x) == 24).all()
+    for other in ({"x_dtype": "int8"}, {"y_dtype": "float32"}):
+        assert cpuconv.plan(x.shape, w, quantization=scales, threads=1, **other).decided_by != "store"

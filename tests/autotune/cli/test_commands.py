@@ -375,8 +375,9 @@ def test_networks_are_timed_as_a_whole_where_no_layouts_are_asked_for(
     altered(time_whole=lambda self, source, reading: [(source, reading.threads, 0.002)])
     assert main(["warmup", "good:1", "--threads", "1"]) == OK
     assert "autotune: good:1, 1 thread: 2.00 ms for a whole run\n" in capsys.readouterr().err
-    assert main(["warmup", "good:1", "--threads", "1", "--layouts", "auto"]) == OK
-    assert "whole run" not in capsys.readouterr().err
+    for other in (["--layouts", "auto"], ["--types", "bf16"]):
+        assert main(["warmup", "good:1", "--threads", "1", *other]) == OK
+        assert "whole run" not in capsys.readouterr().err
 
 
 def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], altered) -> None:
@@ -391,3 +392,5 @@ def test_open_axes_reach_the_workload(capsys: pytest.CaptureFixture[str], altere
     arguments = ["--batches", "1,8,8", "--input", "a=1x3", "--input", "b=2x2", "--threads", "1"]
     assert main(["warmup", "good:1", *arguments]) == OK
     assert seen == [Reading(None, 1, (1, 8), {"a": (1, 3), "b": (2, 2)})]
+    assert main(["warmup", "good:1", "--types", "u8:s8:u8", "--threads", "1"]) == OK
+    assert seen[-1] == Reading(None, 1, types="u8:s8:u8")
