@@ -141,7 +141,7 @@ def convolve_step(
     sizes, counts = geometry(problem, isa, product), words.vector_counts(problem, isa)
     product = sizes.product
     ending, pieces, types = words.ending(problem), words.pieces(problem), problem.types
-    pitch = row_pitch(problem, isa, operands.x.strides, band) if flat else 0
+    pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
     before, grid = _grid(
         problem,
