@@ -74,6 +74,15 @@ class Product:
         return bool(self.feature)
 
     @property
+    def paired(self) -> bool:
+        """Whether it multiplies two words of two pixels by those of two output channels (`gemm_pairs.py`)."""
+        return self.instruction.endswith("mmla")
+
+    def words_at_once(self, lanes: int) -> int:
+        """Words of a pixel that it takes together: of AMX's those of a channel block."""
+        return lanes if self.matrix else 2 if self.paired else 1
+
+    @property
     def sum(self) -> Element:
         """The type of sums."""
         return S32 if self.x.integer else F32
@@ -142,6 +151,9 @@ TABLE: tuple[Product, ...] = (
     Product("bfdot", BF16, BF16, BF16, instruction="bfdot"),
     Product("usdot", U8, S8, S8, instruction="usdot"),
     Product("sdot", S8, S8, S8, instruction="sdot"),
+    Product("usmmla", U8, S8, S8, instruction="usmmla"),
+    Product("smmla", S8, S8, S8, instruction="smmla"),
+    Product("bfmmla", BF16, BF16, BF16, instruction="bfmmla"),
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0),
 )
@@ -171,14 +183,14 @@ def rate(isa: Isa, product: Product) -> float:
     if product.name == "fma" or product.packed == F32:
         return isa.fma_rate
     found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
-    return found or product.rate * isa.fma_rate / 2
+    return (2 if product.paired else 1) * found or product.rate * isa.fma_rate / 2
 
 
 @functools.lru_cache(maxsize=256)
 def product_of(types: Types, isa: Isa) -> Product | None:
     """The fastest product for those types on this CPU; None: there is none."""
     able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
-    return max(able, key=lambda product: rate(isa, product) / product.parts, default=None)
+    return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
 
 
 @functools.lru_cache(maxsize=256)
@@ -222,6 +234,8 @@ def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total
         return _call(vec, _X86[name][vec.size], total.type, [total, part, weight])
     element: Any = _BFloat() if product.x == BF16 else ir.IntType(8)
     kind = ir.VectorType(element, vec.size // product.x.bytes)
-    suffix = f"v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"
+    suffix = f".v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"
+    if name == "bfmmla":  # of one type of vectors only
+        suffix = ""
     operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
-    return _call(vec, f"llvm.aarch64.neon.{name}.{suffix}", total.type, [total, *operands])
+    return _call(vec, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])

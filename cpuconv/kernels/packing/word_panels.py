@@ -17,8 +17,9 @@ from cpuconv.problem.problem import ConvProblem
 class WordPanels(Packing):
     """[group][panel][block of words of C][R][S][word][part][v][lanes of K][elements of a word's part].
 
-    A word has `group` input channels; those, and output channels, that do not exist are zero. The last block of words
-    is as long as it is, or with `whole` as long as the others.
+    A word has `group` input channels; those, and output channels, that do not exist are zero. The last block
+    has as many words as there are, rounded up to what the product takes at once. Of products of two words and two output
+    channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap.
 
     Attributes
     ----------
@@ -30,7 +31,6 @@ class WordPanels(Packing):
         A name in `product.TABLE`.
     w : Element
         Of the weights as given.
-    whole : bool
     """
 
     filters: Filters
@@ -40,21 +40,20 @@ class WordPanels(Packing):
     group: int
     product: str
     w: Element
-    whole: bool = False
 
     @classmethod
-    def of(cls, problem: ConvProblem, lanes: int, v: int, product: Product, whole: bool) -> WordPanels:
+    def of(cls, problem: ConvProblem, lanes: int, v: int, product: Product) -> WordPanels:
         """The panels of a problem; groups that fill whole panels count as one."""
         full = problem.kg % (v * lanes) == 0
         filters = Filters(lanes, v, *((1, problem.k) if full else (problem.groups, problem.kg)))
         group = WORD // problem.types.x.bytes
-        return cls(filters, problem.cg, problem.r, problem.s, group, product.name, problem.types.w, whole)
+        return cls(filters, problem.cg, problem.r, problem.s, group, product.name, problem.types.w)
 
     @property
     def words(self) -> int:
         """Words of the input channels of a group."""
-        count = divide(self.c, self.group)
-        return divide(count, self.filters.lanes) * self.filters.lanes if self.whole else count
+        at_once = BY_NAME[self.product].words_at_once(self.filters.lanes)
+        return divide(divide(self.c, self.group), at_once) * at_once
 
     @property
     def size(self) -> int:
@@ -79,7 +78,7 @@ class WordPanels(Packing):
                 filters.panels, filters.v, filters.lanes, self.words, -1, product.parts, self.r, self.s
             )
             for first in range(0, self.words, filters.lanes):
-                block = split[:, :, :, first : first + filters.lanes].transpose(0, 6, 7, 3, 5, 1, 2, 4)
+                block = _in_order(split[:, :, :, first : first + filters.lanes], product)
                 elements = _as_packed(np.ascontiguousarray(block), self.w, product.packed)
                 start = first * area * step
                 piece = elements.reshape(filters.panels, -1).view(np.uint8)
@@ -118,7 +117,7 @@ class PatchPanels(Packing):
         pixel = pixel or problem.cg
         row = row or problem.s * pixel
         patch = replace(problem, c=problem.groups * problem.r * row, r=1, s=1, pads=(0, 0, 0, 0), dilation=(1, 1))
-        form = WordPanels.of(patch, lanes, v, product, product.matrix)
+        form = WordPanels.of(patch, lanes, v, product)
         return cls(form, problem.r, problem.s, problem.cg, pixel, row)
 
     @property
@@ -134,6 +133,15 @@ class PatchPanels(Packing):
         pixels[..., : self.channels] = weight.transpose(0, 2, 3, 1)
         filled[..., : self.s * self.pixel] = pixels.reshape(k, self.r, -1)
         return self.form.pack(filled.reshape(k, -1, 1, 1), threads, place)
+
+
+def _in_order(block: np.ndarray, product: Product) -> np.ndarray:
+    """(panel, v, lane, word, element, part, R, S) in the order in which the product reads it."""
+    if not product.paired:
+        return block.transpose(0, 6, 7, 3, 5, 1, 2, 4)
+    panels, v, lanes, count, elements, _, r, s = block.shape
+    cut = block.reshape(panels, v, 2, lanes // 2, count // 2, 2, elements, r, s)
+    return cut.transpose(0, 7, 8, 4, 1, 2, 3, 5, 6)
 
 
 def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray:

@@ -31,6 +31,7 @@ from llvmlite import ir
 
 from cpuconv.isa.vector import I64, L1, L2, Vector
 from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.products.gemm_pairs import add_pairs, from_pairs, to_pairs
 from cpuconv.kernels.products.gemm_store import store_planes, store_tile
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
 from cpuconv.runtime.microkernel import MicroKernel
@@ -53,8 +54,11 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     addresses = memory.x, memory.w, memory.y, memory.parked, memory.upcoming
     x, w, y, parked, upcoming = (vec.pointer(address) for address in addresses)
     places = [vec.offset(parked, size * (i + i // tile.used * tile.absent)) for i in range(tile.sums)]
-    kind = BY_NAME[tile.product].sums_type(vec)
+    product = BY_NAME[tile.product]
+    kind = product.sums_type(vec)
     initial = [_resumed(vec, place, kind) if tile.resume else ir.Constant(kind, None) for place in places]
+    if product.paired:
+        initial = to_pairs(tile, vec, initial)
 
     row_offsets = [builder.mul(memory.xrow, I64(row)) for row in range(1, tile.rows)]
     tile_step = memory.xrow if tile.planar else I64(4 * tile.cols * tile.xs)
@@ -64,11 +68,12 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     state = _sum_segments(tile, vec, walk, tile.unroll, I64(0), whole, _State(w, upcoming, initial))
     if tile.tails:
         state = _sum_segments(tile, vec, walk, tile.tail, whole, segments, state)
+    sums = from_pairs(tile, vec, state.sums) if product.paired else state.sums
     if tile.suspend:
-        for value, place in zip(state.sums, places, strict=True):
+        for value, place in zip(sums, places, strict=True):
             vec.store(builder.bitcast(value, vec.type), place)
     else:
-        (store_planes if tile.planar else store_tile)(tile, vec, memory, state.sums, y)
+        (store_planes if tile.planar else store_tile)(tile, vec, memory, sums, y)
 
 
 def _resumed(vec: Vector, place: Any, kind: Any) -> Any:
@@ -135,6 +140,10 @@ def _sum_segments(
             fetch_now = vec.offset(fetch_now, walk.fetch_step)
         for address, level in wanted:
             vec.prefetch(address, level)
+        if product.paired:
+            if k % 2 == 0:
+                add_pairs(tile, product, vec, starts, now.w, k, sums)
+            continue
         if tile.planar:
             line, w_now = w_now, vec.offset(w_now, walk.kstep)
             weights = {j: _load_pixels(tile, vec, line, j) for j in range(tile.v)}

@@ -85,8 +85,8 @@ def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None) -> 
 
 
 def block(isa: Isa, product: Product) -> int:
-    """Words that a product takes at a time: AMX's a whole channel block."""
-    return isa.lanes if product.matrix else 1
+    """Words that a product takes at a time."""
+    return product.words_at_once(isa.lanes)
 
 
 def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:

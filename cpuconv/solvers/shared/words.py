@@ -74,11 +74,11 @@ def vector_counts(problem: ConvProblem, isa: Isa) -> tuple[int, ...] | None:
 
 
 def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -> Packing:
-    """Panels of `v` weight vectors for a product (None: the problem's); AMX reads whole blocks of channels."""
+    """Panels of `v` weight vectors for a product (None: the problem's)."""
     if problem.types == ALL_F32:
         return Panels.of(problem, isa, v)
     by = by or product(problem, isa)
-    return WordPanels.of(problem, isa.lanes, v, by, by.matrix)
+    return WordPanels.of(problem, isa.lanes, v, by)
 
 
 def offset(problem: ConvProblem, isa: Isa) -> int:

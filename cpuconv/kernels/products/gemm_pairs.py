@@ -1,0 +1,80 @@
+"""GEMM tiles by instructions that multiply matrices of two rows: two pixels meet two output channels.
+
+NEON's `smmla`, `usmmla` and `bfmmla` take eight bytes, two words, of each of two pixels and of two output channels, and
+add to four sums: [pixel 0, pixel 1] × [channel 0, channel 1]. Two vectors of sums therefore belong to two pixels and
+four output channels; before and after the reduction they are exchanged for a vector of each pixel.
+
+Source: Arm's architecture reference manual.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.kernels.emit.product import Product
+from cpuconv.kernels.products.gemm_tile import GemmTile
+
+_EXCHANGED = ([0, 1, 4, 5], [2, 3, 6, 7])  # lanes of two vectors; the same back and forth
+
+
+def to_pairs(tile: GemmTile, vec: Vector, sums: list[Any]) -> list[Any]:
+    """Sums by pixel to sums by pairs of pixels; a last pixel without another is its own."""
+    found = []
+    for first, second in _pairs(tile):
+        for j in range(tile.used):
+            one, other = sums[first * tile.used + j], sums[second * tile.used + j]
+            found += [vec.shuffle(one, other, lanes) for lanes in _EXCHANGED]
+    return found
+
+
+def from_pairs(tile: GemmTile, vec: Vector, pairs: list[Any]) -> list[Any]:
+    """The reverse."""
+    found: dict[int, Any] = {}
+    for at, pixels in enumerate(_pairs(tile)):
+        for j in range(tile.used):
+            place = 2 * (at * tile.used + j)
+            for pixel, lanes in reversed(list(zip(pixels, _EXCHANGED, strict=True))):
+                found[pixel * tile.used + j] = vec.shuffle(pairs[place], pairs[place + 1], lanes)
+    return [found[at] for at in range(len(found))]
+
+
+def add_pairs(
+    tile: GemmTile, product: Product, vec: Vector, starts: list[Any], w: Any, k: int, sums: list[Any]
+) -> None:
+    """Add the products of words k and k + 1 of a segment; `sums` by pairs of pixels are replaced."""
+    weights = [product.load(vec, vec.offset(w, (k * tile.v + at) * vec.size)) for at in range(2 * tile.used)]
+    pixels = tile.pixels
+    for at, pair in enumerate(_pairs(tile)):
+        words = [_two_words(vec, starts[row], 4 * (col * tile.xs + k)) for row, col in (pixels[i] for i in pair)]
+        operand = _joined(vec, words)
+        if product.flips(tile.x):
+            flip = ir.Constant(operand.type, [ir.IntType(64)(-0x7F7F7F7F7F7F7F80)] * 2)
+            operand = vec.builder.xor(operand, flip)
+        operand = vec.builder.bitcast(operand, vec.int_type)
+        for j, weight in enumerate(weights):
+            place = at * 2 * tile.used + j
+            sums[place] = product.add(vec, operand, weight, sums[place])
+
+
+def _pairs(tile: GemmTile) -> list[tuple[int, int]]:
+    """The pixels of each pair."""
+    count = tile.rows * tile.cols
+    return [(first, min(first + 1, count - 1)) for first in range(0, count, 2)]
+
+
+def _two_words(vec: Vector, start: Any, offset: int) -> Any:
+    """Eight bytes."""
+    value = vec.builder.load(vec.builder.bitcast(vec.offset(start, offset), I64.as_pointer()))
+    value.align = 1
+    return value
+
+
+def _joined(vec: Vector, halves: list[Any]) -> Any:
+    """A vector of two times eight bytes."""
+    joined: Any = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
+    for at, half in enumerate(halves):
+        joined = vec.builder.insert_element(joined, half, I32(at))
+    return joined
