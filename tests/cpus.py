@@ -37,7 +37,7 @@ NATIVE: dict[str, tuple[str, ...]] = {  # LLVM's names, and the features that co
     "znver4": _ZEN4,
     "znver5": (*_ZEN4, "avxvnni"),
 }
-ARM = ("cortex-a76", "neoverse-n1")
+ARM = ("cortex-a76", "neoverse-n1", "neoverse-v1")
 ARM_SECONDS = 1800  # a test may take: its kernels are compiled by an emulated compiler
 
 

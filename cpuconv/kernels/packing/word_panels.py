@@ -18,8 +18,8 @@ class WordPanels(Packing):
     """[group][panel][block of words of C][R][S][word][part][v][lanes of K][elements of a word's part].
 
     A word has `group` input channels; those, and output channels, that do not exist are zero. The last block
-    has as many words as there are, rounded up to what the product takes at once. Of products of two words and two output
-    channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap.
+    has as many words as there are, rounded up to what the product takes at once. Of products of two words and two
+    output channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap.
 
     Attributes
     ----------

@@ -142,7 +142,7 @@ def _sum_segments(
             vec.prefetch(address, level)
         if product.paired:
             if k % 2 == 0:
-                add_pairs(tile, product, vec, starts, now.w, k, sums)
+                add_pairs(tile, vec, starts, now.w, k, sums)
             continue
         if tile.planar:
             line, w_now = w_now, vec.offset(w_now, walk.kstep)

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from cpuconv.isa.vector import I32, I64, Vector
-from cpuconv.kernels.emit.product import Product
+from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products.gemm_tile import GemmTile
 
 _EXCHANGED = ([0, 1, 4, 5], [2, 3, 6, 7])  # lanes of two vectors; the same back and forth
@@ -41,10 +41,9 @@ def from_pairs(tile: GemmTile, vec: Vector, pairs: list[Any]) -> list[Any]:
     return [found[at] for at in range(len(found))]
 
 
-def add_pairs(
-    tile: GemmTile, product: Product, vec: Vector, starts: list[Any], w: Any, k: int, sums: list[Any]
-) -> None:
+def add_pairs(tile: GemmTile, vec: Vector, starts: list[Any], w: Any, k: int, sums: list[Any]) -> None:
     """Add the products of words k and k + 1 of a segment; `sums` by pairs of pixels are replaced."""
+    product = BY_NAME[tile.product]
     weights = [product.load(vec, vec.offset(w, (k * tile.v + at) * vec.size)) for at in range(2 * tile.used)]
     pixels = tile.pixels
     for at, pair in enumerate(_pairs(tile)):
