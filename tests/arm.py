@@ -51,9 +51,12 @@ def root() -> Path:
     return folder
 
 
+_EMULATED = {"neoverse-v1": "max"}  # CPUs that older emulators do not know by name, and what has all that they have
+
+
 def launcher(folder: Path, cpu: str) -> list[str]:
     """The command that runs the programs of the root on an emulated `cpu`."""
-    return [str(folder / QEMU), "-cpu", cpu, "-L", str(folder)]
+    return [str(folder / QEMU), "-cpu", _EMULATED.get(cpu, cpu), "-L", str(folder)]
 
 
 def interpreter(folder: Path, cpu: str) -> Path:
