@@ -45,8 +45,10 @@ class Sizes(NamedTuple):
     def of(cls, problem: ConvProblem, isa: Isa) -> Sizes:
         """Those of a problem."""
         depth = problem.cg * problem.r * problem.s
-        count = divide(depth, words.group(problem))
-        return cls(divide(problem.kg, isa.lanes), depth, count, count * words.product(problem, isa).parts)
+        product = words.product(problem, isa)
+        at_once = product.words_at_once(isa.lanes)
+        count = divide(depth, words.group(problem) * at_once) * at_once
+        return cls(divide(problem.kg, isa.lanes), depth, count, count * product.parts)
 
 
 class Params(NamedTuple):
