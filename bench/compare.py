@@ -42,10 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         call=args.call,
         groups=words(args.groups, GROUPS, "--groups"),
         batch=args.batch,
-        types=args.types,
     )
-    if args.types != ALL_F32:
-        asked = replace(asked, peers=(OWN_F32, *(key for key in asked.peers if key in TYPED)))
+    asked = in_types(asked, args.types)
     if args.draw:
         lines = shapes.at_random(args.draw, args.seed, args.lines, args.types)
     else:
@@ -96,6 +94,13 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
     return int(text)
+
+
+def in_types(asked: Settings, types: Types) -> Settings:
+    """The same of other types, with the peers that have them, and ours in float32."""
+    if types == ALL_F32:
+        return asked
+    return replace(asked, types=types, peers=(OWN_F32, *(key for key in asked.peers if key in TYPED)))
 
 
 def types(text: str) -> Types:

@@ -13,7 +13,7 @@ import numpy as np
 import layouts
 from bench.peers.base import Form
 from bench.typed import RANGES, Data, dequantized, quantized
-from cpuconv.elements import BF16, F32, S32, Element, rounded
+from cpuconv.elements import BF16, F32, S32, rounded
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
@@ -95,7 +95,7 @@ class CpuconvPeer:
         arguments = (problem.stride, ((top, bottom), (left, right)), problem.dilation, problem.groups)
         options: dict[str, Any] = {"in_layout": layout, "out_layout": layout, "threads": threads}
         x, w = (outside(array) for array in (given.x, given.w))
-        options |= {"strategy": self.strategy, "x_dtype": x.dtype, "y_dtype": outside_dtype(problem.types.y)}
+        options |= {"strategy": self.strategy, "x_dtype": x.dtype, "y_dtype": problem.types.y.outside}
         if (scales := given.scales) is not None:
             asked = {"x_scale": scales.x_scale, "x_zero_point": scales.x_zero, "w_scale": scales.w_scale}
             if problem.types.y in RANGES:
@@ -147,13 +147,4 @@ def _converted(output: Callable[[], Any], problem: ConvProblem, given: Data) -> 
 
 def outside(array: np.ndarray) -> np.ndarray:
     """An array as users have it: bfloat16 of the package ml_dtypes."""
-    return array.view(outside_dtype(BF16)) if array.dtype == BF16.dtype else array
-
-
-def outside_dtype(element: Element) -> np.dtype:
-    """The dtype of an element as users have it."""
-    if element != BF16:
-        return element.dtype
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
+    return array.view(BF16.outside) if array.dtype == BF16.dtype else array

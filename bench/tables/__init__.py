@@ -52,7 +52,8 @@ def warm(lines: Sequence[Line], asked: Settings, effort: str) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lines.txt"
-        file.write_text("".join(f'{line.problem.shape_key}n"{line.label}"\n' for line in lines), encoding="utf-8")
+        texts = (f'{line.problem.shape_key}n"{line.label}"{line.problem.types_word}\n' for line in lines)
+        file.write_text("".join(texts), encoding="utf-8")
         options = ["--threads", str(asked.threads), "--layouts", asked.layouts[0], "--effort", effort]
         command = python("-m", "autotune", "warmup", str(file), *options)
         code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode

@@ -15,6 +15,7 @@ from autotune.files import write_whole
 from autotune.tuning.effort import EFFORTS
 from bench import compare, shapes, tables
 from bench.settings import PLAIN, Settings
+from cpuconv.problem.types import Types
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="bench.tables", description=__doc__)
     p.add_argument("--threads", type=_numbers, default=(1, 2), help="a table for each count (1,2)")
     p.add_argument("--nchw", action="store_true", help="also tables with NCHW in and out")
+    p.add_argument("--types", type=_types, default=(), help="also tables in other types, such as bf16,int8")
     p.add_argument("--batch", type=_numbers, default=(), help="also tables with so many images, such as 8")
     compare.add_measuring(p)
     p.set_defaults(runs=3)
@@ -63,7 +65,12 @@ def wanted(args: argparse.Namespace) -> list[Settings]:
     """The tables asked for, thread counts first."""
     variants = [{}, *([{"layouts": (PLAIN,)}] if args.nchw else []), *({"batch": batch} for batch in args.batch)]
     base = compare.settings(args)
-    return [dataclasses.replace(base, threads=threads, **more) for threads in args.threads for more in variants]
+    found = []
+    for threads in args.threads:
+        asked = dataclasses.replace(base, threads=threads)
+        found += [dataclasses.replace(asked, **more) for more in variants]
+        found += [compare.in_types(asked, types) for types in args.types]
+    return found
 
 
 def _make(args: argparse.Namespace, console: Console) -> list[tuple[tables.Data, str]]:
@@ -71,11 +78,15 @@ def _make(args: argparse.Namespace, console: Console) -> list[tuple[tables.Data,
     asked = wanted(args)
     for number, each in enumerate(asked, 1):
         console.print(f"Table {number} of {len(asked)}: {each.title}")
-        lines = shapes.load(args.shapes, batch=each.batch)
+        lines = shapes.load(args.shapes, batch=each.batch, types=each.types)
         if not args.no_warmup:
             tables.warm(lines, each, args.effort)
         made.append(tables.measured(lines, each, console))
     return made
+
+
+def _types(text: str) -> tuple[Types, ...]:
+    return tuple(compare.types(part) for part in text.split(","))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -14,10 +14,11 @@ from autotune.files import write_whole
 from autotune.machine.device import fingerprint
 from bench import race, report, tables
 from bench.engine import EngineError
-from bench.peers import OURS
+from bench.peers import OURS, OWN_F32
 from bench.results import LineResult
 from bench.settings import Settings
 from bench.tables.__main__ import main, parser, wanted
+from bench.typed import types_of
 from cpuconv.problem import sources
 from support.tuner.bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_of
 
@@ -33,8 +34,8 @@ def place(tmp_path, monkeypatch):
     """A folder with lines, a page and a place for tables; engines that answer at once; no tuning."""
 
     def start(key: str, threads: int, options: object, timeout: float) -> FakeEngine:
-        seconds = {OURS: 1.0, "torch": 1.02 if threads == 1 else 2.0}
-        return FakeEngine(key, {"auto": seconds[key]}, algorithm=DIRECT if key == OURS else "")
+        seconds = {OURS: 1.0, OWN_F32: 2.6, "torch": 1.02 if threads == 1 else 2.0}
+        return FakeEngine(key, {"auto": seconds[key]}, 0.0, DIRECT if key == OURS else "")
 
     monkeypatch.setattr(race, "Engine", start)
     monkeypatch.setattr(tables, "warm", lambda *_: None)
@@ -152,6 +153,24 @@ def test_the_warmup_tunes_the_very_problems(monkeypatch):
     assert command == ["autotune", "warmup"]
     assert options == ["--threads", "2", "--layouts", "NCHW", "--effort", "quick"]
     assert [(entry.problem, entry.label) for entry in entries] == [(LINE.problem, LINE.label)]
+    typed = dataclasses.replace(LINE, problem=dataclasses.replace(LINE.problem, types=types_of("int8")))
+    tables.warm([typed], Settings(), "quick")
+    assert [(entry.problem, entry.label) for entry in seen[1][2]] == [(typed.problem, typed.label)]
+
+
+def test_tables_in_other_types_follow_those_of_float32(place):
+    asked = wanted(parser().parse_args(["--types", "bf16,int8", "--threads", "1,2"]))
+    told = [(each.threads, str(each.types), OWN_F32 in each.peers) for each in asked]
+    both = [("f32:f32:f32", False), ("bf16:bf16:bf16", True), ("u8:s8:u8", True)]
+    assert told == [(threads, *rest) for threads in (1, 2) for rest in both]
+    assert run(place, "--threads", "1", "--types", "int8") == 0
+    (data_file, _) = sorted((place / "tables").iterdir())
+    plain, low = json.loads(data_file.read_text())["tables"]
+    assert (plain["types"], low["types"]) == ("fp32", "u8:s8:u8")
+    assert low["title"] == "1 thread, layouts auto, types u8:s8:u8"
+    assert all("--dt=u8:s8:u8" in line["problem"] for line in low["lines"])
+    assert low["geomean"]["Own-Fp32"]["median"] == 2.6
+    assert "Own-Fp32" in (place / "overview.md").read_text()
 
 
 def test_a_race_without_our_figure_is_no_table(monkeypatch):
