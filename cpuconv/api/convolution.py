@@ -68,7 +68,8 @@ def plan(
     residual : bool
         Whether calls pass an array of the output's shape to add.
     in_layout, out_layout : str
-        NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, or auto: the plan chooses, and its `in_layout` says what.
+        NCHW, NHWC, NCHW44 (= NCHW4c), NCHW8c, NCHW16c, NCHW32c, NCHW64c, or auto: the plan chooses, and its `in_layout`
+        says what.
     threads : int, "auto" or None
         "auto": the number that the tuner found fastest for this shape. None: `get_num_threads()`.
     strategy : "heuristic", "cached" or "profile"

@@ -17,6 +17,7 @@ from cpuconv.kernels.binding.steps import Operand, Ref, Space, Step
 from cpuconv.kernels.copies.reorder import BOTH, LINES, PACK, UNPACK
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.kernels.copies.rows import ANY
+from cpuconv.kernels.elementwise.convert import ConvertTile, convert
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
 from cpuconv.solvers.shared import blocked
@@ -142,3 +143,18 @@ def test_elements_that_fill_words_are_moved_as_words(element: Element) -> None:
         tile = reorder_step(ISA, Space(), shape, *views, 1, element).tile
         assert tile.mode == mode, (src, dst)
         assert ANY not in (tile.source.kind, tile.target.kind), (src, dst)
+
+
+@pytest.mark.skipif(ISA.name not in ("avx512", "avx2"), reason="these are instructions of x86")
+def test_rows_are_interleaved_in_registers_and_narrowed_by_vectors() -> None:
+    shape = (1, ISA.block(U8), 8, 8)
+    views = (
+        Operand(Ref(name), contiguous(layout, shape, U8))
+        for name, layout in (("x", "NCHW"), ("y", blocked.layout(ISA, U8)))
+    )
+    step = reorder_step(ISA, Space(), shape, *views, 1, U8)
+    assembly = step.kernel.assembly(step.tile)
+    assert "vpunpcklbw" in assembly and "vpunpckhwd" in assembly
+    narrowing = convert.assembly(ConvertTile(ISA.lanes, F32, U8))
+    assert "vdivps" in narrowing and "vrndscaleps" in narrowing or "vroundps" in narrowing
+    assert ISA.name != "avx512" or "vpmovdb" in narrowing
