@@ -11,7 +11,7 @@ import pytest
 from bench import compare, race, shapes, typed
 from bench.engine import Session
 from bench.peers import OURS, OWN_F32, make
-from bench.peers.cpuconv_peer import OwnFloat32Peer
+from bench.peers.cpuconv_peer import CpuconvPeer, OwnFloat32Peer
 from bench.results import Measurement
 from bench.settings import Settings
 from cpuconv.elements import widened
@@ -144,6 +144,15 @@ def test_own_float32_gives_what_the_types_give(text):
     problem = replace(PROBLEMS[0], types=Types.parse(text))
     found = Session(OwnFloat32Peer(("NCHW",), "heuristic"), 1).prepare(problem)
     assert [form.error <= max(1.0 * problem.types.y.integer, 4e-3) for form in found] == [True]
+
+
+@pytest.mark.parametrize("text", ["u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "u8:s8:s32", "bf16:bf16:bf16", "bf16:bf16:f32"])
+def test_ours_in_every_layout(text):
+    problem = replace(PROBLEMS[0], types=Types.parse(text))
+    found = Session(CpuconvPeer(("auto", "NHWC", "NCHW"), "heuristic"), 1).prepare(problem)
+    assert [form.form for form in found] == ["auto", "NHWC", "NCHW"] and found[2].plain
+    assert all(form.error <= typed.limit(problem.types, OURS, True) for form in found)
+    assert all(form.algorithm and form.detail for form in found)
 
 
 # --- the command line --------------------------------------------------------------------------------------------
