@@ -114,3 +114,10 @@ def test_a_reduction_is_as_long_as_there_are_channels(channels):
         blocks = args["segments"] // taps
         assert (blocks - 1) * tile.unroll + (tile.tail or tile.unroll) == channels
         oracle.check(problem, name)
+
+
+@pytest.mark.parametrize("height", [1, 2, 3])
+def test_pixels_that_lie_apart_are_one_row(height):
+    """Channels last, of several blocks: rows have as many pixels as those of the output, each a few blocks on."""
+    problem = ConvProblem(1, 2 * LANES, height, 19, 2 * LANES, 1, 1, in_layout="NHWC", out_layout="NHWC")
+    assert oracle.check(problem, "channels_last").algorithm.startswith("channels_last")
