@@ -181,7 +181,7 @@ def default_threads() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def small_work_is_shared() -> Iterator[None]:
     """Threads share work of any size, so that small problems test sharing."""
-    from support import sharing
+    from support.running import sharing
 
     with sharing.small_work_is_shared():
         yield

@@ -37,9 +37,10 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
     return problems
 
 
-def test_a_short_soak_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak, "GROWTH", 1.0)  # in so short a time nothing has settled
-    report = Soak().run(4.0, 3)
+def test_a_short_soak_finds_nothing() -> None:
+    ready = Soak()
+    ready.growth = 1.0  # in so short a time nothing has settled
+    report = ready.run(4.0, 3)
     assert report.problems == []
     assert {kind for kind, count in report.runs.items() if count} == {"plain", "failing", "stopped", "bad"}
     assert report.points >= 3  # the outputs, an arena, a node that a reference computes
@@ -98,9 +99,9 @@ def test_a_run_that_does_not_end_is_found(broken: Any) -> None:
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(soak, "Soak", lambda seed: Soak(LOOKUP, seed))
-    monkeypatch.setattr(soak, "GROWTH", 1.0)
+    monkeypatch.setattr(Soak, "growth", 1.0)
     assert main(["--minutes", "0.01", "--threads", "2", "--seed", "3"]) == 0
     assert capsys.readouterr().out.startswith("runs: ")
-    monkeypatch.setattr(soak, "GROWTH", -1.0)
+    monkeypatch.setattr(Soak, "growth", -1.0)
     assert main(["--minutes", "0.01", "--threads", "2"]) == 1
     assert "PROBLEM (1 times): memory grew" in capsys.readouterr().out

@@ -26,7 +26,7 @@ from support import oracle
 from support.graph.branches import branches
 from support.graph.random_networks import networks
 from support.graphs import programs_of
-from support.sharing import cut_finely
+from support.running.sharing import cut_finely
 
 WORKERS = (3, 7, 16)
 pytestmark = pytest.mark.usefixtures("small_work_is_shared", "crowd")

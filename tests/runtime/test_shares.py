@@ -22,8 +22,8 @@ from cpuconv.runtime.thread_pool import IDLE
 from cpuconv.solvers import TABLE
 from support import oracle
 from support.example import BLOCKED
+from support.running.sharing import cut_finely
 from support.running.turns import Stage
-from support.sharing import cut_finely
 
 ROWS, BOARD, MOST = 1 << 20, 1 << 16, 1 << 12  # addresses on the stage
 TURNS = 6  # rows of a caller

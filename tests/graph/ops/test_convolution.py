@@ -23,7 +23,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers, sliding
-from support.sharing import small_work_is_shared
+from support.running.sharing import small_work_is_shared
 
 LANES = current().lanes
 CHANNELS = st.sampled_from((1, 3, LANES - 1, LANES, LANES + 1, 2 * LANES + 3))

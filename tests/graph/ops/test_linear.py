@@ -10,7 +10,7 @@ from cpuconv.graph.ops import TABLE
 from cpuconv.isa import current
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers
-from support.sharing import small_work_is_shared
+from support.running.sharing import small_work_is_shared
 
 LANES = current().lanes
 SIZES = st.sampled_from((1, 3, LANES - 1, LANES, LANES + 1, 4 * LANES + 5))

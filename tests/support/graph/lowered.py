@@ -18,8 +18,9 @@ from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
 from cpuconv.problem.arrays import address
-from support import guarded, sharing
+from support import guarded
 from support.guarded import END, START
+from support.running import sharing
 
 _GAP = 192  # bytes between images that lie apart
 

@@ -9,7 +9,7 @@ import layouts
 from cpuconv.isa import current
 from cpuconv.solvers import TABLE
 from support import oracle
-from support.sharing import small_work_is_shared
+from support.running.sharing import small_work_is_shared
 
 
 def main() -> None:
