@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Element:
-    """The type of an array's elements.
+    """The type of an array's elements; there is one object of each.
 
     Attributes
     ----------
@@ -40,8 +41,8 @@ class Element:
     def __repr__(self) -> str:
         return self.name
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, (self.name,)
 
     @property
     def label(self) -> str:
@@ -63,6 +64,11 @@ S16 = Element("s16", np.dtype(np.int16), "i16")
 S32 = Element("s32", np.dtype(np.int32), "i32")
 
 TABLE: dict[str, Element] = {element.name: element for element in (F32, BF16, F16, S8, U8, S16, S32)}
+
+
+def _named(name: str) -> Element:
+    return TABLE[name]
+
 
 OF_DTYPE: dict[np.dtype, Element] = {element.outside: element for element in TABLE.values()}
 """By the dtype of users' arrays."""

@@ -118,7 +118,7 @@ def _check(quantization: Quantization, types: Types, w: Element, k: int, residua
 def _signed(weight: np.ndarray, w: Element, quantization: Quantization | None) -> np.ndarray:
     """`signed`, remembered: what it gives is read-only, so that its content is read once."""
     points = 0 if quantization is None else quantization.w_zero_point
-    if w == S8 and not np.any(points):
+    if w == S8 and not (any(points) if isinstance(points, tuple) else points):
         return weight
     here = session.current
     key = _signed.__name__, here.fingerprint(weight), w, points

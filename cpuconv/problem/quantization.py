@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -186,9 +187,8 @@ def _numbers(value: object, name: str, expected: str) -> tuple[list[Any], bool]:
 
 def _float32(value: Any) -> float:
     try:
-        with np.errstate(over="ignore", under="ignore"):
-            return float(np.float32(float(value)))
-    except OverflowError:  # an integer that no float is
+        return float(struct.unpack("f", struct.pack("f", float(value)))[0])
+    except OverflowError:  # beyond the largest
         return math.inf
 
 

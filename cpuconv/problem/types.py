@@ -34,6 +34,10 @@ class Types:
         if self.sum.integer != (self.x.integer and self.w.integer):
             raise ArgumentError(must("types", "of integer sums if, and only if, both operands are integers", f"{self}"))
 
+    def __hash__(self) -> int:
+        """Of the fields in which those of a program differ, as calls look up by it."""
+        return hash((self.x.name, self.w.name, self.y.name))
+
     def __str__(self) -> str:
         sums = () if self.sum == sums_of(self.x, self.w) else (self.sum,)
         return ":".join(map(str, (self.x, self.w, *sums, self.y)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import llvmlite.binding as llvm
 import pytest
 
-from cpuconv.elements import TABLE, Element
+from cpuconv.elements import OF_DTYPE, TABLE, Element
 
 
 @pytest.mark.parametrize("element", TABLE.values(), ids=str)
@@ -18,3 +21,9 @@ def test_an_element_has_the_size_of_its_dtype_and_of_its_llvm_type(element: Elem
 
 def test_names_are_keys() -> None:
     assert [element.name for element in TABLE.values()] == list(TABLE)
+
+
+def test_there_is_one_object_of_each() -> None:
+    for element in TABLE.values():
+        assert pickle.loads(pickle.dumps(element)) is element is copy.deepcopy(element)
+        assert OF_DTYPE[element.outside] is element and element.outside.itemsize == element.bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 
+import numpy as np
 import pytest
 
 import autotune.cli.main
@@ -60,6 +61,16 @@ def test_the_example_runs(page, capsys, in_a_folder_with_a_model):
     names: dict = {}
     exec(code(page, "python"), names)
     assert names["plan"](names["x"]).shape == (1, 128, 56, 56)
+
+
+def test_the_example_of_low_precision_runs() -> None:
+    names: dict = {}
+    exec(code("docs/low-precision.md", "python"), names)
+    assert (names["y"].dtype, names["y8"].dtype) == (names["bf16"], np.uint8)
+    assert (names["plan"](names["x8"]) == names["y8"]).all()
+    real = cpuconv.conv2d(names["x"].astype(np.float32), names["w"].astype(np.float32), padding=1)
+    for near in (names["y"].astype(np.float32), names["y8"].astype(np.float32) - 128):
+        assert np.abs(near - real).max() < 0.05 * np.abs(real).max()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/models.md", "docs/tuning.md", "docs/wisdom.md", "CONTRIBUTING.md"])
