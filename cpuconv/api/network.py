@@ -13,7 +13,7 @@ from cpuconv.conv.choice.model import check_options
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import IDLE_BYTES, IN_NETWORK, Target
+from cpuconv.graph.lowering import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
@@ -34,6 +34,7 @@ def compile(
     strategy: str = "cached",
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     accuracy: str = "standard",
+    precision: str = FULL,
     strict: bool = False,
     skip_passes: Sequence[str] = (),
     idle_bytes: int | None = None,
@@ -55,6 +56,9 @@ def compile(
         open. Those that stay open are taken from the arrays of a run.
     accuracy : "exact", "standard" or "fast"
         As for `plan`.
+    precision : "float32" or "bfloat16"
+        With "bfloat16" what is multiplied, and tensors between operators, may be rounded to bfloat16 where that is
+        faster by the models; sums and functions are computed in float32. Inputs and outputs stay as the model has them.
     strict : bool
         Whether to refuse operators that run through ONNX's reference evaluator.
     skip_passes : sequence of str
@@ -83,6 +87,7 @@ def compile(
         Some operators run through ONNX's reference evaluator; it names them.
     """
     check_options(strategy, accuracy, None, False)
+    check_precision(precision)
     unknown = [name for name in skip_passes if name not in passes.NAMES]
     if unknown:
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
@@ -90,7 +95,7 @@ def compile(
     auto = isinstance(wanted, str)
     most = maximum_threads() if isinstance(wanted, str) else wanted
     limits = replace(IN_NETWORK, accuracy=accuracy)
-    target = Target(current(), most, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes))
+    target = Target(current(), most, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision)
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
@@ -106,6 +111,7 @@ def load(
     strategy: str | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     accuracy: str | None = None,
+    precision: str | None = None,
     idle_bytes: int | None = None,
 ) -> Model:
     """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
@@ -120,7 +126,7 @@ def load(
         A file that `Model.save` wrote.
     threads : int or None
         Most threads of a run. None: as many as it was saved with, but no more than there are cores.
-    strategy, accuracy : str or None
+    strategy, accuracy, precision : str or None
         As for `compile`. None: as it was saved with.
     input_shapes : mapping of str to sequence of int, or None
         Sizes of inputs, where the saved network leaves them open.
@@ -142,21 +148,24 @@ def load(
     -----
     CpuconvWarning
         The model was saved on another CPU, by a version that packs weights otherwise, or with another number of
-        threads, strategy or accuracy: what was chosen for it is not followed.
+        threads, strategy, accuracy or precision: what was chosen for it is not followed.
     """
     saved = Saved(path)
     settings = saved.settings
     limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
     strategy = settings.strategy if strategy is None else strategy
     check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
+    precision = settings.precision if precision is None else precision
+    check_precision(precision)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
     stated = {
         "threads": (settings.threads, wanted),
         "strategy": (settings.strategy, strategy),
         "accuracy": (settings.limits.accuracy, limits.accuracy),
+        "precision": (settings.precision, precision),
     }
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
-    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes))
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision)
     shapes = {} if input_shapes is None else input_shapes
     return compiled(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
 

@@ -25,6 +25,7 @@ from cpuconv.cli.results import save, summaries, table
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
+from cpuconv.graph.lowering import PRECISIONS
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.model import Model
 from cpuconv.network.saved.container import is_saved
@@ -123,14 +124,16 @@ def _graph(options: argparse.Namespace) -> Graph:
 
 def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Model:
     """The network, its sizes known as far as `shapes` says."""
-    common = {"threads": options.threads, "input_shapes": shapes}
+    common: dict[str, Any] = {"threads": options.threads, "input_shapes": shapes}
     with _busy(f"compiling {options.model}"):
         if is_saved(options.model):
             if options.strict:
                 raise ArgumentError(must("--strict", "left out for a model that is compiled already", "given"))
-            return cpuconv.load(options.model, strategy=options.strategy, accuracy=options.accuracy, **common)
+            given = {name: getattr(options, name) for name in ("strategy", "accuracy", "precision")}
+            return cpuconv.load(options.model, **given, **common)
         strategy, accuracy = options.strategy or STRATEGIES[1], options.accuracy or ACCURACIES[1]
-        return cpuconv.compile(graph, strategy=strategy, accuracy=accuracy, strict=options.strict, **common)
+        common |= {"precision": options.precision or PRECISIONS[0], "strict": options.strict}
+        return cpuconv.compile(graph, strategy=strategy, accuracy=accuracy, **common)
 
 
 def _print(options: argparse.Namespace, told: Any) -> None:
@@ -233,6 +236,11 @@ def _parser() -> argparse.ArgumentParser:
             " (default: 1 for a first axis)",
         )
         made.add_argument("--accuracy", choices=ACCURACIES, help="default: standard")
+        made.add_argument(
+            "--precision",
+            choices=PRECISIONS,
+            help="what products and tensors may be rounded to, where that is faster (default: float32)",
+        )
         made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
         made.add_argument("--json", action="store_true", help="print as JSON")
         return made

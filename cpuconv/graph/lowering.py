@@ -6,16 +6,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.select import Tuner
+from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Node
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32, Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Space, Step
 
 IN_NETWORK = Limits(cold=True)
 IDLE_BYTES = 256 << 20  # by default
+FULL, HALF = PRECISIONS = ("float32", "bfloat16")
+
+
+def check_precision(precision: object) -> None:
+    """Raise `ArgumentError` for an unknown precision."""
+    if precision not in PRECISIONS:
+        raise ArgumentError(must("precision", f"one of {', '.join(PRECISIONS)}", repr(precision)))
 
 
 @dataclass(frozen=True)
@@ -34,12 +44,19 @@ class Target(Processor):
         What times candidates for "profile".
     idle_bytes : int
         Most bytes that runs of a program leave for the next ones, beside those of one run.
+    precision : str
+        "float32"; or "bfloat16": float32 tensors may be stored, and multiplied, as bfloat16.
     """
 
     strategy: str = "cached"
     limits: Limits = IN_NETWORK
     tuner: Tuner | None = None
     idle_bytes: int = IDLE_BYTES
+    precision: str = FULL
+
+    def blocks(self, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
+        """The forms of channel blocks that a tensor of that type may lie in."""
+        return (BLOCKED, BLOCKED_BF16) if self.precision == HALF and dtype == FLOAT32 else (BLOCKED,)
 
 
 @dataclass(frozen=True)
@@ -49,8 +66,8 @@ class Offer:
     Attributes
     ----------
     inputs : tuple[str, ...]
-        How each input must lie: `DENSE`, `STRIDED` (any plain strides) or `BLOCKED`; "" for one left out, or whose
-        elements are read when the network is compiled.
+        How each input must lie: `DENSE`, `STRIDED` (any plain strides), `BLOCKED` or `BLOCKED_BF16`; "" for one
+        left out, or whose elements are read when the network is compiled.
     outputs : tuple[str, ...]
         How each output lies. The operator writes into memory that it is given: images of a blocked output may lie
         apart; plain outputs may have any strides where this says `STRIDED`, of `DENSE` ones the first axis.

@@ -27,6 +27,8 @@ from cpuconv.network.sizes.specialise import with_sizes
 from cpuconv.runtime.threads import AUTO, maximum_threads
 
 _PROVIDER = "CPUExecutionProvider"
+PRECISION = "session.cpuconv.precision"
+"""The entry of a session that is the `precision` of `compile`."""
 
 
 class SessionOptions:
@@ -68,7 +70,7 @@ class SessionOptions:
         self.free_dimensions[name] = size
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; none has an effect."""
+        """Keep an entry; "session.cpuconv.precision" has an effect: it is the `precision` of `compile`."""
         self._entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
@@ -104,8 +106,8 @@ class InferenceSession:
     path_or_bytes : path or bytes
         An ONNX model; or the path of a model that `cpuconv.Model.save` wrote.
     sess_options : SessionOptions or None
-        Ours or ONNX Runtime's. `intra_op_num_threads` counts; sizes for symbols count where they can be read, which
-        ONNX Runtime's object does not allow.
+        Ours or ONNX Runtime's. `intra_op_num_threads` counts, and the entry `PRECISION`; sizes for symbols count where
+        they can be read, which ONNX Runtime's object does not allow.
     providers, provider_options, **ignored
         Taken for the interface's sake: everything runs on the CPU.
 
@@ -131,11 +133,13 @@ class InferenceSession:
         threads = wanted if wanted == AUTO else min(wanted, maximum_threads()) if wanted > 0 else None
         idle = getattr(self._options, "idle_bytes", None)
         self._background = Background(_async_threads(getattr(self._options, "async_threads", 0)))
+        precision = _entry(self._options, PRECISION)
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
-            self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle)
+            self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle, precision)
         else:
             graph, self._metadata = read_with_metadata(path_or_bytes)
-            self._model = api.compile(with_sizes(graph, sizes), threads=threads, idle_bytes=idle)
+            options = {"threads": threads, "idle_bytes": idle, **({"precision": precision} if precision else {})}
+            self._model = api.compile(with_sizes(graph, sizes), **options)
         self._dtypes = {port.name: port.dtype for port in self._model.inputs}
         self._names = [port.name for port in self._model.outputs]
 
@@ -312,14 +316,27 @@ def _async_threads(wanted: int) -> int:
     return wanted or maximum_threads()
 
 
+def _entry(options: Any, key: str) -> str | None:
+    """An entry of the options, ours or ONNX Runtime's; None where it was not added."""
+    try:
+        return str(options.get_session_config_entry(key))
+    except (AttributeError, ArgumentError, RuntimeError):  # the last one is what ONNX Runtime's raise
+        return None
+
+
 def _loaded(
-    path: str | os.PathLike[str], sizes: Mapping[str, int], threads: int | None, idle: int | None
+    path: str | os.PathLike[str],
+    sizes: Mapping[str, int],
+    threads: int | None,
+    idle: int | None,
+    precision: str | None,
 ) -> tuple[Model, Metadata]:
     """A saved model, with sizes for symbols as far as they leave no size of an input open."""
     graph = with_sizes(Saved(path).graph, sizes)
     known = {name: graph.value(name) for name in graph.inputs}
     shapes: dict[str, Any] = {name: value.shape for name, value in known.items() if value.concrete}
-    return api.load(path, threads=threads, input_shapes=shapes, idle_bytes=idle), Metadata(graph_name=graph.name)
+    model = api.load(path, threads=threads, input_shapes=shapes, precision=precision, idle_bytes=idle)
+    return model, Metadata(graph_name=graph.name)
 
 
 def _described(port: Port) -> NodeArg:

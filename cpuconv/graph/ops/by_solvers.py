@@ -12,26 +12,30 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpuconv.conv.choice.model import Choice, favourite, search
 from cpuconv.conv.choice.select import choose, favourite_layouts, following
 from cpuconv.conv.choice.tuned import named
-from cpuconv.conv.recipe import assemble, effective_threads, padded_bias
-from cpuconv.elements import F32
+from cpuconv.conv.ending_block import ending_block
+from cpuconv.conv.recipe import assemble, effective_threads
+from cpuconv.elements import BF16, F32, Element, rounded
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, STRIDED, Place
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Step
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared.words import FILL
 from layouts import Strides
 
 _LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
+_BLOCKS = {F32: (BLOCKED, BLOCKED), BF16: (BLOCKED_BF16, BLOCKED_BF16)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Convolution:
     Attributes
     ----------
     problem : ConvProblem
-        Its layouts are the instruction set's blocks, "NCHW" for plain operands, or "NHWC" for rows of channels.
+        Its layouts are the instruction set's blocks, "NCHW" for plain operands, or "NHWC" for rows of channels;
+        blocks may be of bfloat16.
     target : Target
     seconds : float
         By the model, whatever has been tuned: tuning does not change which layouts a network asks for.
@@ -79,32 +84,51 @@ class Convolution:
 def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
     """The problem in every pair of layouts, blocks and "NCHW", that the model finds worth asking for.
 
-    A pair is not where another pair, with reorders of the whole input and output around it, is as fast.
+    A pair is not where another pair, with reorders of the whole input and output around it, is as fast. Where the
+    target's precision allows, an end may be bfloat16, in blocks; weights are of the input's type.
     """
-    forms = [
-        (_shared(replace(problem, groups=groups), target), problem.groups // groups)
-        for groups in joined_groups(problem)
-    ]
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
-    known: dict[tuple[str, str], float] = {}
-    for first in favourite_layouts(problem.c):
-        for second in favourite_layouts(problem.k):
-            around = [
-                seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
-                for other, seconds in known.items()
-            ]
-            found: Convolution | None = None
-            below = min(around, default=math.inf)
-            for form, joined in forms:
-                option = replace(form, in_layout=first, out_layout=second)
-                asked = below < math.inf
-                ranked = search(option, target.limits, below=below) if asked else favourite(option, target.limits)
-                if ranked is not None:
-                    below = ranked.cost.estimate
-                    found = Convolution(option, target, below, joined)
-            if found is not None:
-                known[first, second] = found.seconds
-                yield found
+    known: dict[tuple[_End, _End], float] = {}
+    for first, second in itertools.product(_ends(problem.c, target), _ends(problem.k, target)):
+        around = [
+            seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
+            for other, seconds in known.items()
+        ]
+        found = _fastest(problem, target, first, second, min(around, default=math.inf))
+        if found is not None:
+            known[first, second] = found.seconds
+            yield found
+
+
+class _End(NamedTuple):
+    """How an input or output may lie."""
+
+    layout: str
+    element: Element
+
+
+def _ends(channels: int, target: Target) -> list[_End]:
+    """The ways of so many channels."""
+    layouts = favourite_layouts(channels)
+    made = [_End(layout, F32) for layout in layouts]
+    if BLOCKED_BF16 in target.blocks() and len(layouts) > 1:
+        made.append(_End(blocked.layout(target.isa, BF16), BF16))
+    return made
+
+
+def _fastest(problem: ConvProblem, target: Target, first: _End, second: _End, below: float) -> Convolution | None:
+    """The problem from one way to lie to another, its groups as they are or joined; None if it is not below."""
+    types = Types(first.element, first.element, F32, second.element)
+    typed = replace(problem, types=types, in_layout=first.layout, out_layout=second.layout)
+    found: Convolution | None = None
+    for groups in joined_groups(typed):
+        option = _shared(replace(typed, groups=groups), target)
+        asked = below < math.inf or types != ALL_F32
+        ranked = search(option, target.limits, below=below) if asked else favourite(option, target.limits)
+        if ranked is not None:
+            below = ranked.cost.estimate
+            found = Convolution(option, target, below, problem.groups // groups)
+    return found
 
 
 def joined_groups(problem: ConvProblem) -> list[int]:
@@ -150,12 +174,15 @@ def restored(
         candidate, decided_by = str(record["candidate"]), str(record["decided_by"])
     except (ArgumentError, KeyError, TypeError, ValueError):
         return None
-    layouts = (known.in_layout, known.out_layout) if free else (problem.in_layout, problem.out_layout)
-    if free and not (layouts[0] in favourite_layouts(known.c) and layouts[1] in favourite_layouts(known.k)):
-        return None
+    layouts, types = (problem.in_layout, problem.out_layout), problem.types
+    if free:
+        layouts, types = (known.in_layout, known.out_layout), known.types
+        ends = _End(layouts[0], types.x), _End(layouts[1], types.y)
+        if not (ends[0] in _ends(known.c, target) and ends[1] in _ends(known.k, target)):
+            return None
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
-    asked = _shared(problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1])
+    asked = _shared(problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1], types=types)
     choice: Choice | None = None
     if same and asked != known:
         choice = following(asked, target.strategy, target.limits, candidate.partition("(")[0])
@@ -196,8 +223,9 @@ def rows_operand(place: Place) -> Operand:
 
 def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
     """One way for operands in the order of Conv: input, weights, bias, what is added (which lies as the output)."""
-    first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
-    added, result = _LIES.get(way.problem.out_layout, (BLOCKED, BLOCKED))
+    types = way.problem.types
+    first, _ = _LIES.get(way.problem.in_layout, _BLOCKS[types.x])
+    added, result = _LIES.get(way.problem.out_layout, _BLOCKS[types.y])
     forms = (first, "", "", added if way.problem.residual else "")
     return Offer(forms[: len(inputs)], (result,), way.seconds, way)
 
@@ -230,13 +258,20 @@ def steps(
         "w": call.constants.packed(
             name,
             form,
-            lambda: packing.pack(_joined(weight, joined, problem.groups), call.target.threads, call.constants.room),
+            lambda: packing.pack(
+                _joined(_as_stored(weight, problem), joined, problem.groups), call.target.threads, call.constants.room
+            ),
         ),
-        "bias": call.constants.keep(padded_bias(problem.k, bias, problem.groups)),
+        "bias": call.constants.keep(ending_block(problem, candidate, bias)),
         "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     alone = recipe.threads < call.target.threads
     return [_placed(step, known, alone) for step in recipe.steps]
+
+
+def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:
+    """float32 weights as the problem has them."""
+    return rounded(weight) if problem.types.w == BF16 else weight
 
 
 def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
@@ -256,4 +291,5 @@ def _placed(step: Step, known: dict[str, Ref], alone: bool) -> Step:
         name: known[value.name] + value.offset if isinstance(value, Ref) and value.name in known else value
         for name, value in step.args.items()
     }
+    args |= {name: 0 for name, value in args.items() if isinstance(value, Ref) and value == FILL}  # zeros of floats
     return replace(step, args=args, parts=0 if alone else step.parts)

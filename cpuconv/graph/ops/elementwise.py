@@ -17,6 +17,7 @@ import layouts
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast, near
+from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.copies.copying import copy_steps
@@ -209,14 +210,23 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if len(shape) in (3, 4):
         beside = {position: _beside_blocks(value, shape) for position, value in read.items()}
         if BLOCKED in beside.values() and None not in beside.values():
-            ways.append((beside, BLOCKED, blocked_shape(shape, target.isa.lanes)))
+            sizes = blocked_shape(shape, target.isa.lanes)
+            for form in target.blocks():
+                forms = {at: form if _stored(way, read[at]) else way for at, way in beside.items()}
+                ways += [(forms, output, sizes) for output in target.blocks()]
     offers = []
     for forms, output, sizes in ways:
-        stored = math.prod(sizes)
-        elements = stored + sum(math.prod(value.shape) for value in read.values())
-        seconds = max(target.moving(FLOAT32.itemsize * elements), target.computing(tree.cost * stored))
+        written = math.prod(sizes)
+        moved = stored(output) * written
+        moved += sum(stored(forms[at] or "") * math.prod(value.shape) for at, value in read.items())
+        seconds = max(target.moving(moved), target.computing(tree.cost * written))
         offers.append(Offer(tuple(forms.get(at) or "" for at in range(len(inputs))), (output,), seconds))
     return offers
+
+
+def _stored(form: str | None, value: Value) -> bool:
+    """Whether an operand that lies in channel blocks is one that other operators have written."""
+    return form == BLOCKED and value.array is None
 
 
 # --- lowering -------------------------------------------------------------------------------------------------------
@@ -243,7 +253,7 @@ def _place(call: Call, position: int, output: Place) -> Place:
     """Where an operand lies; a known one of lower rank is packed to lie beside the output in channel blocks."""
     place = call.inputs[position]
     assert place is not None
-    array, shape, block = place.array, (1, *place.shape), output.block
+    array, shape, block = place.array, (1, *place.shape), call.target.isa.lanes
     if call.offer.inputs[position] or array is None:
         return place
 

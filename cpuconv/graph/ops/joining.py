@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers, known
@@ -31,7 +32,7 @@ from cpuconv.graph.ops.views import (
     whole_planes,
 )
 from cpuconv.kernels.binding.constants import Constants
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, in_words, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_shift import shift_step
 from cpuconv.kernels.copies.copying import copy_steps
@@ -207,18 +208,19 @@ def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
 def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if any(0 in value.shape for value in inputs):
         return []
-    ways = [(STRIDED, DENSE), *([(BLOCKED, BLOCKED)] if _joins_blocks(node, inputs, target) else [])]
-    seconds = target.moving(2 * sum(map(nbytes, inputs)))
-    return [Offer((source,) * len(inputs), (goal,), seconds) for source, goal in ways]
+    offers = [Offer((STRIDED,) * len(inputs), (DENSE,), target.moving(2 * sum(map(nbytes, inputs))))]
+    for form in target.blocks(inputs[0].dtype) if blockable(inputs[0]) else ():
+        dtype = stored_as(form, inputs[0].dtype)
+        if _fills_words(node, inputs, dtype):
+            seconds = target.moving(2 * sum(map(nbytes, inputs)) * dtype.itemsize / inputs[0].dtype.itemsize)
+            offers.append(Offer((form,) * len(inputs), (form,), seconds))
+    return offers
 
 
-def _joins_blocks(node: Node, inputs: Inputs, target: Target) -> bool:
-    """Whether kernels join channel blocks: those of floats by lanes, others where no block is shared."""
-    x = inputs[0]
-    if not blockable(x) or x.dtype == FLOAT32:
-        return blockable(x)
-    block = target.block(x.dtype)
-    return axis_in(node["axis"], len(x.shape)) != 1 or all(value.shape[1] % block == 0 for value in inputs[:-1])
+def _fills_words(node: Node, inputs: Inputs, dtype: np.dtype) -> bool:
+    """Whether channels of blocks of that type that are joined share no word of 32 bits."""
+    group = F32.bytes // dtype.itemsize
+    return axis_in(node["axis"], len(inputs[0].shape)) != 1 or all(value.shape[1] % group == 0 for value in inputs)
 
 
 def _concat_parts(node: Node, inputs: Inputs, output: Place) -> list[Place]:
@@ -243,7 +245,11 @@ def _lower_concat(call: Call) -> list[Step]:
     for x, box in zip(call.inputs, _concat_boxes(call.node, call.inputs), strict=True):
         assert x is not None
         if y.block > 1 and box[1].start % y.block:
-            steps.append(shift_step(call.target, call.constants, x, y, x.shape[1], onto=box[1].start))
+            group = F32.bytes // y.dtype.itemsize
+            each = in_words(x), in_words(y)
+            steps.append(
+                shift_step(call.target, call.constants, *each, x.shape[1] // group, onto=box[1].start // group)
+            )
             continue
         part = cut(y, box)
         if (x.ref, x.strides) != (part.ref, part.strides):

@@ -8,12 +8,9 @@ from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
 from cpuconv.graph.ops.views import blockable, nbytes
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED
+from cpuconv.kernels.binding.place import DENSE, STRIDED
 from cpuconv.kernels.binding.steps import Step
-from cpuconv.kernels.copies.copying import copy_steps
-
-_PLAIN = ((STRIDED, DENSE),)
-_BLOCKED = ((STRIDED, BLOCKED), (DENSE, BLOCKED), (BLOCKED, DENSE), (BLOCKED, BLOCKED))
+from cpuconv.kernels.elementwise.converting import converted
 
 
 def copied(node: Node, arrays: Arrays) -> np.ndarray:
@@ -25,13 +22,15 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     x = inputs[0]
     if 0 in x.shape:
         return []
-    ways = _PLAIN + (_BLOCKED if blockable(x) else ())
+    blocks = target.blocks(x.dtype) if blockable(x) else ()
+    ways = [(STRIDED, DENSE), *((plain, block) for block in blocks for plain in (STRIDED, DENSE))]
+    ways += [(block, goal) for block in blocks for goal in (DENSE, *blocks)]
     seconds = target.moving(2 * nbytes(x))
     return [Offer((source,), (goal,), seconds) for source, goal in ways]
 
 
 def _lower(call: Call) -> list[Step]:
-    return copy_steps(call.target, call.space, call.x, call.y)
+    return converted(call.target, call.space, call.x, call.y)
 
 
 OPS = (Op("Copy", like_first, copied, widened=False, offers=_offers, lower=_lower),)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Inputs
-from cpuconv.kernels.binding.place import BLOCKED, FLOAT32, blocked_shape
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32, blocked_shape
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.spatial import planes_step
 
@@ -24,17 +24,30 @@ def floats(value: Value, target: Target) -> int:
     return math.prod(map(int, blocked_shape(value.shape, target.isa.lanes)))  # type: ignore[arg-type]  # concrete
 
 
-def blocked_offer(node: Node, x: Value, y: Value, target: Target, operations: float) -> list[Offer]:
-    """From channel blocks to channel blocks by so many operations on floats; other inputs are known beforehand."""
-    moved = F32.bytes * (floats(x, target) + floats(y, target))
-    seconds = max(target.moving(moved), target.computing(operations))
-    return [Offer((BLOCKED, *[""] * (len(node.inputs) - 1)), (BLOCKED,), seconds)]
+def blocked_offer(
+    node: Node, x: Value, y: Value, target: Target, operations: float, narrow: bool = False
+) -> list[Offer]:
+    """From channel blocks to channel blocks by so many operations on floats; other inputs are known beforehand.
+
+    `narrow`: kernels take blocks of narrow floats too.
+    """
+    offers = []
+    for form in target.blocks() if narrow else (BLOCKED,):
+        moved = stored(form) * (floats(x, target) + floats(y, target))
+        seconds = max(target.moving(moved), target.computing(operations))
+        offers.append(Offer((form, *[""] * (len(node.inputs) - 1)), (form,), seconds))
+    return offers
+
+
+def stored(form: str) -> int:
+    """Bytes of a float of a tensor that lies so."""
+    return BF16.bytes if form == BLOCKED_BF16 else F32.bytes
 
 
 def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[Offer]:
     """Each plane of the first input folded to one pixel of `y`."""
     x = inputs[0]
-    return blocked_offer(node, x, y, target, floats(x, target)) if is_image(x) else []
+    return blocked_offer(node, x, y, target, floats(x, target), narrow=True) if is_image(x) else []
 
 
 def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:

@@ -132,7 +132,8 @@ def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     window, (y,) = _window(node, x.shape), _infer_pool(node, inputs)
     if not is_image(y) or (node.op == "AveragePool" and not _counts(node, window).all()):
         return []
-    return blocked_offer(node, x, y, target, sum(window.kernel) * floats(y, target))  # rows, then columns
+    operations = sum(window.kernel) * floats(y, target)  # rows, then columns
+    return blocked_offer(node, x, y, target, operations, narrow=True)
 
 
 def _pooling(node: Node, shape: tuple[int, ...]) -> Pooling:

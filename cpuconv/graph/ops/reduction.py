@@ -16,7 +16,6 @@ from cpuconv.graph.ops.axis_lowering import full, line_offers, line_steps, neigh
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.planes import lower_planes, plane_offers
 from cpuconv.kernels.axis.axis_driver import WORKS
-from cpuconv.kernels.binding.place import BLOCKED
 from cpuconv.kernels.binding.steps import Step
 
 Function = Callable[..., np.ndarray]
@@ -68,7 +67,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower(call: Call) -> list[Step]:
-    return lower_planes(call, *_PLANES[call.node.op]) if call.offer.outputs == (BLOCKED,) else lower_rows(call)
+    return lower_planes(call, *_PLANES[call.node.op]) if call.y.block > 1 else lower_rows(call)
 
 
 def lower_rows(call: Call) -> list[Step]:

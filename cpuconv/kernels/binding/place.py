@@ -1,8 +1,9 @@
 """Places: where the tensors of a network lie while it runs, and what a kernel is told of them.
 
-A tensor lies in one of three ways. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`:
+A tensor lies in one of four ways. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`:
 the instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and
-(N, C, W) with h = 1; lanes without a channel hold zero. Images of a blocked tensor may lie apart, as they do where the
+(N, C, W) with h = 1; lanes without a channel hold zero. `BLOCKED_BF16`: as that, each number rounded to bfloat16, and
+with as many channels to a block as fill a vector. Images of a blocked tensor may lie apart, as they do where the
 tensor is a part of the channels of a larger one; the other axes of a blocked tensor are contiguous.
 """
 
@@ -14,15 +15,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cpuconv.elements import F32, OF_DTYPE, Element
+from cpuconv.elements import BF16, F32, OF_DTYPE, Element
 from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
+DENSE, STRIDED, BLOCKED, BLOCKED_BF16 = "dense", "strided", "blocked", "blocked bf16"
 """How a tensor lies; of an operand that an offer reads: how it may lie (what takes `STRIDED` takes `DENSE` too)."""
 
-FLOAT32 = F32.dtype
+FLOAT32, BFLOAT16 = F32.dtype, BF16.outside
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,7 @@ class Place:
 
     @classmethod
     def blocked(
-        cls,
-        ref: Ref,
-        shape: Sequence[int],
-        block: int,
-        array: np.ndarray | None = None,
-        dtype: np.dtype = FLOAT32,
+        cls, ref: Ref, shape: Sequence[int], block: int, array: np.ndarray | None = None, dtype: np.dtype = FLOAT32
     ) -> Place:
         """In contiguous channel blocks at `ref`."""
         physical = blocked_shape(shape, block)
@@ -76,9 +72,9 @@ class Place:
 
     @property
     def format(self) -> str:
-        """`DENSE`, `STRIDED` or `BLOCKED`."""
+        """`DENSE`, `STRIDED`, `BLOCKED` or `BLOCKED_BF16`."""
         if self.block > 1:
-            return BLOCKED
+            return BLOCKED_BF16 if self.dtype == BFLOAT16 else BLOCKED
         dense = contiguous_strides(self.shape, self.dtype.itemsize)
         same = all(a == b for a, b, size in zip(self.strides, dense, self.shape, strict=True) if size > 1)
         return DENSE if same or 0 in self.shape else STRIDED
@@ -109,6 +105,20 @@ class Place:
         """A part of it: `offset` bytes further, of that logical shape; strides as they are, unless given."""
         kept = self.strides if strides is None else tuple(strides)
         return replace(self, ref=self.ref + offset, shape=tuple(shape), strides=kept, array=None)
+
+
+def stored_as(form: str, dtype: np.dtype) -> np.dtype:
+    """What the elements of a tensor are in memory where it lies so."""
+    return BFLOAT16 if form == BLOCKED_BF16 else dtype
+
+
+def in_words(place: Place) -> Place:
+    """A place in channel blocks, channels counted in words of 32 bits, which those of a word fill."""
+    group = F32.bytes // place.dtype.itemsize
+    n, c, *plane = place.shape
+    *strides, _ = place.strides
+    shape, block = (n, divide(c, group), *plane), place.block // group
+    return replace(place, shape=shape, strides=(*strides, F32.bytes), block=block, dtype=FLOAT32)
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

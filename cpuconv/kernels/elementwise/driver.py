@@ -3,7 +3,8 @@
 All operands are walked along the axes of the output, by strides of their own, zero where they are broadcast; axes along
 which all go on as one are joined. The inner loop computes vectors of `lanes` elements along the last axis. Where that
 axis is just one vector long, as it is in channel blocks, the loop goes over the vectors of the axis before it. What
-does not change along that loop is computed before it.
+does not change along that loop is computed before it. Blocks of narrow elements are several vectors of 32-bit lanes,
+which are walked one by one (`walks`).
 
 The micro-kernel is made for an expression and for how operands are read; the driver that calls it is one for all.
 """
@@ -13,19 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cpuconv.elements import F32
+from cpuconv.elements import F32, Element
+from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
-from cpuconv.kernels.copies.copying import joined
 from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
 from cpuconv.kernels.elementwise.expression import Expression, Operand, vanishes
 from cpuconv.kernels.elementwise.functions import Math
+from cpuconv.kernels.elementwise.walks import Axis, walks
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import first_lanes, present_rows, store_present
 from cpuconv.problem.integers import divide
@@ -45,13 +47,16 @@ class Access:
     Attributes
     ----------
     lane : int | None
-        Bytes from lane to lane: 4, 0 (one float for all lanes), or None: as the table says.
+        Bytes from lane to lane: those of an element, 0 (one for all lanes), or None: as the table says.
     step : int | None
         Bytes from vector to vector in the inner loop, or None: as the table says.
+    element : Element
+        What lies there: float32, or a narrower float, whose lanes lie side by side.
     """
 
     lane: int | None
     step: int | None
+    element: Element = F32
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,9 @@ class _Nest:
 
     def _load(self, k: int, address: Any, present: Any = None) -> Any:
         """A vector of an operand; of its lanes from `present` on, nothing is read."""
-        vec, lane = self.vec, self.tile.accesses[k].lane
+        vec, lane, element = self.vec, self.tile.accesses[k].lane, self.tile.accesses[k].element
+        if element != F32:
+            return load_as_float(vec, element, address, None if present is None else first_lanes(vec, present))
         if lane == 0:
             return vec.broadcast(address)
         if lane is None:
@@ -211,8 +218,10 @@ class _Nest:
 
     def _store(self, value: Any, address: Any, present: Any = None) -> None:
         """The output's vector; of its lanes from `present` on, nothing is written."""
-        vec, builder = self.vec, self.builder
-        if self.tile.accesses[0].lane is not None:
+        vec, builder, element = self.vec, self.builder, self.tile.accesses[0].element
+        if element != F32:
+            store_float(vec, element, value, address, None if present is None else first_lanes(vec, present))
+        elif self.tile.accesses[0].lane is not None:
             if present is None:
                 vec.store(value, address)
             else:
@@ -254,30 +263,7 @@ def elementwise(tile, worker, before, part, parts, args):
         )
 
 
-# --- axes -----------------------------------------------------------------------------------------------------------
-
-
-class Axis(NamedTuple):
-    """An axis of the output, and the bytes of a step along it in the output and each operand."""
-
-    size: int
-    steps: tuple[int, ...]
-
-
-def _steps(place: Place, output: Place) -> list[int]:
-    """Bytes of a step of `place` along each physical axis of the output that it is broadcast to."""
-    steps = [step if size > 1 else 0 for step, size in zip(place.strides, place.physical, strict=True)]
-    if output.block == place.block:
-        return [0] * (len(output.physical) - len(steps)) + steps
-    n, _, *plane = [0] * (len(output.shape) - len(steps)) + steps  # the same for all channels
-    return [n, 0, *[0] * (2 - len(plane)), *plane, 0]
-
-
-def joined_axes(output: Place, operands: Sequence[Place]) -> list[Axis]:
-    """The axes of the output along which elements are walked, outermost first, as few as can be; one at least."""
-    columns = [output.strides, *(_steps(operand, output) for operand in operands)]
-    axes = [Axis(size, tuple(steps)) for size, *steps in joined(zip(output.physical, *columns, strict=True))]
-    return axes or [Axis(1, (F32.bytes, *[0] * len(operands)))]
+# --- steps -----------------------------------------------------------------------------------------------------------
 
 
 def crossed(operand: Place, output: Place, lanes: int) -> bool:
@@ -287,19 +273,18 @@ def crossed(operand: Place, output: Place, lanes: int) -> bool:
     """
     if operand.block > 1 or output.block > 1:
         return False
-    *outer, inner = joined_axes(output, [operand])
+    *outer, inner = walks(output, [operand], lanes)[0].axes
     beside = any(axis.steps[1] == F32.bytes and axis.size >= lanes for axis in outer)
     return inner.steps[0] == F32.bytes and inner.size >= lanes and inner.steps[1] not in (0, F32.bytes) and beside
-
-
-# --- steps ----------------------------------------------------------------------------------------------------------
 
 
 def _word(value: int, known: Sequence[int]) -> int | None:
     return value if value in known else None
 
 
-def _loops(lanes: int, axes: Sequence[Axis], expression: Expression, units: int) -> tuple[LoopTile, np.ndarray, int]:
+def _loops(
+    lanes: int, axes: Sequence[Axis], elements: Sequence[Element], expression: Expression, units: int
+) -> tuple[LoopTile, np.ndarray, int]:
     """The micro-kernel, its table, and the number of units: those of the outer axes, or some `units`."""
     *outer, inner = axes
     lane_steps = inner.steps
@@ -319,8 +304,8 @@ def _loops(lanes: int, axes: Sequence[Axis], expression: Expression, units: int)
         Axis(divide(length, length_each), tuple(length_each // lanes * step for step in steps)),
     ]
     accesses = tuple(
-        Access(_word(lane, (F32.bytes, 0)), _word(step, (0, F32.bytes, F32.bytes * lanes)))
-        for lane, step in zip(lane_steps, steps, strict=True)
+        Access(_word(lane, (each.bytes, 0)), _word(step, (0, each.bytes, each.bytes * lanes, F32.bytes * lanes)), each)
+        for lane, step, each in zip(lane_steps, steps, elements, strict=True)
     )
     table = [rows.size, rows_each, length, length_each, *(axis.size for axis in outer)]
     for k in range(len(accesses)):
@@ -340,11 +325,12 @@ def elementwise_steps(
     expression : Expression
         Of the operands by position, all of which it reads, 1 to `MOST_OPERANDS`.
     output : Place
-        Not empty; float32. Images of a blocked one may lie apart; a plain one may have any strides but 0.
+        Not empty; float32, or in blocks of bfloat16. Images of a blocked one may lie apart; a plain one may have any
+        strides but 0.
     operands : Sequence[Place]
-        Float32, of shapes that broadcast to the output's. Of a blocked output: in the same blocks, of the same rank and
-        channels, or plain and the same for all channels. Of a plain output: plain. Plain ones may have any strides.
-        They may be the output's memory where they lie as it does.
+        As the output, of shapes that broadcast to its own. Of a blocked output: in blocks of either type, of the same
+        rank and channels, or plain, float32 and the same for all channels. Of a plain output: plain. Plain ones may
+        have any strides. They may be the output's memory where they lie as it does.
 
     Returns
     -------
@@ -353,16 +339,21 @@ def elementwise_steps(
     """
     assert 0 < len(operands) <= MOST_OPERANDS
     parts = processor.parts(output.size + sum(operand.size for operand in operands))
-    axes = joined_axes(output, operands)
     units = _UNITS * processor.threads if parts else 1
-    tile, table, count = _loops(processor.isa.lanes, axes, expression, units)
-    args: Args = {"loops": MicroRef(loops, tile), "table": table, "units": count, "y": output.ref}
-    for k in range(MOST_OPERANDS):
-        args[f"x{k}"] = operands[k].ref if k < len(operands) else 0
-    steps = [Step(elementwise, DriverTile(), args, parts)]
+    lanes, places = processor.isa.lanes, (output, *operands)
+    elements = [place.element for place in places]
+    steps = []
+    for walk in walks(output, operands, lanes):
+        tile, table, count = _loops(lanes, walk.axes, elements, expression, units)
+        refs = [place.ref + start for place, start in zip(places, walk.starts, strict=True)]
+        args: Args = {"loops": MicroRef(loops, tile), "table": table, "units": count, "y": refs[0]}
+        for k in range(MOST_OPERANDS):
+            args[f"x{k}"] = refs[k + 1] if k < len(operands) else 0
+        steps.append(Step(elementwise, DriverTile(), args, parts))
     if output.block > 1 and output.shape[1] % output.block:
         all_blocked = all(operand.block > 1 for operand in operands)
-        if not (all_blocked and vanishes(expression)):
+        short = any(operand.block == lanes for operand in operands) and divide(output.shape[1], lanes) * lanes
+        if short and short % output.block or not (all_blocked and vanishes(expression)):
             steps.append(_clear(processor, output))
     return steps
 
@@ -373,4 +364,4 @@ def _clear(processor: Processor, output: Place) -> Step:
     image, block, *_ = output.strides
     args: Args = {"y": output.ref + c // output.block * block, "image": image, "batch": n, "pixels": math.prod(plane)}
     parts = processor.parts(output.size // divide(c, output.block))
-    return Step(clear_tail, TailTile(output.block, c % output.block), args, parts)
+    return Step(clear_tail, TailTile(processor.isa.lanes, c % output.block, output.element), args, parts)

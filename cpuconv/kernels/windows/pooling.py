@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from cpuconv.elements import F32
+from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
+from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
@@ -67,7 +68,10 @@ class Pooling:
 
 @dataclass(frozen=True)
 class StripTile:
-    """A strip: its outputs, the columns of their windows, and which of these exist, counted from the first window's."""
+    """A strip: its outputs, the columns of their windows, and which of these exist, counted from the first window's.
+
+    Its elements are floats; a pixel of narrow ones is several vectors of lanes.
+    """
 
     lanes: int
     fold: str
@@ -78,6 +82,7 @@ class StripTile:
     first: int
     last: int
     scaled: bool
+    element: Element = F32
 
     @property
     def columns(self) -> dict[int, list[int]]:
@@ -105,13 +110,20 @@ def pool_strip(tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: 
         Address of the factor of each output.
     """
     vec = Vector(builder, tile.lanes)
-    fold = FOLDS[tile.fold]
+    for piece in range(0, vec.size, vec.lanes * tile.element.bytes):
+        _emit_strip(tile, vec, piece, (x, line, rows, y, factors))
+
+
+def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]) -> None:
+    """The outputs' vectors that are so many bytes behind the first of their pixels."""
+    x, line, rows, y, factors = words
+    builder, fold, element = vec.builder, FOLDS[tile.fold], tile.element
     windows = tile.columns
     columns = sorted({column for window in windows.values() for column in window})
 
     def row(index: Any) -> list[Any]:
         start = vec.pointer(builder.add(x, builder.mul(index, line)))
-        return [vec.load(vec.offset(start, column * vec.size)) for column in columns]
+        return [load_as_float(vec, element, vec.offset(start, column * vec.size + piece)) for column in columns]
 
     def further(index: Any, values: list[Any]) -> list[Any]:
         return [fold(vec, value, seen) for value, seen in zip(values, row(index), strict=True)]
@@ -131,7 +143,7 @@ def pool_strip(tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: 
         value = span(window[0], len(window)) if window else vec.constant(0.0)
         if tile.scaled:
             value = vec.mul(value, vec.broadcast(vec.offset(factors, 4 * output)))
-        vec.store(value, vec.offset(y, output * vec.size))
+        store_float(vec, element, value, vec.offset(y, output * vec.size + piece))
 
 
 _call_strip = pool_strip.caller()
@@ -219,7 +231,8 @@ def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Ste
         reach = (strip - 1) * stride + (taps - 1) * dilation + 1
         scaled = pooling.factors is not None
         inside = max(0, -first), max(0, min(reach, w - first))
-        return MicroRef(pool_strip, StripTile(lanes, pooling.fold, strip, taps, stride, dilation, *inside, scaled))
+        tile = StripTile(lanes, pooling.fold, strip, taps, stride, dilation, *inside, scaled, x.element)
+        return MicroRef(pool_strip, tile)
 
     x_line, pixel = x.strides[2], x.strides[3]
     entries = np.zeros((height, 3), np.int64)

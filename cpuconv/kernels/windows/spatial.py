@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
+from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
@@ -30,22 +32,27 @@ _LONGEST = 512  # pixels of a plane that are folded as one row
 
 @dataclass(frozen=True)
 class RectangleTile:
-    """How a rectangle is folded, and whether the result is multiplied."""
+    """How a rectangle is folded, and whether the result is multiplied; its elements, floats."""
 
     lanes: int
     fold: str
     scaled: bool
+    element: Element = F32
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Pixels in memory: LLVM values. Distances in bytes; `rows` and `taps` (pixels of a row) at least 1."""
+    """Pixels in memory: LLVM values. Distances in bytes; `rows` and `taps` (pixels of a row) at least 1.
+
+    Of each pixel a vector of `element` is read.
+    """
 
     x: Any
     line: Any
     rows: Any
     step: Any
     taps: Any
+    element: Element = F32
 
     def fold(self, vec: Vector, name: str, term: Callable[[Any], Any] = lambda value: value) -> Any:
         """Emit the fold of `term` of all pixels."""
@@ -53,7 +60,7 @@ class Rectangle:
         wide = builder.udiv(self.taps, I64(_TOGETHER))
 
         def pixel(row: Any, tap: Any) -> Any:
-            return term(vec.load(vec.pointer(builder.add(row, builder.mul(tap, self.step)))))
+            return term(load_as_float(vec, self.element, vec.pointer(builder.add(row, builder.mul(tap, self.step)))))
 
         def whole_row(index: Any, values: list[Any]) -> list[Any]:
             row = builder.add(self.x, builder.mul(index, self.line))
@@ -87,12 +94,14 @@ def fold_rectangle(
     y: Any,
     factor: Any,
 ) -> None:
-    """The vector at y: `rows` x `taps` pixels from x on, folded, times the factor at an address."""
-    vec = Vector(builder, tile.lanes)
-    value = Rectangle(x, line, rows, step, taps).fold(vec, tile.fold)
-    if tile.scaled:
-        value = vec.mul(value, vec.broadcast(vec.pointer(factor)))
-    vec.store(value, vec.pointer(y))
+    """The pixel at y: `rows` x `taps` pixels from x on, folded, times the factor at an address."""
+    vec, element = Vector(builder, tile.lanes), tile.element
+    for piece in range(0, vec.size, vec.lanes * element.bytes):
+        start = builder.add(x, I64(piece)) if piece else x
+        value = Rectangle(start, line, rows, step, taps, element).fold(vec, tile.fold)
+        if tile.scaled:
+            value = vec.mul(value, vec.broadcast(vec.pointer(factor)))
+        store_float(vec, element, value, vec.offset(vec.pointer(y), piece))
 
 
 _call_rectangle = fold_rectangle.caller()
@@ -137,7 +146,7 @@ def _windows_step(
 ) -> Step:
     args: Args = {
         **plane_args(x, y),
-        "rectangle": MicroRef(fold_rectangle, RectangleTile(isa.lanes, fold, factors is not None)),
+        "rectangle": MicroRef(fold_rectangle, RectangleTile(isa.lanes, fold, factors is not None, x.element)),
         "rows": tables[0],
         "columns": tables[1],
         "line": steps[0],

@@ -19,7 +19,7 @@ from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import Op
-from cpuconv.kernels.binding.place import BLOCKED, FLOAT32, STRIDED, Place
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref
 from cpuconv.memory.aligned import ALIGNMENT
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
@@ -180,7 +180,7 @@ class _Planner:
         if op is None or not op.in_place or node_plan.offer is None or name in self.pinned or name in self.parts:
             return None
         value = self.graph.value(name)
-        shape, dtype = _sizes(value), value.dtype or FLOAT32
+        shape, dtype = _sizes(value), stored_as(node_plan.writes(0), value.dtype or FLOAT32)
         for position, operand in enumerate(node_plan.node.inputs):
             place = self.places.get(operand)
             if place is None or place.shape != shape or place.dtype != dtype or place.ref.offset:
@@ -294,6 +294,7 @@ def _in_form(
     ref: Ref, shape: Sequence[int], dtype: np.dtype, form: str, target: Target, array: np.ndarray | None = None
 ) -> Place:
     """A whole tensor that lies so at `ref`."""
-    if form == BLOCKED:
+    if form in (BLOCKED, BLOCKED_BF16):
+        dtype = stored_as(form, dtype)
         return Place.blocked(ref, shape, target.block(dtype), array, dtype)
     return Place.plain(ref, shape, dtype, array)

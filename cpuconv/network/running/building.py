@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import layouts
+from cpuconv.elements import rounded
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
 from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.kernels.binding.place import BLOCKED, Place, image_shape
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.memory.mapped_files import let_go, own
 from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
@@ -213,6 +214,8 @@ class Builder:
 
 def _in_form(array: np.ndarray, form: str, target: Target) -> np.ndarray:
     """A constant as a node reads it."""
-    if form == BLOCKED:
-        return layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(target.block(array.dtype)))
+    if form in (BLOCKED, BLOCKED_BF16):
+        block = layouts.blocked(target.block(stored_as(form, array.dtype)))
+        elements = rounded(array) if form == BLOCKED_BF16 else array
+        return layouts.from_nchw(elements.reshape(image_shape(array.shape)), block)
     return np.ascontiguousarray(array)

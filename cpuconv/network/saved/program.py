@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.machine.device import fingerprint
 from cpuconv.conv.choice.model import Limits
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import FULL, Target
 from cpuconv.isa import current
 from cpuconv.kernels.packing import packed_formats
 from cpuconv.kernels.packing.packing import Packing
@@ -29,11 +29,12 @@ class Settings:
     strategy: str
     limits: Limits
     rewriting: Rewriting
+    precision: str = FULL
 
     @classmethod
     def of(cls, target: Target, rewriting: Rewriting) -> Settings:
         """Those of a model."""
-        return cls(target.threads, target.strategy, target.limits, rewriting)
+        return cls(target.threads, target.strategy, target.limits, rewriting, target.precision)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from cpuconv.conv.choice.model import Limits, check_options
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.lowering import FULL, check_precision
 from cpuconv.graph.passes import NAMES, Note
 from cpuconv.graph.passes.notes import Mention
 from cpuconv.kernels.binding.place import FLOAT32
@@ -269,11 +270,12 @@ def _ports(data: Any) -> dict[str, Value]:
 
 def _settings(data: Mapping[str, Any]) -> Settings:
     threads, strategy, limits, strict, skipped = named(data, "threads", "strategy", "limits", "strict", "skip_passes")
-    kept = Limits(**must_be(dict, limits))
+    kept, precision = Limits(**must_be(dict, limits)), data.get("precision", FULL)  # older ones state none
     check_options(strategy, kept.accuracy, kept.workspace, kept.reproducible)
+    check_precision(precision)
     if must_be(int, threads) < 1 or not {*list_of(str, skipped)} <= {*NAMES}:
         raise SourceError("it was made with options that there are not")
-    return Settings(threads, strategy, kept, Rewriting(must_be(bool, strict), tuple(skipped)))
+    return Settings(threads, strategy, kept, Rewriting(must_be(bool, strict), tuple(skipped)), precision)
 
 
 def _note(data: Any) -> Note:

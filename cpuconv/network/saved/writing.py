@@ -70,6 +70,7 @@ def write(
             "limits": asdict(settings.limits),
             "strict": settings.rewriting.strict,
             "skip_passes": list(settings.rewriting.skip_passes),
+            "precision": settings.precision,
         },
         "made": here(),
         "graph": graph and graph_to_plain(graph, blocks.add),

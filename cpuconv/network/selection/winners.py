@@ -18,7 +18,7 @@ from autotune.workload import WEIGHTS
 from cpuconv.conv import session
 from cpuconv.conv.recipe import current_sources
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import IN_NETWORK, Target
+from cpuconv.graph.lowering import FULL, IN_NETWORK, Target
 from cpuconv.network.selection.planning import PLANS
 
 
@@ -43,7 +43,7 @@ def key_of(graph: Graph, target: Target) -> str:
 
 def winner(graph: Graph, target: Target) -> str | None:
     """The plan that won the race of a network, if one is stored that holds for the target."""
-    if target.strategy == "heuristic" or target.limits != IN_NETWORK:
+    if target.strategy == "heuristic" or (target.limits, target.precision) != (IN_NETWORK, FULL):
         return None
     device, tiers, kind = fingerprint().key, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):

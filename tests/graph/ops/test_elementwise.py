@@ -20,9 +20,10 @@ from cpuconv.graph.ops.elementwise import FORMS  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
-from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps, joined_axes  # noqa: E402
+from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps  # noqa: E402
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply, vanishes  # noqa: E402
 from cpuconv.kernels.elementwise.functions import EMITTERS  # noqa: E402
+from cpuconv.kernels.elementwise.walks import walks  # noqa: E402
 from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
@@ -282,9 +283,9 @@ def test_axes_are_joined():
     y = Place.blocked(Ref("y"), (2, 3 * LANES, 4, 5), LANES)
     scale = Place.blocked(Ref("s"), (2, 3 * LANES, 1, 1), LANES)
     mask = Place.plain(Ref("m"), (2, 1, 4, 5))
-    assert [axis.size for axis in joined_axes(y, [y])] == [2 * 3 * 4 * 5 * LANES]
-    assert [axis.size for axis in joined_axes(y, [y, scale])] == [2 * 3, 4 * 5, LANES]
-    assert [axis.size for axis in joined_axes(y, [y, mask])] == [2, 3, 4 * 5, LANES]
+    assert [axis.size for axis in walks(y, [y], LANES)[0].axes] == [2 * 3 * 4 * 5 * LANES]
+    assert [axis.size for axis in walks(y, [y, scale], LANES)[0].axes] == [2 * 3, 4 * 5, LANES]
+    assert [axis.size for axis in walks(y, [y, mask], LANES)[0].axes] == [2, 3, 4 * 5, LANES]
 
 
 CHANNELS = (1, LANES - 1, LANES, LANES + 1, 2 * LANES)

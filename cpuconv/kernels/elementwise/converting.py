@@ -1,0 +1,29 @@
+"""Copies between places whose elements are of different floats."""
+
+from __future__ import annotations
+
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Space, Step
+from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.elementwise.driver import elementwise_steps
+from cpuconv.kernels.elementwise.expression import Operand
+
+
+def converted(processor: Processor, space: Space, x: Place, y: Place) -> list[Step]:
+    """The calls that write the numbers of one place to another of the same shape, whatever the floats of each.
+
+    Both are of one dtype, or float32 and, in channel blocks, bfloat16.
+    """
+    if x.dtype == y.dtype:
+        return copy_steps(processor, space, x, y)
+    if x.block > 1 and y.block > 1:
+        return elementwise_steps(processor, Operand(0), y, [x])
+    wide = [place for place in (x, y) if place.block > 1]  # the plain one is float32
+    between = Place.blocked(space.reserve(_bytes(wide[0], processor)), x.shape, processor.isa.lanes)
+    return [*converted(processor, space, x, between), *converted(processor, space, between, y)]
+
+
+def _bytes(place: Place, processor: Processor) -> int:
+    """Bytes of the tensor in blocks of float32."""
+    return Place.blocked(place.ref, place.shape, processor.isa.lanes).size

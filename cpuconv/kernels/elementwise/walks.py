@@ -1,0 +1,73 @@
+"""How the elements of an output and of its operands are walked together: axes that go on as one in all are joined.
+
+Blocks of narrow elements are walked by pieces of as many channels as a vector has lanes, so that blocks of float32 may
+lie beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cpuconv.elements import F32
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.copies.copying import joined
+from cpuconv.problem.integers import divide
+
+
+class Axis(NamedTuple):
+    """An axis of the output, and the bytes of a step along it in the output and each operand."""
+
+    size: int
+    steps: tuple[int, ...]
+
+
+class Walk(NamedTuple):
+    """A part of the output that one loop nest walks: sizes of its axes, and for the output and each operand bytes to
+    its first element and of a step along each axis."""
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+
+    @property
+    def axes(self) -> list[Axis]:
+        """As few as can be, one at least."""
+        made = [Axis(size, tuple(steps)) for size, *steps in joined(zip(self.sizes, *self.steps, strict=True))]
+        return made or [Axis(1, (F32.bytes, *[0] * (len(self.steps) - 1)))]
+
+
+def _steps(place: Place, output: Place) -> tuple[int, ...]:
+    """Bytes of a step of `place` along each physical axis of the output that it is broadcast to."""
+    steps = [step if size > 1 else 0 for step, size in zip(place.strides, place.physical, strict=True)]
+    if output.block == 1 or place.block > 1:
+        return (*[0] * (len(output.physical) - len(steps)), *steps)
+    n, _, *plane = [0] * (len(output.shape) - len(steps)) + steps  # the same for all channels
+    return (n, 0, *[0] * (2 - len(plane)), *plane, 0)
+
+
+def walks(output: Place, operands: Sequence[Place], lanes: int) -> list[Walk]:
+    """The parts by which elements are walked: the whole output, or where blocks are of several vectors or sizes, whole
+    blocks of the widest by pieces of `lanes` channels, and what is left of them."""
+    places = (output, *operands)
+    steps = [_steps(place, output) for place in places]
+    blocks = {place.block for place in places if place.block > 1}
+    whole = Walk(output.physical, (0,) * len(places), tuple(steps))
+    if blocks <= {lanes} or len(blocks) == 1 and len(whole.axes) == 1:
+        return [whole]
+    (n, _, h, w, _), widest = output.physical, max(blocks)
+    side = widest // lanes
+    pieces = divide(output.shape[1], lanes) if lanes in blocks else divide(output.shape[1], widest) * side
+
+    def part(first: int, count: int, pieces: int) -> Walk:
+        """So many blocks from the `first` on, of so many pieces each."""
+        starts, walked = [], []
+        for place, (image, block, *plane, lane) in zip(places, steps, strict=True):
+            wide = place.block == widest
+            each, piece = (block, lanes * lane) if wide else (side * block, block)
+            starts.append(first * each)
+            walked.append((image, each, piece, *plane, lane))
+        return Walk((n, count, pieces, h, w, lanes), tuple(starts), tuple(walked))
+
+    full, left = divmod(pieces, side)
+    return [*([part(0, full, side)] if full else []), *([part(full, 1, left)] if left else [])]
