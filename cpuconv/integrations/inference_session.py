@@ -14,6 +14,7 @@ import numpy as np
 
 from cpuconv import api
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.lowering import FULL
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view
@@ -138,8 +139,8 @@ class InferenceSession:
             self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle, precision)
         else:
             graph, self._metadata = read_with_metadata(path_or_bytes)
-            options = {"threads": threads, "idle_bytes": idle, **({"precision": precision} if precision else {})}
-            self._model = api.compile(with_sizes(graph, sizes), **options)
+            graph = with_sizes(graph, sizes)
+            self._model = api.compile(graph, threads=threads, precision=precision or FULL, idle_bytes=idle)
         self._dtypes = {port.name: port.dtype for port in self._model.inputs}
         self._names = [port.name for port in self._model.outputs]
 

@@ -10,7 +10,10 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from cpuconv.elements import rounded, widened  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
+from cpuconv.graph.lowering import FULL, HALF  # noqa: E402
+from cpuconv.kernels.binding.place import BLOCKED_BF16  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
@@ -18,17 +21,34 @@ from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 THREADS = st.sampled_from((1, 2))
 GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
 NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
+NARROW = (
+    *("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "Concat"),
+    *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),
+)
 
 
 @pytest.mark.parametrize("op", NATIVE)
 def test_offers(op):
     """Random operands; some have no offer, but not all."""
+    assert any(found(op, FULL))
+
+
+@pytest.mark.parametrize("op", NARROW)
+def test_offers_in_bfloat16(op):
+    """The same of operands that bfloat16 holds: some are stored so."""
+    assert any(found(op, HALF))
+
+
+def found(op: str, precision: str) -> list[int]:
+    """How many offers random operands have, each of which was compared with the reference."""
     row, offers = ops.TABLE[op], []
 
     @settings(max_examples=20)
     @given(data=st.data())
     def some(data):
         case = data.draw(CASES[op])
+        if precision == HALF:
+            case = case._replace(arrays=[_narrow(array) for array in case.arrays])
         free = [at for at in range(1, len(case.arrays)) if at not in row.parameters]
         known = {*data.draw(st.sets(st.sampled_from(free)))} if free else set()
         known.update(at for at in row.parameters if at < len(case.arrays))
@@ -41,7 +61,15 @@ def test_offers(op):
         if op in GATES:
             options = {"tolerance": 1e-6, "least": float(np.abs(case.arrays[0]).max(initial=1e-30))}
         drawn = data.draw(THREADS), data.draw(st.booleans())
-        offers.append(lowered.check(node, case.arrays, sorted(known), *drawn, **options))
+        made = lowered.offers(node, case.arrays, sorted(known), drawn[0], precision)
+        if precision == HALF:
+            made = [offer for offer in made if BLOCKED_BF16 in (*offer.inputs, *offer.outputs)]
+        offers.append(lowered.check(node, case.arrays, sorted(known), *drawn, made=made, **options))
 
     some()
-    assert any(offers)
+    return offers
+
+
+def _narrow(array: np.ndarray | None) -> np.ndarray | None:
+    """Floats rounded to bfloat16."""
+    return widened(rounded(array)).reshape(array.shape) if array is not None and array.dtype == np.float32 else array

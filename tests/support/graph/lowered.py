@@ -11,9 +11,19 @@ import pytest
 import layouts
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import FULL, Call, Offer, Target
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, Place, contiguous_strides, image_shape
+from cpuconv.kernels.binding.place import (
+    BFLOAT16,
+    BLOCKED,
+    BLOCKED_BF16,
+    DENSE,
+    FLOAT32,
+    Place,
+    contiguous_strides,
+    image_shape,
+    stored_as,
+)
 from cpuconv.kernels.binding.steps import Ref, Space
 from cpuconv.memory.aligned import aligned
 from cpuconv.network.running.recording import Recording
@@ -45,16 +55,22 @@ class Kept:
         return aligned(size, np.uint8)
 
 
-def target(threads: int = 1) -> Target:
+def target(threads: int = 1, precision: str = FULL) -> Target:
     """This machine, algorithms chosen by the model."""
-    return Target(current(), threads, "heuristic")
+    return Target(current(), threads, "heuristic", precision=precision)
 
 
-def offers(node: Node, arrays: Sequence[np.ndarray | None], constant: Sequence[int] = (), threads: int = 1) -> Any:
+def offers(
+    node: Node,
+    arrays: Sequence[np.ndarray | None],
+    constant: Sequence[int] = (),
+    threads: int = 1,
+    precision: str = FULL,
+) -> Any:
     """What the node's operator offers for operands like these; `constant`: positions of elements known beforehand."""
     values = values_of(arrays, constant)
     offered = ops.TABLE[node.op].offers
-    return offered(node, values, target(threads)) if offered else []
+    return offered(node, values, target(threads, precision)) if offered else []
 
 
 def values_of(arrays: Sequence[np.ndarray | None], constant: Sequence[int]) -> list[Value | None]:
@@ -73,7 +89,8 @@ class _Memory:
 
     def place(self, name: str, shape: tuple[int, ...], lies: str, dtype: np.dtype, apart: bool) -> Place:
         """Room for a tensor, filled with NaN; `apart`: its images, or for a dense tensor its first axis, with gaps."""
-        if lies == BLOCKED:
+        if lies in (BLOCKED, BLOCKED_BF16):
+            dtype = stored_as(lies, dtype)
             place = Place.blocked(Ref(name), shape, target().block(dtype), None, dtype)
         elif lies == DENSE:
             place = Place.plain(Ref(name), shape, dtype)
@@ -99,12 +116,15 @@ def _write(view: np.ndarray, array: np.ndarray, place: Place) -> None:
     if place.block == 1:
         view[...] = array
     else:
-        view[...] = layouts.from_nchw(array.reshape(image_shape(array.shape)), layouts.blocked(place.block))
+        elements = array.astype(place.dtype).reshape(image_shape(array.shape))
+        view[...] = layouts.from_nchw(elements, layouts.blocked(place.block))
 
 
 def _read(view: np.ndarray, place: Place) -> np.ndarray:
     if place.block == 1:
         return view.copy()
+    if place.dtype == BFLOAT16:
+        view = view.astype(np.float32)
     nchw = layouts.to_nchw(view, layouts.blocked(place.block), place.shape[1])
     tail = view[:, -1, :, :, (place.shape[1] - 1) % place.block + 1 :]
     assert not tail.any() and not np.isnan(tail).any(), "lanes without a channel must be zero"
@@ -167,20 +187,22 @@ def check(
     tolerance: float = 1e-5,
     made: Sequence[Offer] | None = None,
     least: float = 1e-30,
+    precision: str = FULL,
 ) -> int:
     """Compare every offer of a node, or those `made`, with its reference; gives the number of offers.
 
-    Errors are relative to the largest output, and to no less than `least`.
+    Errors are relative to the largest output, and to no less than `least`; an output in bfloat16 may be off by half a
+    unit in its last place more. `arrays` are to be numbers of bfloat16 where offers store them so.
     """
     results = ops.TABLE[node.op].infer(node, values_of(arrays, constant))
     wide = [np.dtype(np.float64) if value.dtype == FLOAT32 else value.dtype for value in results]
     expected = ops.TABLE[node.op].evaluate(node, arrays, wide)
-    made = offers(node, arrays, constant, threads) if made is None else made
+    made = offers(node, arrays, constant, threads, precision) if made is None else made
     for offer in made:
         found = run_offer(node, arrays, offer, constant, threads, apart)
         for got, again in zip(found, run_offer(node, arrays, offer, constant, threads, apart, START), strict=True):
             assert np.array_equal(got, again, equal_nan=got.dtype.kind == "f"), f"{offer}: depends on where arrays lie"
-        for got, wanted in zip(found, expected, strict=False):
+        for got, wanted, form in zip(found, expected, offer.outputs, strict=False):
             assert got.shape == wanted.shape
             if wanted.dtype.kind != "f":
                 assert np.array_equal(got, wanted), offer
@@ -188,7 +210,8 @@ def check(
             finite = np.isfinite(wanted)
             scale = np.abs(wanted[finite]).max(initial=least)
             assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer
-            error = np.abs(got[finite] - wanted[finite]).max(initial=0) / scale
+            spare = 2.0**-8 * np.abs(wanted[finite]) if form == BLOCKED_BF16 else 0
+            error = (np.abs(got[finite] - wanted[finite]) - spare).max(initial=0) / scale
             assert error <= tolerance, (offer, error)
     return len(made)
 
