@@ -10,6 +10,7 @@ import numpy as np
 
 from cpuconv.conv.choice.model import Limits
 from cpuconv.conv.choice.select import Tuner
+from cpuconv.elements import BF16, F32, Element
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Node
 from cpuconv.kernels.binding.constants import Constants
@@ -53,6 +54,11 @@ class Target(Processor):
     tuner: Tuner | None = None
     idle_bytes: int = IDLE_BYTES
     precision: str = FULL
+
+    @property
+    def weights(self) -> Element:
+        """What constant matrices that are read once a run are stored as."""
+        return BF16 if self.precision == HALF else F32
 
     def blocks(self, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
         """The forms of channel blocks that a tensor of that type may lie in."""

@@ -26,7 +26,7 @@ from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, Place
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
@@ -35,7 +35,7 @@ from cpuconv.solvers.shared.words import FILL
 from layouts import Strides
 
 _LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
-_BLOCKS = {F32: (BLOCKED, BLOCKED), BF16: (BLOCKED_BF16, BLOCKED_BF16)}
+_BF16_LIES = {"NCHW": DENSE_BF16}  # what is read
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
     """
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[_End, _End], float] = {}
-    for first, second in itertools.product(_ends(problem.c, target), _ends(problem.k, target)):
+    for first, second in itertools.product(_starts(problem.c, target), _ends(problem.k, target)):
         around = [
             seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
             for other, seconds in known.items()
@@ -113,6 +113,14 @@ def _ends(channels: int, target: Target) -> list[_End]:
     made = [_End(layout, F32) for layout in layouts]
     if BLOCKED_BF16 in target.blocks() and len(layouts) > 1:
         made.append(_End(blocked.layout(target.isa, BF16), BF16))
+    return made
+
+
+def _starts(channels: int, target: Target) -> list[_End]:
+    """The ways of an input: one of few channels, which lies in planes, may be bfloat16 there."""
+    made = _ends(channels, target)
+    if BLOCKED_BF16 in target.blocks() and len(made) == 1:
+        made.append(_End("NCHW", BF16))
     return made
 
 
@@ -178,7 +186,7 @@ def restored(
     if free:
         layouts, types = (known.in_layout, known.out_layout), known.types
         ends = _End(layouts[0], types.x), _End(layouts[1], types.y)
-        if not (ends[0] in _ends(known.c, target) and ends[1] in _ends(known.k, target)):
+        if not (ends[0] in _starts(known.c, target) and ends[1] in _ends(known.k, target)):
             return None
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
@@ -224,8 +232,10 @@ def rows_operand(place: Place) -> Operand:
 def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
     """One way for operands in the order of Conv: input, weights, bias, what is added (which lies as the output)."""
     types = way.problem.types
-    first, _ = _LIES.get(way.problem.in_layout, _BLOCKS[types.x])
-    added, result = _LIES.get(way.problem.out_layout, _BLOCKS[types.y])
+    first, _ = _LIES.get(way.problem.in_layout, (BLOCKED, BLOCKED))
+    added, result = _LIES.get(way.problem.out_layout, (BLOCKED, BLOCKED))
+    first = _BF16_LIES.get(way.problem.in_layout, BLOCKED_BF16) if types.x == BF16 else first
+    added, result = (BLOCKED_BF16, BLOCKED_BF16) if types.y == BF16 else (added, result)
     forms = (first, "", "", added if way.problem.residual else "")
     return Offer(forms[: len(inputs)], (result,), way.seconds, way)
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.recipe import padded_bias
-from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
@@ -149,7 +148,7 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     if _is_stream(inputs):
         forms = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
-        return [Offer(forms[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * F32.bytes))]
+        return [Offer(forms[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * target.weights.bytes))]
     return [offer(way(_rows(node, inputs), target), inputs)]
 
 
@@ -166,13 +165,14 @@ def lower_linear(call: Call) -> list[Step]:
     x, w, bias, residual = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None
     if call.offer.detail is None:
-        form, weight = packing(call.target.isa, *w.shape), w.array.T[:, :, None, None]
+        element = call.target.weights
+        form, weight = packing(call.target.isa, *w.shape, w=element), w.array.T[:, :, None, None]
         matrix = call.constants.packed(
             call.node.inputs[1], ("transposed", 1, form), lambda: form.pack(weight, call.target.threads)
         )
         kept = call.constants.keep(padded_bias(w.shape[1], bias.array if bias else None))
         activation = activations.normalize(call.node["activation"])
-        return [linear_step(call.target, x, matrix, call.outputs[0], kept, residual, activation)]
+        return [linear_step(call.target, x, matrix, call.outputs[0], kept, residual, activation, element)]
     operands = Operands(rows_operand(x), rows_operand(call.outputs[0]), rows_operand(residual) if residual else None)
     return steps(call, operands, w.array.T[:, :, None, None], bias.array if bias else None, "transposed")
 

@@ -8,7 +8,7 @@ from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
 from cpuconv.graph.ops.views import blockable, nbytes
-from cpuconv.kernels.binding.place import DENSE, STRIDED
+from cpuconv.kernels.binding.place import BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.elementwise.converting import converted
 
@@ -25,6 +25,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     blocks = target.blocks(x.dtype) if blockable(x) else ()
     ways = [(STRIDED, DENSE), *((plain, block) for block in blocks for plain in (STRIDED, DENSE))]
     ways += [(block, goal) for block in blocks for goal in (DENSE, *blocks)]
+    ways += [(DENSE, DENSE_BF16)] if BLOCKED_BF16 in blocks else []
     seconds = target.moving(2 * nbytes(x))
     return [Offer((source,), (goal,), seconds) for source, goal in ways]
 

@@ -231,7 +231,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     (y,) = _infer_resize(node, inputs)
     if not is_image(y) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
         return []
-    return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target))
+    return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target), narrow=True)
 
 
 def _lower(call: Call) -> list[Step]:

@@ -28,7 +28,7 @@ from cpuconv.graph.ops.base import (
     like_first,
 )
 from cpuconv.graph.ops.views import blockable, broadcast, nbytes, permuted, reshaped, unpermuted, view_offers
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.copies.copying import copy_steps
 
@@ -139,9 +139,11 @@ def _reshapes(rule: Infer) -> Offers:
         ways = [(DENSE, DENSE)]
         if _without_ones(x.shape) == _without_ones(shape):
             ways.append((STRIDED, STRIDED))
-        if blockable(x):
-            place = reshaped(Place.blocked(Ref("x"), x.shape, target.block(x.dtype), None, x.dtype), shape)
-            ways += [(BLOCKED, BLOCKED if place.block > 1 else DENSE)] if place else []
+        for form in target.blocks(x.dtype) if blockable(x) else ():
+            dtype = stored_as(form, x.dtype)
+            place = reshaped(Place.blocked(Ref("x"), x.shape, target.block(dtype), None, dtype), shape)
+            if place and (place.block > 1 or dtype == x.dtype):
+                ways.append((form, form if place.block > 1 else DENSE))
         return view_offers(inputs, ways)
 
     return offers
@@ -153,8 +155,8 @@ def _view_reshaped(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 
 def _offer_same(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    ways = [(DENSE, DENSE), (STRIDED, STRIDED), *([(BLOCKED, BLOCKED)] if blockable(inputs[0]) else [])]
-    return view_offers(inputs, ways)
+    blocks = target.blocks(inputs[0].dtype) if blockable(inputs[0]) else ()
+    return view_offers(inputs, [(form, form) for form in (DENSE, STRIDED, *blocks)])
 
 
 def _offer_cast(rule: Infer) -> Offers:

@@ -1,10 +1,10 @@
 """Places: where the tensors of a network lie while it runs, and what a kernel is told of them.
 
-A tensor lies in one of four ways. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`:
+A tensor lies in one of five ways. `DENSE`: C-contiguous. `STRIDED`: a view of plain memory, any strides. `BLOCKED`:
 the instruction set's channel blocks, physical axes (n, channel block, h, w, lane), for tensors (N, C, H, W), and
-(N, C, W) with h = 1; lanes without a channel hold zero. `BLOCKED_BF16`: as that, each number rounded to bfloat16, and
-with as many channels to a block as fill a vector. Images of a blocked tensor may lie apart, as they do where the
-tensor is a part of the channels of a larger one; the other axes of a blocked tensor are contiguous.
+(N, C, W) with h = 1; lanes without a channel hold zero. Images of a blocked tensor may lie apart, as they do where the
+tensor is a part of the channels of a larger one; the other axes of a blocked tensor are contiguous. `DENSE_BF16` and
+`BLOCKED_BF16`: as these, each float32 rounded to bfloat16, blocks having as many channels as fill a vector.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from cpuconv.kernels.binding.steps import Operand, Ref
 from cpuconv.problem.integers import divide
 from layouts import Strides
 
-DENSE, STRIDED, BLOCKED, BLOCKED_BF16 = "dense", "strided", "blocked", "blocked bf16"
+DENSE, STRIDED, BLOCKED = "dense", "strided", "blocked"
+DENSE_BF16, BLOCKED_BF16 = "dense bf16", "blocked bf16"
 """How a tensor lies; of an operand that an offer reads: how it may lie (what takes `STRIDED` takes `DENSE` too)."""
 
 FLOAT32, BFLOAT16 = F32.dtype, BF16.outside
@@ -72,12 +73,14 @@ class Place:
 
     @property
     def format(self) -> str:
-        """`DENSE`, `STRIDED`, `BLOCKED` or `BLOCKED_BF16`."""
+        """`DENSE`, `STRIDED`, `BLOCKED`, `DENSE_BF16` or `BLOCKED_BF16`."""
         if self.block > 1:
             return BLOCKED_BF16 if self.dtype == BFLOAT16 else BLOCKED
         dense = contiguous_strides(self.shape, self.dtype.itemsize)
         same = all(a == b for a, b, size in zip(self.strides, dense, self.shape, strict=True) if size > 1)
-        return DENSE if same or 0 in self.shape else STRIDED
+        if same or 0 in self.shape:
+            return DENSE_BF16 if self.dtype == BFLOAT16 else DENSE
+        return STRIDED
 
     @property
     def physical(self) -> tuple[int, ...]:
@@ -109,7 +112,7 @@ class Place:
 
 def stored_as(form: str, dtype: np.dtype) -> np.dtype:
     """What the elements of a tensor are in memory where it lies so."""
-    return BFLOAT16 if form == BLOCKED_BF16 else dtype
+    return BFLOAT16 if form in (DENSE_BF16, BLOCKED_BF16) else dtype
 
 
 def in_words(place: Place) -> Place:

@@ -13,11 +13,11 @@ from cpuconv.kernels.elementwise.expression import Operand
 def converted(processor: Processor, space: Space, x: Place, y: Place) -> list[Step]:
     """The calls that write the numbers of one place to another of the same shape, whatever the floats of each.
 
-    Both are of one dtype, or float32 and, in channel blocks, bfloat16.
+    Both are of one dtype, or float32 and bfloat16, which lies in channel blocks or, from a dense place, dense.
     """
     if x.dtype == y.dtype:
         return copy_steps(processor, space, x, y)
-    if x.block > 1 and y.block > 1:
+    if (x.block > 1) == (y.block > 1):
         return elementwise_steps(processor, Operand(0), y, [x])
     wide = [place for place in (x, y) if place.block > 1]  # the plain one is float32
     between = Place.blocked(space.reserve(_bytes(wide[0], processor)), x.shape, processor.isa.lanes)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
+from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
@@ -27,10 +29,11 @@ Sources = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class ResizeTile:
-    """Lanes of the instruction set; inputs of an output along an axis, 1 or 2."""
+    """Lanes of the instruction set; inputs of an output along an axis, 1 or 2; elements, floats, where there are 2."""
 
     lanes: int
     taps: int
+    element: Element = F32
 
 
 @MicroKernel
@@ -46,7 +49,7 @@ def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, column
     y, width
         Address and number of outputs, at least 1.
     """
-    vec = Vector(builder, tile.lanes)
+    vec, element = Vector(builder, tile.lanes), tile.element
     size = entry_bytes(tile.taps)
 
     def offsets(entry: Any) -> list[Any]:
@@ -64,10 +67,16 @@ def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, column
 
     def pixel(index: Any, values: list[Any]) -> list[Any]:
         entry = builder.add(columns, builder.mul(index, I64(size)))
-        read = [[vec.load(vec.pointer(builder.add(start, offset))) for start in rows] for offset in offsets(entry)]
-        result = mean([mean(column, row_weights) for column in read], weights(entry))
-        vec.store(result, vec.offset(vec.pointer(y), builder.mul(index, I64(vec.size))))
+        distances, factors = offsets(entry), weights(entry)
+        target = vec.offset(vec.pointer(y), builder.mul(index, I64(vec.size)))
+        for piece in range(0, vec.size, vec.lanes * element.bytes):
+            read = [[seen(start, offset, piece) for start in rows] for offset in distances]
+            result = mean([mean(column, row_weights) for column in read], factors)
+            store_float(vec, element, result, vec.offset(target, piece))
         return []
+
+    def seen(start: Any, offset: Any, piece: int) -> Any:
+        return load_as_float(vec, element, vec.offset(vec.pointer(builder.add(start, offset)), piece))
 
     repeat(vec, I64(0), width, [], pixel)
 
@@ -107,7 +116,8 @@ def _table(sources: Sources, stride: int) -> np.ndarray:
 
 def resize_step(isa: Isa, x: Place, y: Place, rows: Sources, columns: Sources, parts: int) -> Step:
     """The call that resizes `x`, in channel blocks, to `y`; rows and columns have as many taps, 1 or 2."""
-    tile = ResizeTile(isa.lanes, rows[0].shape[1])
+    taps = rows[0].shape[1]
+    tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32)  # of one tap a pixel is copied
     args: Args = {
         **plane_args(x, y),
         "strip": MicroRef(resize_row, tile),

@@ -294,7 +294,7 @@ def _in_form(
     ref: Ref, shape: Sequence[int], dtype: np.dtype, form: str, target: Target, array: np.ndarray | None = None
 ) -> Place:
     """A whole tensor that lies so at `ref`."""
+    dtype = stored_as(form, dtype)
     if form in (BLOCKED, BLOCKED_BF16):
-        dtype = stored_as(form, dtype)
         return Place.blocked(ref, shape, target.block(dtype), array, dtype)
     return Place.plain(ref, shape, dtype, array)

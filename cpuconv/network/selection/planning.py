@@ -16,14 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 import layouts
-from cpuconv.elements import BF16
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, STRIDED
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, stored_as
 
 _HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
 _COPY_SECONDS = 1e-6  # of a copy, beside moving the bytes
-_TURNING = {DENSE: 2.0, BLOCKED: 1.25, BLOCKED_BF16: 1.25}
+_TURNING = {DENSE: 2.0, BLOCKED: 1.25, DENSE_BF16: 1.0, BLOCKED_BF16: 1.25}
 """Times a plain move that a copy into that form takes, measured in networks."""
 _FEWER, _MORE = 4.0, 0.25  # how many times what they cost copies are taken to cost
 
@@ -60,7 +59,7 @@ def conversion(value: Value, written: str, read: str, target: Target) -> float:
     if fits(written, read):
         return 0.0
     assert value.shape is not None and value.dtype is not None
-    each = sum(BF16.bytes if form == BLOCKED_BF16 else value.dtype.itemsize for form in (written, read))
+    each = sum(stored_as(form, value.dtype).itemsize for form in (written, read))
     size = math.prod(int(axis or 0) for axis in value.shape) * each
     return _COPY_SECONDS + _TURNING[copied_form(read)] * target.moving(float(size))
 

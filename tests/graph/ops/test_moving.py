@@ -12,12 +12,13 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from cpuconv.elements import rounded, widened  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.lowering import Call  # noqa: E402
 from cpuconv.graph.ops.views import permuted  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place  # noqa: E402
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref, Space  # noqa: E402
 from cpuconv.kernels.copies.copying import UNZIP, copy_step  # noqa: E402
 from cpuconv.network.running.recording import Recording  # noqa: E402
@@ -398,3 +399,18 @@ def test_narrow_elements_are_moved_in_blocks_of_their_own(op, shapes, constants,
         for apart in (False, True):
             (found,) = run_offer(made, arrays, way, known, threads, apart)
             assert found.dtype == dtype and np.array_equal(found, expected), way
+
+
+@pytest.mark.parametrize("channels", [1, LANES - 1, LANES, LANES + 1, 2 * LANES, 3 * LANES + 2])
+@pytest.mark.parametrize("apart", [False, True])
+def test_floats_become_bfloat16_and_come_back(channels, apart):
+    """Copies between all forms of either type, rounded to the nearest."""
+    rng = np.random.default_rng(channels)
+    x = rng.standard_normal((2, channels, 3, 5)).astype(np.float32)
+    made = offers(node("Copy"), [x], precision="bfloat16")
+    forms = {(*offer.inputs, *offer.outputs) for offer in made}
+    assert {(DENSE, DENSE_BF16), (DENSE, BLOCKED_BF16), (BLOCKED, BLOCKED_BF16), (BLOCKED_BF16, BLOCKED)} <= forms
+    for offer in made:
+        (got,) = run_offer(node("Copy"), [x], offer, apart=apart)
+        narrow = any(form in (DENSE_BF16, BLOCKED_BF16) for form in (*offer.inputs, *offer.outputs))
+        np.testing.assert_array_equal(got.astype(np.float32), widened(rounded(x)).reshape(x.shape) if narrow else x)

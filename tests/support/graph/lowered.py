@@ -14,10 +14,10 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import FULL, Call, Offer, Target
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import (
-    BFLOAT16,
     BLOCKED,
     BLOCKED_BF16,
     DENSE,
+    DENSE_BF16,
     FLOAT32,
     Place,
     contiguous_strides,
@@ -92,7 +92,8 @@ class _Memory:
         if lies in (BLOCKED, BLOCKED_BF16):
             dtype = stored_as(lies, dtype)
             place = Place.blocked(Ref(name), shape, target().block(dtype), None, dtype)
-        elif lies == DENSE:
+        elif lies in (DENSE, DENSE_BF16):
+            dtype = stored_as(lies, dtype)
             place = Place.plain(Ref(name), shape, dtype)
         else:  # the last two axes change places
             turned = (*shape[:-2], *shape[-2:][::-1])
@@ -114,16 +115,17 @@ class _Memory:
 
 def _write(view: np.ndarray, array: np.ndarray, place: Place) -> None:
     if place.block == 1:
-        view[...] = array
+        view[...] = array.astype(place.dtype)
     else:
         elements = array.astype(place.dtype).reshape(image_shape(array.shape))
         view[...] = layouts.from_nchw(elements, layouts.blocked(place.block))
 
 
-def _read(view: np.ndarray, place: Place) -> np.ndarray:
+def _read(view: np.ndarray, place: Place, dtype: np.dtype | None) -> np.ndarray:
+    """The elements of a place, as a tensor of that dtype has them."""
     if place.block == 1:
         return view.copy()
-    if place.dtype == BFLOAT16:
+    if dtype == FLOAT32:  # they may be stored as bfloat16
         view = view.astype(np.float32)
     nchw = layouts.to_nchw(view, layouts.blocked(place.block), place.shape[1])
     tail = view[:, -1, :, :, (place.shape[1] - 1) % place.block + 1 :]
@@ -160,7 +162,7 @@ def run_offer(
     if offer.view:
         assert op.view is not None
         outputs = op.view(node, inputs, results)
-        return [_read(memory.view(place), place) for place in outputs]
+        return [_read(memory.view(place), place, value.dtype) for place, value in zip(outputs, results, strict=True)]
     outputs = [
         memory.place(f"output {at}", value.shape, lies, value.dtype or FLOAT32, apart)  # type: ignore[arg-type]
         for at, (value, lies) in enumerate(zip(results, offer.outputs, strict=True))
@@ -175,7 +177,7 @@ def run_offer(
         guarded.named(f"{node} by {offer.inputs} -> {offer.outputs}, {threads} threads", bound.run)
     for name, pages in before.items():
         assert guarded.pages(memory.arrays[name]).tobytes() == pages, f"{name} was written to, or what lies around it"
-    return [_read(view, place) for view, place in zip(views, outputs, strict=True)]
+    return [_read(view, place, value.dtype) for view, place, value in zip(views, outputs, results, strict=True)]
 
 
 def check(
@@ -210,7 +212,7 @@ def check(
             finite = np.isfinite(wanted)
             scale = np.abs(wanted[finite]).max(initial=least)
             assert np.array_equal(got[~finite], wanted[~finite].astype(got.dtype), equal_nan=True), offer
-            spare = 2.0**-8 * np.abs(wanted[finite]) if form == BLOCKED_BF16 else 0
+            spare = 2.0**-8 * np.abs(wanted[finite]) if form in (DENSE_BF16, BLOCKED_BF16) else 0
             error = (np.abs(got[finite] - wanted[finite]) - spare).max(initial=0) / scale
             assert error <= tolerance, (offer, error)
     return len(made)
