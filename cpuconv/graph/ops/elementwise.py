@@ -234,7 +234,7 @@ def _stored(form: str | None, value: Value) -> bool:
 
 def _lower(call: Call) -> list[Step]:
     (output,) = call.outputs
-    values = [place and Value(place.shape, place.dtype, place.array) for place in call.inputs]
+    values = [place and Value(place.shape, place.number, place.array) for place in call.inputs]
     tree = expression_of(call.node, values)
     assert tree is not None
     packed = {position: Operand(at) for at, position in enumerate(tree.operands)}

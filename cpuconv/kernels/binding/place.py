@@ -83,6 +83,11 @@ class Place:
         return STRIDED
 
     @property
+    def number(self) -> np.dtype:
+        """What its elements are to kernels that compute with floats: float32, however they are stored."""
+        return FLOAT32 if self.dtype == BFLOAT16 else self.dtype
+
+    @property
     def physical(self) -> tuple[int, ...]:
         """Sizes of the axes that `strides` are of."""
         return blocked_shape(self.shape, self.block) if self.block > 1 else self.shape

@@ -13,7 +13,7 @@ from cpuconv.kernels.elementwise.expression import Operand
 def converted(processor: Processor, space: Space, x: Place, y: Place) -> list[Step]:
     """The calls that write the numbers of one place to another of the same shape, whatever the floats of each.
 
-    Both are of one dtype, or float32 and bfloat16, which lies in channel blocks or, from a dense place, dense.
+    Both are of one dtype, or float32 and bfloat16, which lies in channel blocks or, from a plain place, dense.
     """
     if x.dtype == y.dtype:
         return copy_steps(processor, space, x, y)
