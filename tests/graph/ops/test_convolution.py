@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from cpuconv.conv.choice.model import Limits, favourite
 from cpuconv.conv.recipe import effective_threads
+from cpuconv.elements import rounded, widened
 from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops import TABLE, by_solvers
 from cpuconv.graph.ops.by_solvers import offer, way, ways
 from cpuconv.graph.ops.convolution import problem_of
 from cpuconv.isa import current
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked
 from support.graph import lowered
@@ -98,6 +99,31 @@ def test_every_layout(case, threads, apart):
     arrays, attributes = case
     with small_work_is_shared():
         check(arrays, threads, apart, **attributes)
+
+
+@settings(max_examples=16, deadline=None)
+@given(cases(), st.sampled_from((1, 2)), st.booleans())
+def test_every_way_in_bfloat16(case, threads, apart):
+    """Of numbers that bfloat16 holds: products are exact, so what is offered differs by sums and one rounding."""
+    arrays, attributes = case
+    arrays = [array if array is None else widened(rounded(array)).reshape(array.shape) for array in arrays]
+    node = node_of(arrays, **attributes)
+    made = lowered.offers(node, arrays, CONSTANT, threads, precision="bfloat16")
+    narrow = [each for each in made if {BLOCKED_BF16, DENSE_BF16} & {*each.inputs, *each.outputs}]
+    with small_work_is_shared():
+        assert lowered.check(node, arrays, CONSTANT, threads, apart, 1e-4, narrow) == len(narrow)
+
+
+@pytest.mark.parametrize("activation", [None, ("relu",)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_bfloat16_is_offered_where_kernels_multiply_it(activation, residual):
+    rng = np.random.default_rng(0)
+    arrays = [numbers(rng, (1, 4 * LANES, 14, 14)), numbers(rng, (4 * LANES, 4 * LANES, 3, 3)), None]
+    arrays += [numbers(rng, (1, 4 * LANES, 12, 12))] if residual else []
+    node = node_of(arrays, activation=activation)
+    forms = {(made.inputs[0], *made.outputs) for made in lowered.offers(node, arrays, CONSTANT, precision="bfloat16")}
+    assert (BLOCKED_BF16, BLOCKED_BF16) in forms and {(BLOCKED, BLOCKED), (BLOCKED_BF16, BLOCKED)} & forms
+    assert not any(BLOCKED_BF16 in (*each.inputs, *each.outputs) for each in lowered.offers(node, arrays, CONSTANT))
 
 
 @pytest.mark.parametrize("apart", [False, True])
