@@ -167,14 +167,13 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
         dense = all(stays_dense(x.shape, box) for box in parts)
         ways = [(STRIDED, STRIDED), *([(DENSE, DENSE)] if dense else [])]
         copies = []
-        planes = all(whole_planes(x.shape, box) for box in parts)
-        shifts = x.dtype == FLOAT32 and all(other_channels(x.shape, box) for box in parts)
         for form in target.blocks(x.dtype) if blockable(x) else ():
             dtype = stored_as(form, x.dtype)
+            planes = all(whole_planes(x.shape, box) for box in parts)
             blocks = all(whole_blocks(x.shape[1], box[1], target.block(dtype)) for box in parts)
             if blocks and planes:
                 ways.append((form, form))
-            elif blocks or shifts and dtype == FLOAT32:
+            elif blocks or dtype == FLOAT32 and all(other_channels(x.shape, box) for box in parts):
                 source, size = (form, *[""] * (len(inputs) - 1)), nbytes(x) * dtype.itemsize // x.dtype.itemsize
                 copies.append(Offer(source, (form,) * len(parts), target.moving(2 * size)))
         return view_offers(inputs, ways, len(parts)) + copies
