@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
@@ -47,7 +48,10 @@ def stored(form: str) -> int:
 def plane_offers(node: Node, inputs: Inputs, y: Value, target: Target) -> list[Offer]:
     """Each plane of the first input folded to one pixel of `y`."""
     x = inputs[0]
-    return blocked_offer(node, x, y, target, floats(x, target), narrow=True) if is_image(x) else []
+    if not is_image(x):
+        return []
+    made = blocked_offer(node, x, y, target, floats(x, target), narrow=True)
+    return made + [replace(each, outputs=(BLOCKED,)) for each in made if each.outputs != (BLOCKED,)]
 
 
 def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:

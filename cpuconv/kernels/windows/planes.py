@@ -13,9 +13,10 @@ FIELDS = "x y units height width blocks x_image x_block y_image y_block"
 
 @dataclass(frozen=True)
 class PlaneTile:
-    """Lanes of the instruction set."""
+    """Lanes of the instruction set; blocks of `y` that are pieces of a block of `x`, whose elements are narrower."""
 
     lanes: int
+    side: int = 1
 
 
 def plane_args(x: Place, y: Place) -> Args:

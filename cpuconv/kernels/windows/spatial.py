@@ -32,12 +32,21 @@ _LONGEST = 512  # pixels of a plane that are folded as one row
 
 @dataclass(frozen=True)
 class RectangleTile:
-    """How a rectangle is folded, and whether the result is multiplied; its elements, floats."""
+    """How a rectangle is folded, and whether the result is multiplied; elements of the pixels and of the result.
+
+    Where these are equal, all of a pixel is folded; else what becomes a pixel of float32.
+    """
 
     lanes: int
     fold: str
     scaled: bool
     element: Element = F32
+    y: Element = F32
+
+    @property
+    def pieces(self) -> range:
+        """Where the vectors of a pixel begin, in bytes."""
+        return range(0, 4 * self.lanes, self.lanes * self.y.bytes)
 
 
 @dataclass(frozen=True)
@@ -96,12 +105,12 @@ def fold_rectangle(
 ) -> None:
     """The pixel at y: `rows` x `taps` pixels from x on, folded, times the factor at an address."""
     vec, element = Vector(builder, tile.lanes), tile.element
-    for piece in range(0, vec.size, vec.lanes * element.bytes):
+    for piece in tile.pieces:
         start = builder.add(x, I64(piece)) if piece else x
         value = Rectangle(start, line, rows, step, taps, element).fold(vec, tile.fold)
         if tile.scaled:
             value = vec.mul(value, vec.broadcast(vec.pointer(factor)))
-        store_float(vec, element, value, vec.offset(vec.pointer(y), piece))
+        store_float(vec, tile.y, value, vec.offset(vec.pointer(y), piece))
 
 
 _call_rectangle = fold_rectangle.caller()
@@ -121,7 +130,9 @@ def fold_windows(tile, worker, before, part, parts, args):
         image = plane // args.blocks
         block = plane - image * args.blocks
         first, rows = word(tile, args.rows, 2 * row), word(tile, args.rows, 2 * row + 1)
-        x = args.x + image * args.x_image + block * args.x_block + first
+        x = args.x + image * args.x_image + block // tile.side * args.x_block + first
+        if tile.side > 1:
+            x += block % tile.side * (4 * tile.lanes // tile.side)
         y = args.y + image * args.y_image + block * args.y_block + row * args.width * pixel
         factors = args.factors + 4 * row * args.width
         for column in range(args.width):
@@ -146,14 +157,16 @@ def _windows_step(
 ) -> Step:
     args: Args = {
         **plane_args(x, y),
-        "rectangle": MicroRef(fold_rectangle, RectangleTile(isa.lanes, fold, factors is not None, x.element)),
+        "rectangle": MicroRef(
+            fold_rectangle, RectangleTile(isa.lanes, fold, factors is not None, x.element, y.element)
+        ),
         "rows": tables[0],
         "columns": tables[1],
         "line": steps[0],
         "step": steps[1],
         "factors": 0 if factors is None else np.ascontiguousarray(factors, np.float32),
     }
-    return Step(fold_windows, PlaneTile(isa.lanes), args, parts)
+    return Step(fold_windows, PlaneTile(isa.lanes, x.block // y.block), args, parts)
 
 
 def windows_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Step:
@@ -172,7 +185,10 @@ def plane_shape(h: int, w: int) -> tuple[int, int]:
 
 
 def planes_step(isa: Isa, x: Place, y: Place, fold: str, factor: float | None, parts: int) -> Step:
-    """The call that folds each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor."""
+    """The call that folds each plane of `x`, in channel blocks, to the one pixel of `y`, times a factor.
+
+    `y` is of the same elements, or of float32.
+    """
     rows, taps = plane_shape(*x.physical[2:4])
     tables = np.array([[0, rows]], np.int64), np.array([[0, taps]], np.int64)
     pixel = x.strides[3]
