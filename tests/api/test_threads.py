@@ -20,7 +20,6 @@ from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
 from cpuconv.runtime import threads as runtime_threads
-from cpuconv.solvers import TABLE
 from support import oracle
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
@@ -45,7 +44,7 @@ def all_at_once(tasks: list[Callable[[], Any]]) -> list[Any]:
 @pytest.mark.parametrize("algorithm", ["direct", "winograd", "im2col"])
 def test_one_plan(algorithm, threads):
     """Each caller has its own input; its result is that of a lone caller, bit for bit, every time."""
-    if algorithm not in {solver.NAME for solver in TABLE}:
+    if algorithm not in {solver.NAME for solver in oracle.SOLVERS}:
         return
     problem = replace(PROBLEM, threads=threads, out_layout="NHWC", residual=True)
     given = [oracle.operands(problem, seed) for seed in range(CALLERS)]
@@ -64,10 +63,11 @@ def test_one_plan(algorithm, threads):
 
 @pytest.mark.parametrize("threads", sorted({1, oracle.THREADS}))
 def test_different_plans(threads):
-    problems = [replace(oracle.home(solver), threads=threads) for solver in TABLE]
+    problems = [replace(oracle.home(solver), threads=threads) for solver in oracle.SOLVERS]
     given = [oracle.operands(problem) for problem in problems]
     plans = [
-        oracle.plan(problem, each, solver.NAME) for problem, each, solver in zip(problems, given, TABLE, strict=True)
+        oracle.plan(problem, each, solver.NAME)
+        for problem, each, solver in zip(problems, given, oracle.SOLVERS, strict=True)
     ]
     alone = [plan(each.x) for plan, each in zip(plans, given, strict=True)]
 

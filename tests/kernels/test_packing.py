@@ -17,13 +17,13 @@ from cpuconv.kernels.packing.packed_formats import Panels, Transformed
 from cpuconv.kernels.transforms.fft import GAUSS, REGULAR
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import TABLE, fft, im2col, winograd
+from cpuconv.solvers import fft, im2col, winograd
 from support import oracle, packed
 from support.guarded import EDGES, named, place
 from support.strided import VIEWS
 
 ISA = current()
-SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+SOLVERS = pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
 ALIGNED = [name for name in VIEWS if name != "unaligned"]  # what is not is copied before
 
 
@@ -210,7 +210,7 @@ def test_equal_forms_are_equal_bytes(r, s):
         bytes_of = {}
         for _ in range(2):
             problem = data.draw(problems(shape, groups))
-            for solver in TABLE:
+            for solver in oracle.SOLVERS:
                 if solver.applicable(problem, ISA) is None:
                     for params in list(solver.candidates(problem, ISA))[:8]:
                         form = solver.packing(problem, params, ISA)
@@ -227,7 +227,7 @@ def test_panels_are_in_blocks_of_channels_but_where_solvers_read_planes():
     lanes = ISA.lanes
     problem = ConvProblem(1, 3 * lanes, 14, 14, 2 * lanes, 3, 3)
     found = {}
-    for solver in TABLE:
+    for solver in oracle.SOLVERS:
         if solver.applicable(problem, ISA) is None:
             form = candidates(solver, problem)[0].packing(problem)
             if isinstance(form, Panels):
@@ -241,7 +241,7 @@ def test_forms_are_shared():
     """Between solvers, sizes of planes, blocks and paddings."""
     problem = ConvProblem(1, 4 * ISA.lanes, 14, 14, 4 * ISA.lanes, 1, 1)
     wide = replace(problem, h=56, w=31, n=3, stride=(2, 2))
-    by_name = {solver.NAME: solver for solver in TABLE}
+    by_name = {solver.NAME: solver for solver in oracle.SOLVERS}
     forms = {
         by_name[name].packing(option, by_name[name].Params(2, 1, cols, block), ISA)
         for name in ("pointwise", "direct", "first_layer")

@@ -21,7 +21,6 @@ from cpuconv.network.running.building import build
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording
 from cpuconv.runtime import thread_pool, threads
-from cpuconv.solvers import TABLE
 from support import oracle
 from support.graph.branches import branches
 from support.graph.random_networks import networks
@@ -44,7 +43,7 @@ def crowd() -> Iterator[None]:
         made.close(os.getpid())
 
 
-@pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
 def test_a_convolution(solver):
     home = oracle.home(solver)
     for problem in (home, replace(home, n=3)):

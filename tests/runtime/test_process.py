@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cpuconv.runtime.code import ownership
-from cpuconv.solvers import TABLE
+from support import oracle
 from support.running import processes
 from support.running.caches import CACHE
 
@@ -291,7 +291,7 @@ def test_avx2():
     """Every solver with the code of an AVX2 machine."""
     said = told(processes.run("-m", "support.running.run_reduced", NUMBA_CPU_NAME="haswell"))
     assert (said["isa"], said["lanes"]) == ("avx2", 8)
-    assert set(said["ran"]) == {solver.NAME for solver in TABLE}
+    assert set(said["ran"]) == {solver.NAME for solver in oracle.SOLVERS}
 
 
 SYMBOLS = """

@@ -19,7 +19,6 @@ from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import launch, thread_pool, threads, work_stealing
 from cpuconv.runtime.thread_pool import IDLE
-from cpuconv.solvers import TABLE
 from support import oracle
 from support.example import BLOCKED
 from support.running.sharing import cut_finely
@@ -158,7 +157,7 @@ class TestKernels:
                 workspaces = oracle.Spoilt()
                 yield oracle.plan(problem, given, Candidate(solver, params), workspaces=workspaces), given, workspaces
 
-    @pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+    @pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
     @cut_finely(3)
     def test_any_cut_and_any_order_give_the_same_bits(self, solver):
         rng = random.Random(7)

@@ -26,7 +26,7 @@ from support.geometry import of, problems, upto
 from support.guarded import EDGES
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
-SOLVERS = pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+SOLVERS = pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
 BLOCKED = layouts.blocked(current().lanes).name
 
 TILES = pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_reason_or_candidates(problem):
 @EVERY_KIND
 def test_names_costs_and_packing(problem):
     have = oracle.operands(problem)
-    for solver in TABLE:
+    for solver in oracle.SOLVERS:
         if solver.applicable(problem, current()) is not None:
             continue
         found = candidates(solver, problem)
@@ -364,7 +364,7 @@ def test_the_table_is_named():
 
 def test_a_solver_needs_what_its_layouts_say():
     """A reorder around a solver is counted and bound exactly where the solver asks for another layout."""
-    for problem, solver in itertools.product(KINDS, TABLE):
+    for problem, solver in itertools.product(KINDS, oracle.SOLVERS):
         if solver.applicable(problem, current()) is None:
             candidate = candidates(solver, problem)[0]
             needs = solver.layouts(problem, candidate.params, current())
@@ -375,7 +375,9 @@ def test_a_solver_needs_what_its_layouts_say():
 
 
 @pytest.mark.parametrize("out_layout", ["NCHW", BLOCKED])
-@pytest.mark.parametrize("solver", [solver for solver in TABLE if solver.ACCURACY == "exact"], ids=lambda s: s.NAME)
+@pytest.mark.parametrize(
+    "solver", [solver for solver in oracle.SOLVERS if solver.ACCURACY == "exact"], ids=lambda s: s.NAME
+)
 def test_not_finite(solver, out_layout):
     """NaN and infinities in the input reach exactly the outputs that the direct sum gives them to; tails stay zero."""
     problem = replace(oracle.home(solver), out_layout=out_layout)

@@ -16,6 +16,7 @@ import layouts
 from cpuconv.conv.recipe import Candidate
 from cpuconv.elements import U8
 from cpuconv.isa import current
+from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.emit import product as products
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
@@ -43,6 +44,7 @@ def check(problem: ConvProblem, solver: ModuleType, seed: int) -> int:
     candidates = some(solver, problem)
     for candidate in candidates:
         typed.check(problem, candidate, seed)
+        assert solver.bound(problem, machine()) <= solver.cost(problem, candidate.params, machine()).estimate, candidate
     return len(candidates)
 
 

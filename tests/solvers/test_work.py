@@ -14,7 +14,7 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.solvers import BY_NAME, TABLE, fft, winograd
+from cpuconv.solvers import BY_NAME, fft, winograd
 from cpuconv.tuning.workload import workload
 from support import oracle
 from support.tuner.bench_fakes import ROOFS, SMALL
@@ -24,9 +24,9 @@ ISA = current()
 
 def test_direct_algorithms_do_the_sums_own_work():
     """Those that say nothing else."""
-    others = [solver for solver in TABLE if hasattr(solver, "least_work")]
+    others = [solver for solver in oracle.SOLVERS if hasattr(solver, "least_work")]
     assert winograd in others and fft in others
-    for solver in TABLE:
+    for solver in oracle.SOLVERS:
         if solver in others:
             continue
         problem = oracle.home(solver)

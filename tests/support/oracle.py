@@ -23,6 +23,7 @@ from cpuconv.problem import reference
 from cpuconv.problem.arrays import address
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime.threads import maximum_threads
+from cpuconv.solvers import TABLE
 from cpuconv.tuning.judging import ERROR_LIMITS
 from support.guarded import END, START, named, pages, place
 from support.strided import apart
@@ -205,6 +206,12 @@ def check_apart(problem: ConvProblem, candidate: Candidate, seed: int = 0, edge:
     expect(y, expected, candidate.accuracy, problem.out_layout, problem.k, candidate)
     written = (pages(y) != SENTINEL).sum()
     assert written == y.size, f"{candidate} wrote {written} floats of {y.size}"
+
+
+SOLVERS = tuple(
+    solver for solver in TABLE if any(solver.applicable(problem, current()) is None for problem in HOME.values())
+)
+"""Those that run problems of float32."""
 
 
 def kind(solver: ModuleType) -> str:

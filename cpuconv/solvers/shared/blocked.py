@@ -80,13 +80,8 @@ def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
 def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None) -> Geometry:
     """Sizes of one group with a product, by default the problem's."""
     product = product or words.product(problem, isa)
-    reduction = words.words(problem, block(isa, product)) * problem.r * problem.s * product.parts
+    reduction = words.words(problem, product.words_at_once(isa.lanes)) * problem.r * problem.s * product.parts
     return Geometry(divide(problem.kg, isa.lanes), reduction, product)
-
-
-def block(isa: Isa, product: Product) -> int:
-    """Words that a product takes at a time."""
-    return product.words_at_once(isa.lanes)
 
 
 def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:
@@ -98,7 +93,6 @@ def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: in
 
 def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
     """Candidate numbers of tile rows a band: what keeps the band in L2."""
-
     total = divide(problem.oh, tile.rows)
     pixel = divide(words.in_words(problem).c, isa.lanes) * isa.lanes * WORD
     line = problem.w * pixel * problem.stride[0] * tile.rows
@@ -143,18 +137,9 @@ def convolve_step(
     ending, pieces, types = words.ending(problem), words.pieces(problem), problem.types
     pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
-    before, grid = _grid(
-        problem,
-        params,
-        isa,
-        (height, width),
-        flat,
-        band != NO_BAND,
-        band == PLANAR_BAND,
-        sizes,
-    )
+    before, grid = _grid(problem, params, isa, (height, width), flat, band, sizes)
     operands = words.operands_in_words(problem, operands)
-    problem = words.in_words(problem, block(isa, product))
+    problem = words.in_words(problem, product.words_at_once(isa.lanes))
     strip = matrix_strip if product.matrix else gemm_strip
     lanes, x = isa.lanes, operands.x
     planar = band == PLANAR_BAND
@@ -268,26 +253,19 @@ def convolve_step(
 
 
 def _grid(
-    problem: ConvProblem,
-    params: Params,
-    isa: Isa,
-    plane: tuple[int, int],
-    flat: bool,
-    band: bool,
-    planar: bool,
-    sizes: Geometry,
+    problem: ConvProblem, params: Params, isa: Isa, plane: tuple[int, int], flat: bool, band: int, sizes: Geometry
 ) -> tuple[int, Grid]:
     """Blocks of a plane, and the work to be cut: rows of tiles, or where the plane is one row (`flat`) its tiles."""
     rows, columns = divide(plane[0], params.rows), divide(plane[1], params.cols)
     tiles, beside = (columns, 1) if flat else (rows, columns)
     channels = words.in_words(problem).c
-    scalars = problem.h * problem.w * (channels if planar else divide(channels, isa.lanes) * isa.lanes)
+    scalars = problem.h * problem.w * (channels if band == PLANAR_BAND else divide(channels, isa.lanes) * isa.lanes)
     grid = Grid(
         planes=max(1, problem.n),
         tiles=tiles,
         panels=divide(sizes.vectors, params.v) * problem.groups,
         unit=beside * sizes.cycles(isa, params),
-        prepare=2 * WORD * scalars / tiles / isa.l2_rate if band else 0.0,
+        prepare=2 * WORD * scalars / tiles / isa.l2_rate if band != NO_BAND else 0.0,
         weights=problem.weight_bytes / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
     )
@@ -356,7 +334,8 @@ def cost(
     sizes = geometry(problem, isa, product)
     count = divide(sizes.vectors, params.v) * divide(height, params.rows) * divide(width, params.cols)
     compute = problem.n * problem.groups * count * sizes.cycles(isa, params)
-    blocks, grid = _grid(problem, params, isa, (height, width), height == 1, band, planar, sizes)
+    copied = PLANAR_BAND if planar else BLOCKED_BAND if band else NO_BAND
+    blocks, grid = _grid(problem, params, isa, (height, width), height == 1, copied, sizes)
     traffic = _traffic(problem, machine, blocks, band, planar)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
         traffic /= isa.single[params.v - 1]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import layouts
 from cpuconv.isa import current
-from cpuconv.solvers import TABLE
 from support import oracle
 from support.running.sharing import small_work_is_shared
 
@@ -21,7 +20,7 @@ def check_all() -> None:
     """Run every solver and print which candidates ran."""
     blocked = layouts.blocked(current().lanes).name
     ran = {}
-    for solver in TABLE:
+    for solver in oracle.SOLVERS:
         problem = oracle.home(solver)
         blocks = replace(problem, in_layout=blocked if problem.in_layout == "NCHW" else "NHWC", out_layout=blocked)
         ran[solver.NAME] = [
