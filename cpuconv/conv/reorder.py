@@ -31,7 +31,7 @@ from cpuconv.runtime.threads import check_threads
 from cpuconv.solvers.shared.base import contiguous
 from layouts import Layout
 
-_ALIGNED = F32.bytes  # a name of this module: every call asks for it
+_ALIGNED, _FLOAT32 = F32.bytes, F32.name  # names of this module: every call asks for them
 _ELEMENTS = tuple(TABLE.values())
 _BECOME = (F32, BF16, F16, U8, S8)  # what elements of another type can become
 _PARALLEL_BYTES = 1 << 18  # below this, one thread is done before others have started
@@ -95,20 +95,18 @@ def reorder(
     >>> cpuconv.reorder(x, "NCHW", "NCHW64c", dtype="uint8", scale=0.02, zero_point=128).shape
     (1, 1, 8, 8, 64)
     """
-    given, element = x, F32
+    given, read = x, _FLOAT32
     if type(x) is not np.ndarray or x.dtype is not FLOAT32 or (start := address(x)) % _ALIGNED:
         x, element = as_operand(x, "x", _ELEMENTS)
-        start = address(x)
+        start, read = address(x), element.name
     if type(src_layout) is not str or type(dst_layout) is not str:
         src_layout, dst_layout = layout_name(src_layout, "src_layout"), layout_name(dst_layout, "dst_layout")
     if channels is not None:
         channels = integer(channels, "channels", 0)
-    change = None
+    written, change = read, None
     if dtype is not None or scale is not None or zero_point is not None:
-        change = _change(element, dtype, scale, zero_point)
-    move = _moves(
-        x.shape, x.strides, src_layout, dst_layout, channels, get_num_threads(), element, change and change.element
-    )
+        written, change = _asked(read, dtype, scale, zero_point)
+    move = _moves(x.shape, x.strides, src_layout, dst_layout, channels, get_num_threads(), read, written)
     if out is None:
         target = aligned(move.shape, move.dtype)
         result = target if type(given) is np.ndarray else like(given, target)
@@ -129,15 +127,22 @@ def reorder(
 
 
 class _Change(NamedTuple):
-    """To which element, the bits of a scale, and a zero point."""
+    """The bits of a scale, and a zero point."""
 
-    element: Element
     scale: int
     zero_point: int
 
 
-def _change(element: Element, dtype: Any, scale: Any, zero_point: Any) -> _Change | None:
-    """What becomes of elements; None: they stay as they are."""
+def _asked(read: str, dtype: Any, scale: Any, zero_point: Any) -> tuple[str, _Change | None]:
+    """The element that is written, by name, and what makes it of those that are read; None: it is the same."""
+    try:
+        return _remembered_change(read, dtype, scale, zero_point)
+    except TypeError:  # of what has no hash
+        return _change(read, dtype, scale, zero_point)
+
+
+def _change(read: str, dtype: Any, scale: Any, zero_point: Any) -> tuple[str, _Change | None]:
+    element = TABLE[read]
     target = element_named(dtype, "dtype", (*_BECOME, element)) or element
     if target.integer == element.integer:
         if target != element and target.integer:
@@ -146,9 +151,12 @@ def _change(element: Element, dtype: Any, scale: Any, zero_point: Any) -> _Chang
             if value is not None:
                 expected = f"None, as 'x' is of {element.label} and the result of {target.label}"
                 raise ArgumentError(must(name, expected, value))
-        return None if target == element else _Change(target, 0, 0)
+        return target.name, None if target == element else _Change(0, 0)
     of, point = checked(scale, zero_point, element if element.integer else target)
-    return _Change(target, bits_of(of), point)
+    return target.name, _Change(bits_of(of), point)
+
+
+_remembered_change = functools.lru_cache(maxsize=_MOST_BOUND, typed=True)(_change)
 
 
 class _Move:
@@ -162,19 +170,20 @@ class _Move:
         dst: str,
         channels: int | None,
         threads: Any,
-        read: Element,
-        written: Element | None,
+        read: str,
+        written: str,
     ) -> None:
         source, target = layouts.get(layout_name(src, "src_layout")), layouts.get(layout_name(dst, "dst_layout"))
         logical = _logical_shape(shape, source, channels)
         self.shape = target.shape(*logical)
-        self.written = read if written is None else written
+        self._read, self.written = TABLE[read], TABLE[written]
         self.dtype = FLOAT32 if self.written == F32 else self.written.outside
-        self._dense = contiguous(source.name, logical, read) == source.strides(strides)
-        self.x_span = read.bytes * math.prod(shape) if self._dense else 0  # bytes, without gaps and running forward
+        self._dense = contiguous(source.name, logical, self._read) == source.strides(strides)
+        self.x_span = (
+            self._read.bytes * math.prod(shape) if self._dense else 0
+        )  # bytes, without gaps and running forward
         self._views = logical, source.strides(strides), source, target
-        self._read = read
-        size = max(read.bytes * math.prod(shape), self.written.bytes * math.prod(self.shape))
+        size = max(self._read.bytes * math.prod(shape), self.written.bytes * math.prod(self.shape))
         self._threads = 1 if size < _PARALLEL_BYTES else check_threads(None if threads == "auto" else threads)
         self._free: list[_Bound] = []
 
