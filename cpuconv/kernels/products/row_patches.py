@@ -1,0 +1,194 @@
+"""First layers of any element types: kernel rows side by side, so that few channels fill whole words.
+
+An image row becomes a line of pixels whose few channels fill whole words; from it, for each output column, the pixels
+under a kernel row are copied side by side, with zeros up to a whole piece. Those rows of pieces are the band of a block
+of output rows. A segment of the GEMM tile is one kernel row. Rows of a band that one kernel row meets in consecutive
+output rows follow each other (with a stride: rows of each phase of it), so that the output of a block is one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpuconv.kernels.copies.rows import RowTile, copy_bytes
+from cpuconv.kernels.emit.channels import copy_kept, spread_pixels, zip_planes
+from cpuconv.kernels.emit.intrinsics import copy_element, fill_vector, zero_element
+from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
+from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.kernels.products.matrix_strip import load_configuration, release_tiles
+from cpuconv.runtime.kernel import inline, kernel
+
+PLANES, BESIDE, APART = range(3)
+"""Where elements lie: pixels of a channel side by side; channels of a pixel, pixel after pixel; elsewhere."""
+
+
+@dataclass(frozen=True)
+class RowPatchTile:
+    """How bands are made; the GEMM micro-kernel is an argument.
+
+    Attributes
+    ----------
+    lanes : int
+    bytes : int
+        Of an element.
+    source : int
+        PLANES, BESIDE or APART.
+    channels, given, pixel : int
+        Elements of a pixel: that there are, that lie in the input from pixel to pixel (BESIDE), and of a line.
+    run : int
+        Words of the pixels under a kernel row, where they lie side by side in a line; 0: dilated.
+    piece : int
+        Words that a kernel row has in a band.
+    pieces : int
+        Vectors of sums that make a pixel of an output block.
+    matrix : bool
+        The micro-kernel uses tile registers, which a thread configures.
+    """
+
+    lanes: int
+    bytes: int
+    source: int
+    channels: int
+    given: int
+    pixel: int
+    run: int
+    piece: int
+    pieces: int
+    matrix: bool
+
+    @property
+    def words(self) -> RowTile:
+        """For copies of bytes."""
+        return RowTile(self.lanes, 0)
+
+
+@inline
+def _fill(tile, target, end, word):
+    """Words from `target` on, up to `end` and beyond it by less than a vector."""
+    while target < end:
+        fill_vector(tile, target, word)
+        target += 4 * tile.lanes
+
+
+@inline
+def _by_element(tile, args, source, target, first, last):
+    for i in range(first, last):
+        for channel in range(tile.channels):
+            start = source + channel // args.x_block * args.x_cb + channel % args.x_block * args.x_c + i * args.x_w
+            copy_element(tile, start, target + (i * tile.pixel + channel) * tile.bytes)
+        for channel in range(tile.channels, tile.pixel):
+            zero_element(tile, target + (i * tile.pixel + channel) * tile.bytes)
+
+
+def _apart(tile, args, source, target, width):
+    _by_element(tile, args, source, target, 0, width)
+
+
+def _planes(tile, args, source, target, width):
+    if width < tile.lanes:
+        _by_element(tile, args, source, target, 0, width)
+        return
+    for i in range(0, width, tile.lanes):
+        at = min(i, width - tile.lanes)  # the last pixels overlap the ones before
+        zip_planes(tile, source + at * tile.bytes, args.x_cb, target + at * tile.pixel * tile.bytes)
+
+
+def _beside(tile, args, source, target, width):
+    if width < tile.lanes:
+        _by_element(tile, args, source, target, 0, width)
+        return
+    for i in range(0, width, tile.lanes):
+        at = min(i, width - tile.lanes)
+        spread_pixels(tile, source + at * args.x_w, target + at * tile.pixel * tile.bytes)
+
+
+@specialise_on_tile(lambda tile: {PLANES: _planes, BESIDE: _beside, APART: _apart}[tile.source])
+def _line(tile, args, source, target, width):
+    """`width` pixels of an image row to a line."""
+
+
+def _pieces_of_runs(tile, args, line, target):
+    step = args.stride_w * tile.pixel * tile.bytes
+    for column in range(args.out_width):
+        copy_kept(tile, line + column * step, target + column * tile.piece * 4)
+
+
+def _pieces_of_taps(tile, args, line, target):
+    size = tile.pixel * tile.bytes
+    for column in range(args.out_width):
+        to = target + column * tile.piece * 4
+        _fill(tile, to, to + tile.piece * 4, 0)
+        for s in range(args.kernel_w):
+            source = line + (column * args.stride_w + s * args.dilation_w) * size
+            copy_bytes(tile.words, source, to + s * size, size)
+
+
+@specialise_on_tile(lambda tile: _pieces_of_runs if tile.run else _pieces_of_taps)
+def _pieces(tile, args, line, target):
+    """The pixels under a kernel row for each output column."""
+
+
+@inline
+def _pack_band(tile, args, image, first_row, rows, line, band):
+    """Input rows first_row … first_row+rows-1, padding included, to a band."""
+    size = tile.pixel * tile.bytes
+    start = line + args.pad_left * size
+    for row in range(rows):
+        source_row = first_row + row
+        target = band + (row % args.stride_h) * args.phase + row // args.stride_h * args.band_line
+        if source_row < 0 or source_row >= args.in_height:
+            _fill(tile, line, line + args.line_width * size, args.fill)
+        else:
+            _fill(tile, line, start, args.fill)
+            _line(tile, args, args.x + image * args.x_image + source_row * args.x_h, start, args.inside)
+            _fill(tile, start + args.inside * size, line + args.line_width * size, args.fill)
+        _pieces(tile, args, line, target)
+
+
+@kernel(
+    "gemm gemm_last tile_vectors tile_columns x y w bias bias_vector residual fill configuration table segments "
+    "panel_bytes panels batch row_blocks height out_width line line_step line_width inside band band_step band_line "
+    "phase reach kernel_w stride_h stride_w dilation_w pad_top pad_left in_height x_image x_block x_cb x_c x_h x_w "
+    "y_image y_vector y_line"
+)
+def row_patches(tile, worker, before, part, parts, args):
+    """y = ending(convolution of x and w), blocked output whose rows follow each other; see the module."""
+    if tile.matrix:
+        load_configuration(tile, args.configuration)
+    units = args.batch * args.row_blocks
+    band = args.band + worker * args.band_step
+    line = args.line + worker * args.line_step
+    for unit in range(units * part // parts, units * (part + 1) // parts):
+        row_block = unit % args.row_blocks
+        image = unit // args.row_blocks
+        first = args.height * row_block // args.row_blocks
+        last = args.height * (row_block + 1) // args.row_blocks
+        rows = (last - first - 1) * args.stride_h + args.reach
+        _pack_band(tile, args, image, first * args.stride_h - args.pad_top, rows, line, band)
+        pixels = (last - first) * args.out_width
+        y = args.y + image * args.y_image + first * args.y_line
+        for panel in range(args.panels):
+            vector = panel * args.tile_vectors
+            place = vector // tile.pieces * args.y_vector + vector % tile.pieces * (4 * tile.lanes // tile.pieces)
+            call_gemm_strip(
+                args.gemm_last if panel == args.panels - 1 else args.gemm,
+                band,
+                0,
+                args.table,
+                args.segments,
+                0,
+                args.w + panel * args.panel_bytes,
+                y + place,
+                0,
+                args.y_vector,
+                args.bias + vector * args.bias_vector,
+                args.residual - args.y,
+                0,
+                0,
+                0,
+                0,
+                (pixels + args.tile_columns - 1) // args.tile_columns,
+                pixels,
+            )
+    if tile.matrix:
+        release_tiles(tile)

@@ -1,0 +1,248 @@
+"""First layers of bfloat16 and of integers by kernel rows side by side: sizes, tiles, cost and the kernel's call."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.copies.views import view_args
+from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
+from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.packing.word_panels import PatchPanels
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cycles, matrix_strip
+from cpuconv.kernels.products.row_patches import APART, BESIDE, PLANES, RowPatchTile, row_patches
+from cpuconv.kernels.products.tiling import cycles, pixel_cycles, streams, tiles
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import words
+from layouts import Strides
+
+_BAND_SHARES = (0.4, 0.1)  # of L2, for a band
+_LINE_CYCLES, _PIECE_CYCLES = 1.0, 2.0  # of a pixel of a line, and of a vector of a band
+_FEW = 4  # channels that vectors interleave
+_MATRIX_COLUMNS = (32, 16)
+
+
+class Sizes(NamedTuple):
+    """Vectors of sums, elements of a pixel, words of a kernel row and of its piece, weight vectors of a sum."""
+
+    product: Product
+    vectors: int
+    pixel: int
+    run: int
+    piece: int
+    reduction: int
+
+    @classmethod
+    def of(cls, problem: ConvProblem, isa: Isa) -> Sizes:
+        """Those of a problem: by AMX where there is any."""
+        product = matrix_product_of(problem.types) or words.product(problem, isa)
+        group = words.group(problem)
+        pixel = divide(problem.c, group) * group
+        run = problem.s * pixel // group
+        whole = product.matrix or run > isa.lanes
+        piece = divide(run, isa.lanes) * isa.lanes if whole else run
+        return cls(product, divide(problem.k, isa.lanes), pixel, run, piece, problem.r * piece * product.parts)
+
+    def cycles(self, isa: Isa, v: int, n: int) -> float:
+        """Modelled cycles of a tile."""
+        if self.product.matrix:
+            return matrix_cycles(v, 1, n, self.reduction / isa.lanes)
+        return cycles(as_seen(isa, self.product), v, n, self.reduction)
+
+
+class Params(NamedTuple):
+    """Weight vectors and pixels of a tile, and output rows of a block."""
+
+    v: int
+    n: int
+    block: int
+
+
+def why_not(problem: ConvProblem, isa: Isa) -> str | None:
+    """One group, and few channels."""
+    if (why := words.why_not(problem, isa)) is not None:
+        return why
+    if problem.groups > 1:
+        return f"there are {problem.groups} groups, not 1"
+    if problem.c * problem.types.x.bytes > WORD * isa.lanes:
+        return f"{problem.c} input channels fill more than a vector"
+    return None
+
+
+def offset(problem: ConvProblem, isa: Isa) -> int:
+    """What kernels add to the numbers of the input: nothing on AMX."""
+    return 0 if matrix_product_of(problem.types) else words.offset(problem, isa)
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best tiles by the model, with blocks whose bands stay in L2."""
+    sizes, pixels = Sizes.of(problem, isa), problem.oh * problem.ow
+    counts = words.vector_counts(problem, isa) or ()
+    if sizes.product.matrix:
+        shapes = [
+            (v, min(n, pixels))
+            for v, n in itertools.product((2, 4, 1), _MATRIX_COLUMNS)
+            if v in counts and v < 2 * sizes.vectors and fits(v, 1, n)
+        ]
+    else:
+        found = tiles(as_seen(isa, sizes.product), sizes.vectors, 1, pixels, sizes.reduction, 5, counts)
+        shapes = [(tile.v, tile.cols) for tile in found]
+    for v, n in dict.fromkeys(shapes):
+        for block in _row_counts(problem, sizes, n):
+            yield Params(v, n, block)
+
+
+def _row_counts(problem: ConvProblem, sizes: Sizes, n: int) -> list[int]:
+    """Output rows of a block, of which each has the pixels of a tile."""
+    line = problem.ow * sizes.piece * WORD * problem.stride[0]
+    fitting = [min(problem.oh, max(1, int(share * machine().l2 / line))) for share in _BAND_SHARES]
+    return sorted({max(divide(n, problem.ow), count) for count in fitting}, reverse=True)
+
+
+def _blocks(problem: ConvProblem, params: Params, isa: Isa, sizes: Sizes) -> int:
+    """Blocks of the rows, each of which has the pixels of a tile."""
+    least = divide(params.n, problem.ow)
+    grid = Grid(
+        planes=max(1, problem.n),
+        tiles=problem.oh,
+        panels=1,
+        unit=divide(sizes.vectors, params.v) * problem.ow / params.n * sizes.cycles(isa, params.v, params.n),
+        prepare=_band_cycles(problem, isa, sizes) / problem.oh,
+        weights=0.0,
+        moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
+    )
+    blocks, _ = shortest(problem.threads, divide(problem.oh, params.block), grid)
+    return max(1, min(blocks, problem.oh // least))
+
+
+def _band_cycles(problem: ConvProblem, isa: Isa, sizes: Sizes) -> float:
+    """Cycles to make the bands of an image."""
+    rows = problem.h + sum(problem.pads[:2])
+    return rows * (problem.w * _LINE_CYCLES + problem.ow * _PIECE_CYCLES * divide(sizes.piece, isa.lanes))
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """Products and stores, and the traffic."""
+    isa, sizes = machine.isa, Sizes.of(problem, machine.isa)
+    pixels = problem.n * problem.oh * problem.ow
+    if sizes.product.matrix:
+        each = min(sizes.cycles(isa, v, n) / (v * n) for v, n in itertools.product((1, 2, 4), _MATRIX_COLUMNS))
+    else:
+        each = pixel_cycles(as_seen(isa, sizes.product), sizes.reduction)
+    return machine.seconds(pixels * sizes.vectors * each + _traffic(problem, machine, sizes), problem.threads)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """Tiles, bands, and the traffic."""
+    isa, sizes = machine.isa, Sizes.of(problem, machine.isa)
+    count = divide(sizes.vectors, params.v) * divide(problem.oh * problem.ow, params.n)
+    compute = problem.n * count * sizes.cycles(isa, params.v, params.n)
+    floor = problem.flops / (2 * isa.lanes * isa.fma_rate) / (32 if sizes.product.matrix else 8)
+    return machine.cost(floor, compute + _traffic(problem, machine, sizes), problem.threads)
+
+
+def _traffic(problem: ConvProblem, machine: Machine, sizes: Sizes) -> float:
+    return problem.n * _band_cycles(problem, machine.isa, sizes) + machine.moving(problem.in_bytes + problem.out_bytes)
+
+
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """[panel][kernel row][word][part][v][lanes of K][elements]."""
+    sizes = Sizes.of(problem, isa)
+    row = sizes.piece * words.group(problem)
+    return PatchPanels.of(problem, isa.lanes, params.v, sizes.product, sizes.pixel, row)
+
+
+def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> Step:
+    """One parallel call of the kernel."""
+    lanes, types, x = isa.lanes, problem.types, operands.x.strides
+    sizes, pieces, ending = Sizes.of(problem, isa), words.pieces(problem), words.ending(problem)
+    product, panels = sizes.product, divide(sizes.vectors, params.v)
+    strip = matrix_strip if product.matrix else gemm_strip
+    row_blocks = _blocks(problem, params, isa, sizes)
+    stride, high = problem.stride[0], problem.effective_kernel[0]
+    rows = (divide(problem.oh, row_blocks) - 1) * stride + high
+    band_line = problem.ow * sizes.piece * WORD
+    phase = divide(rows, stride) * band_line + lanes * WORD  # the last piece is written as a whole vector
+    line_width = (problem.ow - 1) * problem.stride[1] + problem.effective_kernel[1]
+    pad_left = min(problem.pads[2], line_width)
+    line_step = max(line_width, pad_left + problem.w) * sizes.pixel * types.x.bytes + 4 * lanes * WORD
+    taps = np.arange(problem.r, dtype=np.int64) * problem.dilation[0]
+    unroll = min(lanes, sizes.piece)
+    pieces_of_row = np.arange(divide(sizes.piece, unroll), dtype=np.int64) * unroll * WORD
+    table = (taps % stride * phase + taps // stride * band_line)[:, None] + pieces_of_row
+    used = sizes.vectors - (panels - 1) * params.v
+    gemm = GemmTile(
+        lanes=lanes,
+        v=params.v,
+        rows=1,
+        cols=params.n,
+        unroll=unroll,
+        xs=sizes.piece,
+        ys=lanes,
+        stream=streams(isa, params.v, sizes.reduction),
+        residual=operands.residual is not None,
+        activation=problem.activation,
+        product=product.name,
+        x=types.x,
+        y=types.y,
+    )
+    zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
+    last = replace(gemm, valid=problem.k % lanes, absent=params.v - used, zeros=zeros)
+    args: Args = {
+        "gemm": MicroRef(strip, gemm),
+        "gemm_last": MicroRef(strip, last),
+        "tile_vectors": params.v,
+        "tile_columns": params.n,
+        **operand_args(operands),
+        "bias_vector": WORD * lanes * len(ending.rows),
+        "fill": words.FILL,
+        "configuration": configuration(params.v, 1, params.n) if product.matrix else 0,
+        "table": table.ravel(),
+        "segments": table.size,
+        "panel_bytes": sizes.reduction * params.v * lanes * WORD,
+        "panels": panels,
+        "row_blocks": row_blocks,
+        "height": problem.oh,
+        "out_width": problem.ow,
+        **worker_args("line", space, line_step, problem.threads),
+        "line_width": line_width,
+        "inside": max(0, min(problem.w, line_width - pad_left)),
+        **worker_args("band", space, stride * phase, problem.threads),
+        "band_line": band_line,
+        "phase": phase,
+        "reach": high,
+        **problem_args(row_patches, problem),
+        "pad_left": pad_left,
+        **view_args("x", x),
+        **output_args(operands.y),
+    }
+    source, given = _source(problem, sizes, x)
+    run = sizes.run if problem.dilation[1] == 1 else 0
+    tile = RowPatchTile(
+        lanes, types.x.bytes, source, problem.c, given, sizes.pixel, run, sizes.piece, pieces, product.matrix
+    )
+    return Step(row_patches, tile, args, parts_each(problem, problem.n * row_blocks), clears_tail=True)
+
+
+def _source(problem: ConvProblem, sizes: Sizes, x: Strides) -> tuple[int, int]:
+    """Where the elements of a view lie, and of channels side by side how many."""
+    size = problem.types.x.bytes
+    if problem.c <= _FEW:
+        if x.block == 1 and x.w == size:
+            return PLANES, 0
+        beside = x.cb == size if x.block == 1 else x.c == size and problem.c <= x.block
+        if beside and x.w % size == 0 and problem.c <= x.w // size <= sizes.pixel:
+            return BESIDE, x.w // size
+    return APART, 0

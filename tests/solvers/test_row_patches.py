@@ -1,0 +1,82 @@
+"""First layers of bfloat16 and of integers, against the oracle."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import layouts
+from cpuconv.conv.recipe import Candidate
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import Types
+from cpuconv.solvers import first_layer, why_not
+from support import geometry, typed
+from support.geometry import of, upto
+
+pytestmark = pytest.mark.usefixtures("small_work_is_shared")
+ISA = current()
+TYPES = ["bf16:bf16:bf16", "bf16:bf16:f32", "u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
+STEM = ConvProblem(2, 3, 21, 40, 2 * ISA.lanes + 3, 7, 7, (2, 2), (3, 3, 3, 3))
+
+
+def check(problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
+    assert why_not(first_layer, problem, ISA) is None
+    for params in itertools.islice(first_layer.candidates(problem, ISA), most):
+        typed.check(problem, Candidate(first_layer, params), seed)
+
+
+def of_types(problem: ConvProblem, types: str) -> ConvProblem:
+    """The problem of those types, without what sums as they are cannot have."""
+    plain = {"activation": None, "residual": False} if types.endswith("s32") else {}
+    return replace(problem, types=Types.parse(types), **plain)
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("in_layout", ["NCHW", "NHWC", "NCHW4c", "NCHW16c"])
+@pytest.mark.parametrize("c", [1, 2, 3, 4, 5])
+def test_channels_and_layouts(types, in_layout, c):
+    problem = of_types(replace(STEM, c=c, residual=True, activation="relu"), types)
+    check(replace(typed.blocked(problem, types), in_layout=in_layout), 1)
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(STEM, k=1),
+        replace(STEM, k=4 * ISA.lanes, h=9, w=9),
+        replace(STEM, k=9 * ISA.lanes - 1, r=3, s=3, stride=(1, 1), pads=(1, 1, 1, 1)),
+        replace(STEM, r=3, s=2, stride=(3, 1), pads=(0, 2, 1, 0), dilation=(2, 3)),
+        replace(STEM, h=3, w=2, r=2, s=2, stride=(3, 3), pads=(7, 8, 7, 9)),
+        replace(STEM, h=60, w=50, threads=2),
+        replace(STEM, r=3, s=23, pads=(1, 1, 11, 11), stride=(1, 1)),
+    ],
+    ids=lambda problem: problem.shape_key,
+)
+def test_strides_padding_dilation_sizes(types, problem):
+    check(typed.blocked(of_types(problem, types), types))
+
+
+@given(
+    geometry.problems(
+        cg=upto(6), kg=upto(5 * ISA.lanes), in_layout=of(*layouts.NAMES), threads=of(1, 2), r=upto(5), s=upto(5)
+    ),
+    st.sampled_from(TYPES),
+    st.integers(0, 99),
+)
+def test_whatever_it_claims(problem, types, seed):
+    problem = of_types(problem, types)
+    if why_not(first_layer, problem, ISA) is None:
+        check(problem, 1, seed)
+
+
+def test_groups_and_many_channels_are_refused_in_words():
+    problem = typed.blocked(replace(STEM, c=4 * ISA.lanes + 4), "u8:s8:u8")
+    assert "input channels fill more than a vector" in (why_not(first_layer, problem, ISA) or "")
+    grouped = typed.blocked(replace(STEM, c=4, k=4, groups=2), "u8:s8:u8")
+    assert why_not(first_layer, grouped, ISA) == "there are 2 groups, not 1"
