@@ -166,6 +166,7 @@ AVX512 = (
 )
 AVX2 = (
     _fma("vfmadd", X86, "fma", 256),
+    Dot("vpdpwssd", X86, "avxvnni", 256, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.256"),
     Dot("vpdpbusd", X86, "avxvnni", 256, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.256"),
     Dot("vpdpbssd", X86, "avxvnniint8", 256, S8, S8, S32, 4, 2, "llvm.x86.avx2.vpdpbssd.256"),
 )

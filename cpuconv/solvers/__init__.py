@@ -19,6 +19,7 @@ from cpuconv.solvers import (
     planar,
     pointwise,
     winograd,
+    winograd_integer,
 )
 
 TABLE: tuple[ModuleType, ...] = (
@@ -29,6 +30,7 @@ TABLE: tuple[ModuleType, ...] = (
     depthwise,
     grouped,
     winograd,
+    winograd_integer,
     fft,
     planar,
     channels_last,

@@ -12,18 +12,16 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
 from cpuconv.elements import BF16, F32
 from cpuconv.isa import Isa
-from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
 from cpuconv.kernels.packing.packed_formats import Widened
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.transforms.linear import Matrix, apply
+from cpuconv.kernels.transforms.linear import Matrix, operations
 from cpuconv.kernels.transforms.winograd import (
     WinogradTransform,
     WinogradWeights,
@@ -131,32 +129,11 @@ def _error_of_sums(problem: ConvProblem) -> float:
     return _ROUNDINGS * 2**-24 * math.sqrt(problem.cg + _IN_TRANSFORMS)
 
 
-class _Counter:
-    """Counts the operations that an emitter would emit."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def constant(self, value: float) -> None:
-        """Costs nothing."""
-
-    def add(self, *values: object) -> int:
-        """Count one more operation."""
-        self.count += 1
-        return self.count
-
-    sub = mul = fma = add
-
-
 @functools.lru_cache(maxsize=64)
 def _operations(m: int, r: int) -> tuple[int, int]:
     """Vector operations of Bᵀ and of Aᵀ on one column."""
-    counts = []
-    for matrix in matrices(m, r)[::-2]:
-        counter = _Counter()
-        apply(cast(Vector, counter), matrix.tolist(), list(range(matrix.shape[1])))
-        counts.append(counter.count)
-    return counts[0], counts[1]
+    at, _, bt = _constants(m, r)
+    return operations(bt), operations(at)
 
 
 def outer(problem: ConvProblem, m: Size) -> Size:

@@ -139,7 +139,7 @@ class Product:
         """total + part·weight, by lanes."""
         if self.packed == F32:
             return vec.fma(part, weight, total)
-        if self.packed == S16:
+        if self.packed == S16 and not self.instruction:
             return vec.builder.add(total, _pairs(vec, part, weight))
         return _dot(vec, self.instruction, self, part, weight, total)
 
@@ -162,11 +162,16 @@ MATRIX: tuple[Product, ...] = (
     Product("tdpbssd", S8, S8, S8, instruction="tdpbssd", feature="amx-int8"),
     Product("tdpbf16ps", BF16, BF16, BF16, instruction="tdpbf16ps", feature="amx-bf16"),
 )
-BY_NAME = {product.name: product for product in (*TABLE, *MATRIX)}
+PAIRS: tuple[Product, ...] = (  # of int16, which no array is: transforms are
+    Product("vpdpwssd", S16, S16, S16, instruction="vpdpwssd"),
+    Product("pmaddwd", S16, S16, S16, rate=1.0),
+)
+BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS)}
 
 _X86 = {  # of the vectors' bytes: LLVM's intrinsic
     "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
     "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
+    "vpdpwssd": {64: "llvm.x86.avx512.vpdpwssd.512", 32: "llvm.x86.avx512.vpdpwssd.256"},
     "pmaddwd": {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"},
 }
 
@@ -191,6 +196,12 @@ def product_of(types: Types, isa: Isa) -> Product | None:
     """The fastest product for those types on this CPU; None: there is none."""
     able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
     return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
+
+
+@functools.lru_cache(maxsize=16)
+def pair_product(isa: Isa) -> Product:
+    """The fastest product of int16 on this CPU, two to a word; sums are modulo 2³²."""
+    return max((each for each in PAIRS if usable(isa, each)), key=lambda each: rate(isa, each))
 
 
 @functools.lru_cache(maxsize=256)

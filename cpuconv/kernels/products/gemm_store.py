@@ -6,6 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
@@ -36,21 +37,21 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
                         if tile.residual:
                             extra = load_as_float(vec, tile.y, vec.offset(target, memory.residual))
                         value = ending.emit(vec, value, loaded[j], extra)
-                store_vector(tile, vec, value, target, tile.valid if j == tile.used - 1 else 0)
+                store_vector(vec, tile.y, value, target, tile.valid if j == tile.used - 1 else 0)
 
 
-def store_vector(tile: GemmTile, vec: Vector, value: Any, target: Any, valid: int) -> None:
+def store_vector(vec: Vector, y: Element, value: Any, target: Any, valid: int = 0) -> None:
     """A vector of outputs (None: of zeros), of which the first `valid` are channels (0: all), the others zero."""
-    integer = tile.y.integer
+    integer = y.integer
     zero = vec.int_constant(0) if integer else vec.constant(0.0)
     if value is None:
         value = zero
     elif valid:
         value = vec.builder.select(vec.first(valid), value, zero)
     if integer:
-        store_int(vec, tile.y, value, target, fits=True)
+        store_int(vec, y, value, target, fits=True)
     else:
-        store_float(vec, tile.y, value, target)
+        store_float(vec, y, value, target)
 
 
 def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:

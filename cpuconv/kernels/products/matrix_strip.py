@@ -271,7 +271,7 @@ class _Strip:
                 total = builder.bitcast(total, BY_NAME[tile.product].sums_type(vec))
                 extra = load_as_float(vec, tile.y, vec.offset(at, self.residual)) if tile.residual else None
                 value = tile.ending.emit(vec, total, self._rows[j], extra)
-            store_vector(tile, vec, value, at, tile.valid if j == tile.used - 1 else 0)
+            store_vector(vec, tile.y, value, at, tile.valid if j == tile.used - 1 else 0)
         if tile.pitch:
             builder.branch(following)
             builder.position_at_end(following)

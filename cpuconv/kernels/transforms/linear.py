@@ -7,7 +7,7 @@ halves are formed once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from cpuconv.isa.vector import Vector
 
@@ -75,3 +75,27 @@ def _paired_columns(vec: Vector, matrix: list[list[float]], values: list[Any]) -
             values += [plus, minus]
             break
     return matrix, values
+
+
+class _Counter:
+    """Counts the operations that an emitter would emit."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def constant(self, value: float) -> None:
+        """Costs nothing."""
+
+    def add(self, *values: object) -> int:
+        """Count one more operation."""
+        self.count += 1
+        return self.count
+
+    sub = mul = fma = add
+
+
+def operations(matrix: Matrix) -> int:
+    """Vector operations of a matrix on one column."""
+    counter = _Counter()
+    apply(cast(Vector, counter), matrix, list(range(len(matrix[0]))))
+    return counter.count

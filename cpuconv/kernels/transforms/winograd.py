@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from cpuconv.elements import F32, Element
-from cpuconv.isa.typed import load_as_float, store_float
+from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.products.gemm_store import store_vector
 from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -52,13 +54,22 @@ class WinogradWeights:
     scratch = 0  # bytes
 
 
-def _two_sided(tile: WinogradTransform | WinogradWeights, vec: Vector, load: Any, store: Any) -> None:
-    """store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j)."""
-    high, wide = len(tile.down[0]), len(tile.across[0])
-    columns = [apply(vec, tile.down, [load(i, j) for i in range(high)]) for j in range(wide)]
-    for i in range(len(tile.down)):
-        for j, value in enumerate(apply(vec, tile.across, [column[i] for column in columns])):
+def two_sided(vec: Vector, down: Sequence[Matrix], across: Sequence[Matrix], load: Any, store: Any) -> None:
+    """store(i, j, (down·tile·acrossᵀ)[i, j]) for the tile given by load(i, j); a matrix is the product of several.
+
+    The first of them is applied first.
+    """
+    high, wide = len(down[0][0]), len(across[0][0])
+    columns = [_applied(vec, down, [load(i, j) for i in range(high)]) for j in range(wide)]
+    for i in range(len(down[-1])):
+        for j, value in enumerate(_applied(vec, across, [column[i] for column in columns])):
             store(i, j, value)
+
+
+def _applied(vec: Vector, matrices: Sequence[Matrix], values: list[Any]) -> list[Any]:
+    for matrix in matrices:
+        values = apply(vec, matrix, values)
+    return values
 
 
 @MicroKernel
@@ -82,7 +93,7 @@ def winograd_in(
     def store(i: int, j: int, value: Any) -> None:
         vec.store(value, vec.offset(v, builder.mul(plane, I64(i * size + j))), align=4 * vec.lanes)
 
-    _two_sided(tile, vec, load, store)
+    two_sided(vec, [tile.down], [tile.across], load, store)
 
 
 @MicroKernel
@@ -115,13 +126,11 @@ def winograd_out(
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
         extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
-        value = finish(vec, value, bias, extra, tile.activation)
-        store_float(vec, tile.element, vec.keep(value, tile.valid) if tile.valid else value, target)
+        store_vector(vec, tile.element, finish(vec, value, bias, extra, tile.activation), target, tile.valid)
         for piece in range(1, tile.zeros + 1):
-            behind = vec.offset(target, tile.element.bytes * vec.lanes * piece)
-            store_float(vec, tile.element, vec.constant(0.0), behind)
+            store_vector(vec, tile.element, None, vec.offset(target, tile.element.bytes * vec.lanes * piece))
 
-    _two_sided(tile, vec, load, store)
+    two_sided(vec, [tile.down], [tile.across], load, store)
 
 
 @MicroKernel
@@ -155,6 +164,6 @@ def winograd_weights(
             vec.prefetch(vec.offset(place, row), L2, write=True)  # the next channel's
             vec.narrow(value, place)
 
-        _two_sided(tile, vec, load, store)
+        two_sided(vec, [tile.down], [tile.across], load, store)
 
     loop(builder, 0, channels, transform)

@@ -14,6 +14,7 @@ from cpuconv.kernels.binding.arguments import operand_args, output_args, problem
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen
 from cpuconv.kernels.packing.packed_formats import Transformed
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.kernels.products.gemm import gemm_strip
@@ -79,11 +80,13 @@ def tile_grid(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> tuple[i
 class Planes:
     """Real components of a transform, in the order in which they lie.
 
-    Single planes come first, then pairs that are the real and imaginary parts of complex numbers.
+    Single planes come first, then pairs that are the real and imaginary parts of complex numbers. `product` multiplies
+    them, by words of 32 bits: its name in `emit.product`.
     """
 
     singles: int
     pairs: int = 0
+    product: str = "fma"
 
     @property
     def count(self) -> int:
@@ -94,6 +97,14 @@ class Planes:
     def products(self) -> int:
         """Real products of a pixel and a weight: a complex one takes four."""
         return self.singles + 4 * self.pairs
+
+    def words(self, problem: ConvProblem) -> int:
+        """Words of the channels of a group."""
+        return divide(problem.cg, WORD // BY_NAME[self.product].x.bytes)
+
+    def seen(self, isa: Isa) -> Isa:
+        """The instruction set for the model of tiles: its FMA is the product."""
+        return as_seen(isa, BY_NAME[self.product])
 
 
 def sizes(
@@ -106,31 +117,31 @@ def sizes(
     dilation: Size = (1, 1),
 ) -> Iterator[tuple[int, int, int, int]]:
     """(v, n, block, chunk) worth trying for output tiles of size `m`; blocks take `shares` of L2."""
-    channels = divide(problem.cg, isa.lanes) * isa.lanes
+    reduction, seen = planes.words(problem), planes.seen(isa)
     vectors = divide(problem.kg, isa.lanes)
     total = tile_grid(problem, m, dilation)[2]
-    per_tile = planes.count * channels * F32.bytes
+    per_tile = planes.count * divide(reduction, isa.lanes) * isa.lanes * F32.bytes
     blocks = [min(total, max(_STREAM_TILES, int(share * machine.l2 / per_tile))) for share in shares]
     if total * per_tile <= _L3_SHARE * machine.l3:
         blocks.append(total)
     if total < _STREAM_TILES * problem.threads:
         blocks.append(divide(total, problem.threads))  # one for each worker, of narrower GEMM tiles
-    seen = set()
+    listed = set()
     for block in blocks:
         least = total // divide(total, block)  # of equal blocks: no GEMM tile is wider
         block = divide(total, divide(total, block))
         if planes.pairs:
-            found_tiles = complex_tiles(isa, vectors, least, problem.cg, _TILES)
+            found_tiles = complex_tiles(seen, vectors, least, reduction, _TILES)
         else:
-            found_tiles = tiles(isa, vectors, 1, least, problem.cg, _TILES)
+            found_tiles = tiles(seen, vectors, 1, least, reduction, _TILES)
         for tile in found_tiles:
             panel_bytes = planes.count * tile.v * isa.lanes * block * F32.bytes
             panels = divide(vectors, tile.v)
             fused = block * per_tile <= _FUSED_SHARE * machine.l2
             chunk = min(panels, max(1, int(_CHUNK_SHARE * machine.l2 / panel_bytes))) if fused else panels
             found = (tile.v, tile.cols, block, divide(panels, divide(panels, chunk)))
-            if found not in seen:
-                seen.add(found)
+            if found not in listed:
+                listed.add(found)
                 yield found
 
 
@@ -143,16 +154,17 @@ def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: M
 def _grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Isa) -> tuple[int, Grid]:
     """Blocks of tiles, and the work to be cut; every block has at least a GEMM tile's tiles."""
     vectors, count = divide(problem.kg, isa.lanes), planes.count
-    products = planes.singles * cycles(isa, params.v, params.n, problem.cg)
+    reduction, seen = planes.words(problem), planes.seen(isa)
+    products = planes.singles * cycles(seen, params.v, params.n, reduction)
     if planes.pairs:
-        products += planes.pairs * complex_cycles(isa, params.v, params.n, problem.cg)
-    weights = count * problem.cg * vectors * isa.lanes * F32.bytes
+        products += planes.pairs * complex_cycles(seen, params.v, params.n, reduction)
+    weights = count * reduction * vectors * isa.lanes * F32.bytes
     grid = Grid(
         planes=problem.groups,
         tiles=total,
         panels=divide(vectors, params.v),
         unit=products / params.n + params.v * (_moves(isa, count) + count * _MISS),
-        prepare=divide(problem.cg, isa.lanes) * _moves(isa, count),
+        prepare=divide(reduction, isa.lanes) * _moves(isa, count),
         weights=problem.groups * weights / isa.l3_rate,
         moved=(problem.in_bytes + problem.out_bytes) / isa.l3_rate,
         least=params.n,
@@ -160,9 +172,10 @@ def _grid(problem: ConvProblem, total: int, params: Any, planes: Planes, isa: Is
     return min(max(1, total // params.n), divide(total, params.block)), grid
 
 
-def _gemm(isa: Isa, params: Any, channels: int, block: int, complex_: bool) -> GemmTile:
-    """The tile of the products of `block` tiles, which together fetch all weights of the next panel."""
-    unroll, tail = segment(isa, channels)
+def _products(isa: Isa, params: Any, reduction: int, block: int, planes: Planes, complex_: bool) -> MicroRef:
+    """The products of `block` tiles, which together fetch all weights of the next panel."""
+    unroll, tail = segment(isa, reduction)
+    product = BY_NAME[planes.product]
     tile = GemmTile(
         isa.lanes,
         params.v,
@@ -176,8 +189,12 @@ def _gemm(isa: Isa, params: Any, channels: int, block: int, complex_: bool) -> G
         complex=complex_,
         tail=tail,
         tails=int(tail > 0),
+        product=product.name,
+        x=product.x,
+        y=product.sum,
     )
-    return replace(tile, fetch=divide(tile.vectors, divide(block, params.n)) if block > _FOLLOWED else 0)
+    fetch = divide(tile.vectors, divide(block, params.n)) if block > _FOLLOWED else 0
+    return MicroRef(gemm_strip, replace(tile, fetch=fetch))
 
 
 @dataclass(frozen=True)
@@ -201,8 +218,8 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     pixel = F32.bytes * lanes
     tiles = places(problem, m, dilation)
     total = max(1, problem.n) * len(tiles)
-    channel_blocks, vectors = divide(problem.cg, lanes), divide(problem.kg, lanes)
-    panels = divide(vectors, params.v)
+    reduction, vectors = planes.words(problem), divide(problem.kg, lanes)
+    channel_blocks, panels = divide(reduction, lanes), divide(vectors, params.v)
     blocks, chunks = shortest(problem.threads, *_grid(problem, total, params, planes, isa))
     most = divide(total, blocks)
     v_plane = channel_blocks * most * pixel + pixel  # off the multiples of 4 KB
@@ -211,8 +228,8 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     v_step, m_step = planes.count * v_plane + pixel, planes.count * m_plane + pixel
     patch_step = max(a[0] * a[1], 2 * m[0] * m[1]) * pixel  # an input tile; an output tile with its residual
     args: Args = {
-        "gemm": MicroRef(gemm_strip, _gemm(isa, params, problem.cg, most, False)) if planes.singles else 0,
-        "pair_gemm": MicroRef(gemm_strip, _gemm(isa, params, problem.cg, most, True)) if planes.pairs else 0,
+        "gemm": _products(isa, params, reduction, most, planes, False) if planes.singles else 0,
+        "pair_gemm": _products(isa, params, reduction, most, planes, True) if planes.pairs else 0,
         "tile_vectors": params.v,
         "tile_columns": params.n,
         "forward": transform.forward,
@@ -220,7 +237,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         **operand_args(operands),
         "table": table,
         "segments": channel_blocks,
-        "panel_bytes": problem.cg * params.v * pixel,
+        "panel_bytes": reduction * params.v * pixel,
         "panels": panels,
         "vectors": vectors,
         "planes": planes.count,
@@ -256,15 +273,16 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
         "backward_last": transform.last or 0,
     }
     parts = parts_each(problem, problem.groups * blocks * chunks)
-    return Step(tiled, _driver_tile(problem, isa), args, parts, clears_tail=transform.last is not None)
+    tile = _driver_tile(problem, isa, BY_NAME[planes.product])
+    return Step(tiled, tile, args, parts, clears_tail=transform.last is not None)
 
 
-def _driver_tile(problem: ConvProblem, isa: Isa) -> TiledTile:
+def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
     if problem.types == ALL_F32:
         return TiledTile(isa.lanes)
     return TiledTile(
         isa.lanes,
-        x_pieces=words.group(problem),
+        x_pieces=product.x.bytes // problem.types.x.bytes,
         pieces=words.pieces(problem),
         rows=len(words.ending(problem).rows),
         filled=problem.types.x.integer,
@@ -278,11 +296,11 @@ def last_vector(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
     return problem.kg % isa.lanes, -divide(problem.kg, isa.lanes) % pieces if problem.groups == 1 else 0
 
 
-def _transforms(problem: ConvProblem, isa: Isa, count: Any, operations: tuple[Any, Any]) -> Any:
+def _transforms(isa: Isa, channel_blocks: int, vectors: int, count: Any, operations: tuple[Any, Any]) -> Any:
     """Cycles of a tile's transforms, forward and back: `operations`, and the loads and stores of `count` planes."""
     forward = operations[0] / isa.fma_rate + _moves(isa, count)
     backward = operations[1] / isa.fma_rate + _moves(isa, count) + count * _MISS
-    return divide(problem.cg, isa.lanes) * forward + divide(problem.kg, isa.lanes) * backward
+    return channel_blocks * forward + vectors * backward
 
 
 def _moves(isa: Isa, count: Any) -> Any:
@@ -303,18 +321,20 @@ class Forms(NamedTuple):
     backward: np.ndarray
 
 
-def bound(problem: ConvProblem, machine: Machine, forms: Forms) -> float:
+def bound(problem: ConvProblem, machine: Machine, forms: Forms, product: str = "fma") -> float:
     """Seconds that no `cost` of these forms is below.
 
     The longer of products at full speed and weights read once; transforms; activations.
     """
-    isa = machine.isa
-    vectors = divide(problem.kg, isa.lanes)
-    panels = problem.cg * vectors
-    multiply = forms.tiles * forms.products * (panels / (isa.fma_rate * max(isa.efficiency)))
+    isa, planes = machine.isa, Planes(0, product=product)
+    reduction, seen, vectors = planes.words(problem), planes.seen(isa), divide(problem.kg, isa.lanes)
+    panels = reduction * vectors
+    multiply = forms.tiles * forms.products * (panels / (seen.fma_rate * max(isa.efficiency)))
     weight_bytes = forms.planes * (panels * isa.lanes * F32.bytes)
     weights = weight_bytes / machine.rates(weight_bytes)
-    transforms = forms.tiles * _transforms(problem, isa, forms.planes, (forms.forward, forms.backward))
+    transforms = forms.tiles * _transforms(
+        isa, divide(reduction, isa.lanes), vectors, forms.planes, (forms.forward, forms.backward)
+    )
     least = (np.maximum(multiply, weights) + _APART * np.minimum(multiply, weights) + transforms).min()
     activations = machine.moving(problem.in_bytes + problem.out_bytes)
     return machine.seconds(problem.groups * float(least) + activations, problem.threads)
@@ -324,7 +344,7 @@ def least_work(problem: ConvProblem, planes: Planes, m: Size, dilation: Size = (
     """Operations of the products, and bytes of the weights, without lanes that hold no channel."""
     pairs = problem.cg * problem.k
     flops = 2 * pairs * planes.products * tile_grid(problem, m, dilation)[2]
-    return flops, pairs * planes.count * F32.bytes
+    return flops, planes.words(problem) * problem.k * planes.count * F32.bytes
 
 
 def cost(
@@ -342,15 +362,15 @@ def cost(
     """
     isa = machine.isa
     total = tile_grid(problem, m, dilation)[2]
-    channel_blocks, vectors = divide(problem.cg, isa.lanes), divide(problem.kg, isa.lanes)
-    count, reduction, pixel = planes.count, problem.cg, isa.lanes * F32.bytes
+    count, reduction, seen, pixel = planes.count, planes.words(problem), planes.seen(isa), isa.lanes * F32.bytes
+    channel_blocks, vectors = divide(reduction, isa.lanes), divide(problem.kg, isa.lanes)
     block = min(params.block, total)
     blocks = divide(total, block)
-    products = planes.singles * cycles(isa, params.v, params.n, reduction)
+    products = planes.singles * cycles(seen, params.v, params.n, reduction)
     if planes.pairs:
-        products += planes.pairs * complex_cycles(isa, params.v, params.n, reduction)
+        products += planes.pairs * complex_cycles(seen, params.v, params.n, reduction)
     multiply = blocks * divide(vectors, params.v) * divide(block, params.n) * products
-    transform = total * _transforms(problem, isa, count, operations)
+    transform = total * _transforms(isa, channel_blocks, vectors, count, operations)
     weight_bytes = count * reduction * divide(vectors, params.v) * params.v * pixel  # the last panel is a whole one
     transforms = count * block * channel_blocks * pixel
     summed = count * block * params.chunk * params.v * pixel
@@ -359,7 +379,7 @@ def cost(
     missed = max(0.0, 1 - _FITS * machine.l2 / (transforms + summed))
     moved = total * count * (channel_blocks + vectors) * pixel
     traffic = missed * _CROSSINGS * moved / machine.rate(transforms + summed)
-    floor = problem.groups * total * planes.products * vectors * reduction / isa.fma_rate
+    floor = problem.groups * total * planes.products * vectors * reduction / seen.fma_rate
     products = max(multiply, weights) + _APART * min(multiply, weights)
     activations = machine.moving(problem.in_bytes + problem.out_bytes)
     estimate = problem.groups * (products + transform + traffic) + activations

@@ -1,0 +1,164 @@
+"""Winograd's transforms of integers modulo powers of two: bytes to int16, and sums of products back to exact sums.
+
+A tile's transform fits int16, so that it does not matter by which sums modulo 2¹⁶ it is formed. Products are summed
+modulo 2³². The inverse gives odd·2ˢʰⁱᶠᵗ times each sum modulo 2³²: it is multiplied by the inverse of the odd factor, read
+as a signed number, and shifted. The result is exact where the sum is less than 2³¹⁻ˢʰⁱᶠᵗ in magnitude.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.elements import U8, Element
+from cpuconv.isa.typed import load_as_float
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.products.gemm_store import store_vector
+from cpuconv.kernels.transforms.linear import Matrix
+from cpuconv.kernels.transforms.winograd import two_sided
+from cpuconv.runtime.microkernel import MicroKernel
+
+BYTES = 8  # bits of an element of the input
+HALF, WORD = 16, 32  # bits of numbers of a transform, and of sums
+
+
+@dataclass(frozen=True)
+class IntegerTransform:
+    """The transform of bytes: matrices down the columns and across the rows, each as its factors, the first first."""
+
+    lanes: int
+    down: tuple[Matrix, ...]
+    across: tuple[Matrix, ...]
+    x: Element
+
+
+@dataclass(frozen=True)
+class IntegerInverse:
+    """The inverse transform, and how sums end.
+
+    Attributes
+    ----------
+    odd, shift : int
+        What the matrices multiply sums by: odd·2**shift.
+    valid : int
+        Lanes that are channels, of which the others are stored as zero; 0: all.
+    zeros : int
+        Vectors of zeros that are stored behind the outputs of each pixel.
+    """
+
+    lanes: int
+    down: Matrix
+    across: Matrix
+    odd: int
+    shift: int
+    ending: Ending
+    valid: int = 0
+    zeros: int = 0
+
+
+class Integers(Vector):
+    """`Vector` of integers of some bits: sums and products are modulo 2**bits."""
+
+    def __init__(self, builder: ir.IRBuilder, lanes: int, bits: int) -> None:
+        super().__init__(builder, lanes)
+        self.size = bits // BYTES * lanes
+        self.type = ir.VectorType(ir.IntType(bits), lanes) if lanes > 1 else ir.IntType(bits)
+
+    def constant(self, value: float) -> Any:
+        """Every lane = value, an integer."""
+        return ir.Constant(self.type, [int(value)] * self.lanes if self.lanes > 1 else int(value))
+
+    def add(self, a: Any, b: Any) -> Any:
+        """a + b."""
+        return self.builder.add(a, b)
+
+    def sub(self, a: Any, b: Any) -> Any:
+        """a − b."""
+        return self.builder.sub(a, b)
+
+    def mul(self, a: Any, b: Any) -> Any:
+        """a·b."""
+        return self.builder.mul(a, b)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """a·b + c."""
+        return self.builder.add(self.builder.mul(a, b), c)
+
+    def widened(self, element: Element, address: Any) -> Any:
+        """lanes[i] = the byte at address + i."""
+        bytes_: Any = ir.VectorType(ir.IntType(BYTES), self.lanes)
+        value = self.builder.load(self.builder.bitcast(address, bytes_.as_pointer()))
+        value.align = 1
+        return (self.builder.zext if element == U8 else self.builder.sext)(value, self.type)
+
+
+@MicroKernel
+def winograd_integer_in(
+    tile: IntegerTransform, builder: ir.IRBuilder, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any
+) -> None:
+    """v + (i·a + j)·plane = (Bᵀ·tile·B)[i, j], a columns, of twice as many channels as there are lanes.
+
+    The parameters are those of `transforms.tiled.forward`.
+    """
+    vec, size = Integers(builder, 2 * tile.lanes, HALF), len(tile.across[-1])
+    x, v = vec.pointer(x), vec.pointer(v)
+
+    def place(i: int, j: int) -> Any:
+        return vec.offset(x, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
+
+    def load(i: int, j: int) -> Any:
+        vec.prefetch(place(i, j + size - 2))  # the tile to the right: tiles overlap by two columns or more
+        return vec.widened(tile.x, place(i, j))
+
+    def store(i: int, j: int, value: Any) -> None:
+        vec.store(value, vec.offset(v, builder.mul(plane, I64(i * size + j))), align=vec.size)
+
+    two_sided(vec, tile.down, tile.across, load, store)
+
+
+@MicroKernel
+def winograd_integer_out(
+    tile: IntegerInverse,
+    builder: ir.IRBuilder,
+    m: Any,
+    plane: Any,
+    y: Any,
+    line: Any,
+    pixel: Any,
+    bias: Any,
+    residual: Any,
+    scratch: Any,
+) -> None:
+    """y[i][j] = ending((Aᵀ·products·A)[i, j] / (odd·2**shift)) for the products at m + (i·a + j)·plane.
+
+    The parameters are those of `transforms.tiled.backward`; `bias` is that of the ending's rows.
+    """
+    vec, floats, ending = Integers(builder, tile.lanes, WORD), Vector(builder, tile.lanes), tile.ending
+    size = len(tile.across[0])
+    m, y = vec.pointer(m), vec.pointer(y)
+    rows = ending.load(floats, vec.pointer(bias))
+    inverse, shift = vec.constant(_signed(pow(tile.odd, -1, 1 << WORD))), vec.constant(tile.shift)
+
+    def load(i: int, j: int) -> Any:
+        product = vec.offset(m, builder.mul(plane, I64(i * size + j)))
+        vec.prefetch(vec.offset(product, vec.size))  # the next tile's
+        return vec.load(product, align=vec.size)
+
+    def store(i: int, j: int, value: Any) -> None:
+        target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
+        vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
+        total = builder.ashr(builder.mul(value, inverse), shift)
+        extra = load_as_float(floats, ending.y, vec.offset(target, residual)) if ending.residual else None
+        store_vector(floats, ending.y, ending.emit(floats, total, rows, extra), target, tile.valid)
+        for piece in range(1, tile.zeros + 1):
+            store_vector(floats, ending.y, None, vec.offset(target, ending.y.bytes * tile.lanes * piece))
+
+    two_sided(vec, [tile.down], [tile.across], load, store)
+
+
+def _signed(word: int) -> int:
+    """A word as LLVM writes it, the same modulo 2³²."""
+    return word - (1 << WORD) if word >> (WORD - 1) else word

@@ -1,0 +1,343 @@
+"""Winograd convolution of bytes in int16, exact to the last bit: F(4, 3) takes half the products of direct int8.
+
+Sources: as of `winograd`; exact by sums modulo 2³² (decision 36). Points are of the projective line over the rationals,
+(p, q) for p/q, two of each class modulo 2: no two of a class agree modulo 4. So what the inverse transform divides by is
+even, but no multiple of 4, in each axis, and the sums of a tile are exact up to 2²⁹. Data decide nothing: a problem is
+taken only where no weights and no inputs can break it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpuconv.elements import S8, S16, U8
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.machine import Cost, Machine, machine
+from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
+from cpuconv.kernels.emit.product import pair_product
+from cpuconv.kernels.packing.packing import Filters, Packing
+from cpuconv.kernels.packing.transformed_words import TransformedWords
+from cpuconv.kernels.transforms.linear import Matrix, operations
+from cpuconv.kernels.transforms.winograd_integer import (
+    IntegerInverse,
+    IntegerTransform,
+    winograd_integer_in,
+    winograd_integer_out,
+)
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared import blocked, transformed, words
+from cpuconv.solvers.shared.transformed import Planes, Size, Transform
+
+NAME = "winograd_integer"
+ACCURACY = "exact"
+ROUNDING = ()
+TYPED = True
+
+POINTS: dict[int, tuple[Size, ...]] = {  # by input tile size of an axis
+    4: ((0, 1), (1, 1), (-1, 1), (1, 0)),
+    5: ((0, 1), (2, 1), (1, 1), (-1, 1), (1, 0)),
+    6: ((0, 1), (2, 1), (1, 1), (-1, 1), (-1, 2), (1, 0)),
+}
+_FACTORS: dict[int, tuple[Matrix, ...]] = {  # of Bᵀ but for signs of rows, where these take fewer operations
+    6: (
+        (  # of x0 … x5: what is 2 apart, and what lies between
+            (-1, 0, 1, 0, 0, 0),
+            (0, -1, 0, 1, 0, 0),
+            (0, 0, -1, 0, 1, 0),
+            (0, 0, 0, -1, 0, 1),
+            (0, 1, 0, 0, 0, 0),
+            (0, 0, 1, 0, 0, 0),
+            (0, 0, 0, 1, 0, 0),
+            (0, 0, 0, 0, 1, 0),
+        ),
+        (  # (t − 2)·(2t + 1) at four places; p = x3 − x1, q = x4 − x2
+            (2, 0, 0, 0, -3, 0, 0, 0),
+            (0, 2, 0, 0, 0, -3, 0, 0),
+            (0, 0, 2, 0, 0, 0, -3, 0),
+            (0, 0, 0, 2, 0, 0, 0, -3),
+            (0, 1, 0, 0, 0, 0, 0, 0),
+            (0, 0, 1, 0, 0, 0, 0, 0),
+        ),
+        (
+            (1, 0, -1, 0, 0, 0),
+            (0, 0, 0, 0, 1, 2),
+            (0, 1, 1, 0, 0, 0),
+            (0, 1, -1, 0, 0, 0),
+            (0, 0, 0, 0, 2, -1),
+            (0, -1, 0, 1, 0, 0),
+        ),
+    ),
+}
+LARGEST = {S8: 128, U8: 255, S16: 255}  # magnitude of an element; of int16, uint8 less its zero point
+_LEAST = {S8: -128, U8: 0}  # element of the input
+_HALF = 1 << 15  # magnitude that int16 does not reach
+_MOST_TILES = 3  # tile sizes worth trying
+_STALLS = 2  # slots an operation of a transform takes
+_ENDING = 12  # operations to end and store an output
+_WEIGHTS_READ = 8  # reading a weight from L3 takes as long as using it for this many tiles
+
+
+@dataclass(frozen=True)
+class Params:
+    """A transform and its GEMM, as of `winograd`: outputs of a tile, then the GEMM tile, then what stays in L2."""
+
+    rows: int
+    cols: int
+    v: int
+    n: int
+    block: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Axis:
+    """F(m, r) of integers: Aᵀ·diag(scale)·((G·w)∘(Bᵀ·x)) = multiple · (the m sums)."""
+
+    a: Matrix
+    scale: tuple[int, ...]
+    g: Matrix
+    b: tuple[Matrix, ...]  # factors, the first is applied first
+    multiple: int
+
+    @functools.cached_property
+    def whole_b(self) -> np.ndarray:
+        """Bᵀ."""
+        return functools.reduce(lambda done, factor: np.array(factor) @ done, self.b[1:], np.array(self.b[0]))
+
+
+_IDENTITY = ((1,),)
+
+
+@functools.lru_cache(maxsize=64)
+def axis(m: int, r: int) -> Axis:
+    """The transforms of one axis, by Toom-Cook interpolation at `POINTS`; an axis whose kernel is 1 has none."""
+    if r == 1:
+        return Axis(_IDENTITY, (1,), _IDENTITY, (_IDENTITY,), 1)
+    points = POINTS[m + r - 1]
+    others = [[other for other in points if other != point] for point in points]
+    divisors = [math.prod(p * v - q * u for u, v in rest) for (p, q), rest in zip(points, others, strict=True)]
+    multiple = math.lcm(*divisors)
+    rows = [functools.reduce(np.convolve, [(-u, v) for u, v in rest]) for rest in others]  # lowest power first
+    factors = _FACTORS.get(len(points), (tuple(tuple(row.tolist()) for row in rows),))
+    made = Axis(
+        a=tuple(tuple(p**i * q ** (m - 1 - i) for p, q in points) for i in range(m)),
+        scale=(),
+        g=tuple(tuple(p**i * q ** (r - 1 - i) for i in range(r)) for p, q in points),
+        b=factors,
+        multiple=multiple,
+    )
+    signs = [int(np.sign(have @ row)) for have, row in zip(made.whole_b, rows, strict=True)]
+    scale = (sign * multiple // divisor for sign, divisor in zip(signs, divisors, strict=True))
+    return replace(made, scale=tuple(scale))
+
+
+def _scaled(matrix: Matrix, scale: tuple[int, ...]) -> Matrix:
+    """Rows times numbers."""
+    return tuple(tuple(each * value for value in row) for each, row in zip(scale, matrix, strict=True))
+
+
+def _sums(matrix: Matrix) -> int:
+    """The largest sum of magnitudes of a row."""
+    return max(sum(map(abs, row)) for row in matrix)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A transform of both axes that fits int16: matrices of the inverse and of the weights, with the scales in one."""
+
+    size: Size  # outputs
+    axes: tuple[Axis, Axis]
+    a: tuple[Matrix, Matrix]
+    g: tuple[Matrix, Matrix]
+
+    @property
+    def outer(self) -> Size:
+        """Rows and columns of the input tile."""
+        return len(self.g[0]), len(self.g[1])
+
+    @property
+    def planes(self) -> int:
+        """Components."""
+        return math.prod(self.outer)
+
+    @property
+    def multiple(self) -> int:
+        """What the inverse gives of each sum."""
+        return self.axes[0].multiple * self.axes[1].multiple
+
+    @property
+    def shift(self) -> int:
+        """How often two divides that."""
+        return (self.multiple & -self.multiple).bit_length() - 1
+
+    def operations(self) -> tuple[int, int]:
+        """Vector operations of a tile's transforms, forward and back, without endings: columns first, then rows."""
+        forward = [sum(map(operations, each.b)) for each in self.axes]
+        backward = [operations(matrix) for matrix in self.a]
+        high, wide = self.outer
+        return wide * forward[0] + high * forward[1], wide * backward[0] + self.size[0] * backward[1]
+
+
+def _fits(axes: tuple[Axis, Axis], problem: ConvProblem) -> bool:
+    """Whether the transform of any input fits int16."""
+    least, most = _LEAST[problem.types.x], LARGEST[problem.types.x]
+    parts = [(np.maximum(each.whole_b, 0).sum(1), np.maximum(-each.whole_b, 0).sum(1)) for each in axes]
+    (down, minus_down), (across, minus_across) = parts
+    plus = np.outer(down, across) + np.outer(minus_down, minus_across)
+    minus = np.outer(down, minus_across) + np.outer(minus_down, across)
+    return bool((plus * most - minus * least < _HALF).all() and (minus * most - plus * least <= _HALF).all())
+
+
+@functools.lru_cache(maxsize=256)
+def form(problem: ConvProblem, size: Size) -> Form | None:
+    """The transform for an output tile of that size; None: it does not fit int16."""
+    axes = axis(size[0], problem.r), axis(size[1], problem.s)
+    if not _fits(axes, problem):
+        return None
+    down, across = axes
+    scaled = _scaled(down.g, down.scale), _scaled(across.g, across.scale)
+    plain = down.g, across.g
+    for g, a in ((scaled, (down.a, across.a)), (plain, (_by_columns(down), _by_columns(across)))):
+        if _sums(g[0]) * _sums(g[1]) * LARGEST[problem.types.w] < _HALF:
+            return Form(size, axes, a, g)
+    return None
+
+
+def _by_columns(each: Axis) -> Matrix:
+    """Aᵀ·diag(scale)."""
+    return tuple(tuple(value * scale for value, scale in zip(row, each.scale, strict=True)) for row in each.a)
+
+
+def _axis_sizes(kernel: int, outputs: int) -> list[int]:
+    """Output tile sizes of an axis: none larger than one that covers all outputs."""
+    if kernel == 1:
+        return [1]
+    found = [a - kernel + 1 for a in sorted(POINTS) if a > kernel]
+    return [m for at, m in enumerate(found) if at == 0 or found[at - 1] < outputs]
+
+
+@functools.lru_cache(maxsize=256)
+def _forms(problem: ConvProblem) -> tuple[Form, ...]:
+    """The forms for a plane that are exact, least work first; of rows×cols and cols×rows, the better."""
+    high, wide = (divide(size, step) for size, step in zip((problem.oh, problem.ow), problem.dilation, strict=True))
+    sizes = itertools.product(_axis_sizes(problem.r, high), _axis_sizes(problem.s, wide))
+    able = [each for each in (form(problem, size) for size in sizes) if each is not None and _exact(problem, each)]
+
+    def work(each: Form) -> float:
+        tiles = transformed.tile_grid(problem, each.size, problem.dilation)[2]
+        forward, backward = each.operations()
+        products = each.planes * problem.cg * problem.kg * (tiles + _WEIGHTS_READ)
+        return products + tiles * (forward * problem.cg + 2 * backward * problem.kg)
+
+    distinct: dict[frozenset[int], Form] = {}
+    for each in sorted(able, key=work):
+        distinct.setdefault(frozenset(each.size), each)
+    return tuple(distinct.values())
+
+
+def most_sum(problem: ConvProblem) -> int:
+    """The largest magnitude that a sum can have, whatever inputs and weights are."""
+    types = problem.types
+    return LARGEST[types.x] * LARGEST[types.w] * problem.cg * problem.r * problem.s
+
+
+def _exact(problem: ConvProblem, each: Form) -> bool:
+    return most_sum(problem) < 1 << (31 - each.shift)
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Bytes, stride 1, sums that cannot reach what is exact, transforms that fit int16; groups must not share blocks."""
+    types = problem.types
+    if types.x not in _LEAST or types.w not in (S8, S16) or not types.sum.integer:
+        return f"its operands are bytes, not {types}"
+    if problem.r == problem.s == 1:
+        return "the kernel is 1x1"
+    if problem.stride != (1, 1):
+        return f"the stride is {problem.stride}"
+    if max(problem.r, problem.s) >= max(POINTS):
+        return f"the kernel is {problem.r}x{problem.s}, more than {max(POINTS) - 1} in an axis"
+    if not _forms(problem):
+        return f"no transform of a {problem.r}x{problem.s} kernel is exact for sums of {problem.cg} channels of {types}"
+    return blocked.aligned_groups(problem, isa)
+
+
+def offset(problem: ConvProblem, isa: Isa) -> int:
+    """What kernels add to the numbers of the input: nothing."""
+    return 0
+
+
+def _planes(each: Form, isa: Isa) -> Planes:
+    return Planes(each.planes, product=pair_product(isa).name)
+
+
+def _form(problem: ConvProblem, params: Params) -> Form:
+    found = form(problem, (params.rows, params.cols))
+    assert found is not None  # `candidates` has asked
+    return found
+
+
+def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
+    """The best few tile sizes, with a few GEMM tiles and block sizes."""
+    for each in _forms(problem)[:_MOST_TILES]:
+        for sizes in transformed.sizes(
+            problem, isa, machine(), each.size, _planes(each, isa), dilation=problem.dilation
+        ):
+            yield Params(*each.size, *sizes)
+
+
+def _all_operations(each: Form) -> tuple[int, int]:
+    forward, backward = each.operations()
+    return _STALLS * forward, _STALLS * backward + _ENDING * math.prod(each.size)
+
+
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """The least that any tile size takes."""
+    forms = _forms(problem)
+    tiles = [transformed.tile_grid(problem, each.size, problem.dilation)[2] for each in forms]
+    counts = [each.planes for each in forms]
+    rows = np.array([tiles, counts, counts, *zip(*map(_all_operations, forms), strict=True)])
+    return transformed.bound(problem, machine, transformed.Forms(*rows), pair_product(machine.isa).name)
+
+
+def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
+    """Slots of products, operations and memory of transforms, traffic of weights."""
+    each = _form(problem, params)
+    planes, work = _planes(each, machine.isa), _all_operations(each)
+    return transformed.cost(problem, params, machine, each.size, planes, work, problem.dilation)
+
+
+def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
+    """Products and weights of the tiles' own domain."""
+    each = _form(problem, params)
+    return transformed.least_work(problem, Planes(each.planes, product="pmaddwd"), each.size, problem.dilation)
+
+
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
+    """Blocks in and out."""
+    return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
+
+
+def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
+    """G·w·Gᵀ in int16, [group][a·a][panel][word of C][v][lanes of K][2]."""
+    filters = Filters(isa.lanes, params.v, problem.groups, problem.kg)
+    return TransformedWords(filters, problem.cg, problem.r, problem.s, *_form(problem, params).g)
+
+
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
+    """One parallel call of the tiled kernel."""
+    each = _form(problem, params)
+    forward = IntegerTransform(isa.lanes, each.axes[0].b, each.axes[1].b, problem.types.x)
+    backward = IntegerInverse(isa.lanes, *each.a, each.multiple >> each.shift, each.shift, words.ending(problem))
+    valid, zeros = transformed.last_vector(problem, isa)
+    last = MicroRef(winograd_integer_out, replace(backward, valid=valid, zeros=zeros))
+    micro = MicroRef(winograd_integer_in, forward), MicroRef(winograd_integer_out, backward)
+    planes = _planes(each, isa)
+    transform = Transform(each.size, each.outer, planes, *micro, dilation=problem.dilation, last=last)
+    return [transformed.step(problem, params, transform, isa, space, operands)]
