@@ -19,6 +19,7 @@ from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.problem.types import Types
+from cpuconv.runtime.target import target
 
 WORD = 4  # bytes
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
@@ -241,6 +242,8 @@ def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
 
 def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:
     """An instruction of `Isa.dots`; of NEON's the operands are vectors of elements."""
+    if name == "vpdpwssd":
+        _keep_whole(vec)
     if name in _X86:
         return _call(vec, _X86[name][vec.size], total.type, [total, part, weight])
     element: Any = _BFloat() if product.x == BF16 else ir.IntType(8)
@@ -250,3 +253,9 @@ def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total
         suffix = ""
     operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
     return _call(vec, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
+
+
+def _keep_whole(vec: Vector) -> None:
+    """Have LLVM leave vpdpwssd as it is: it makes two instructions of it where sums would wait for each other."""
+    features = ",".join(filter(None, (target()[2], "+fast-dpwssd")))
+    set.add(vec.builder.function.attributes, f'"target-features"="{features}"')  # past llvmlite's list of plain words
