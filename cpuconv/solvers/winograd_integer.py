@@ -1,9 +1,9 @@
 """Winograd convolution of bytes in int16, exact to the last bit: F(4, 3) takes half the products of direct int8.
 
-Sources: as of `winograd`; exact by sums modulo 2³² (decision 36). Points are of the projective line over the rationals,
-(p, q) for p/q, two of each class modulo 2: no two of a class agree modulo 4. So what the inverse transform divides by is
-even, but no multiple of 4, in each axis, and the sums of a tile are exact up to 2²⁹. Data decide nothing: a problem is
-taken only where no weights and no inputs can break it.
+Sources: as of `winograd`; exact by sums modulo 2^32 (decision 36). Points are of the projective line over the
+rationals, (p, q) for p/q: at most two of a class modulo 2, which differ modulo 4. So what the inverse transform divides by is even
+but no multiple of 4 in each axis, and the sums of a tile are exact up to 2^29. Data decide nothing: a problem is taken
+only where no weights and no inputs can break it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ NAME = "winograd_integer"
 ACCURACY = "exact"
 ROUNDING = ()
 TYPED = True
+MULTIPLIES = S16
 
 POINTS: dict[int, tuple[Size, ...]] = {  # by input tile size of an axis
     4: ((0, 1), (1, 1), (-1, 1), (1, 0)),
@@ -115,6 +116,14 @@ class Axis:
 _IDENTITY = ((1,),)
 
 
+def _polynomial(roots: list[Size]) -> np.ndarray:
+    """Coefficients of the product of v·t − u for each root (u, v), lowest power first."""
+    found = np.ones(1, np.int64)
+    for u, v in roots:
+        found = np.convolve(found, np.array([-u, v]))
+    return found
+
+
 @functools.lru_cache(maxsize=64)
 def axis(m: int, r: int) -> Axis:
     """The transforms of one axis, by Toom-Cook interpolation at `POINTS`; an axis whose kernel is 1 has none."""
@@ -124,7 +133,7 @@ def axis(m: int, r: int) -> Axis:
     others = [[other for other in points if other != point] for point in points]
     divisors = [math.prod(p * v - q * u for u, v in rest) for (p, q), rest in zip(points, others, strict=True)]
     multiple = math.lcm(*divisors)
-    rows = [functools.reduce(np.convolve, [(-u, v) for u, v in rest]) for rest in others]  # lowest power first
+    rows = [_polynomial(rest) for rest in others]
     factors = _FACTORS.get(len(points), (tuple(tuple(row.tolist()) for row in rows),))
     made = Axis(
         a=tuple(tuple(p**i * q ** (m - 1 - i) for p, q in points) for i in range(m)),
@@ -145,7 +154,7 @@ def _scaled(matrix: Matrix, scale: tuple[int, ...]) -> Matrix:
 
 def _sums(matrix: Matrix) -> int:
     """The largest sum of magnitudes of a row."""
-    return max(sum(map(abs, row)) for row in matrix)
+    return int(max(sum(map(abs, row)) for row in matrix))
 
 
 @dataclass(frozen=True)
@@ -253,7 +262,7 @@ def _exact(problem: ConvProblem, each: Form) -> bool:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Bytes, stride 1, sums that cannot reach what is exact, transforms that fit int16; groups must not share blocks."""
+    """Bytes, stride 1, sums that are exact whatever the data, transforms that fit int16; groups share no blocks."""
     types = problem.types
     if types.x not in _LEAST or types.w not in (S8, S16) or not types.sum.integer:
         return f"its operands are bytes, not {types}"

@@ -8,7 +8,6 @@ import numpy as np
 
 from cpuconv.elements import F32, S16
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
-from cpuconv.kernels.transforms.linear import Matrix
 from cpuconv.problem.integers import divide
 
 GROUP = F32.bytes // S16.bytes  # channels of a word
@@ -23,7 +22,7 @@ class TransformedWords(Packing):
     filters : Filters
     c, r, s : int
         Input channels of a group, kernel height and width.
-    down, across : Matrix
+    down, across : matrices
         Of integers, such that all results fit int16.
     """
 
@@ -31,8 +30,8 @@ class TransformedWords(Packing):
     c: int
     r: int
     s: int
-    down: Matrix
-    across: Matrix
+    down: tuple[tuple[float, ...], ...]
+    across: tuple[tuple[float, ...], ...]
 
     @property
     def planes(self) -> int:

@@ -1,8 +1,8 @@
 """Winograd's transforms of integers modulo powers of two: bytes to int16, and sums of products back to exact sums.
 
-A tile's transform fits int16, so that it does not matter by which sums modulo 2¹⁶ it is formed. Products are summed
-modulo 2³². The inverse gives odd·2ˢʰⁱᶠᵗ times each sum modulo 2³²: it is multiplied by the inverse of the odd factor, read
-as a signed number, and shifted. The result is exact where the sum is less than 2³¹⁻ˢʰⁱᶠᵗ in magnitude.
+A tile's transform fits int16, so that it does not matter by which sums modulo 2^16 it is formed. Products are summed
+modulo 2^32. The inverse gives odd·2^shift times each sum modulo 2^32, which is multiplied by the inverse of the odd
+factor, read as a signed number, and shifted. That is exact where the sum is less than 2^(31 - shift) in magnitude.
 """
 
 from __future__ import annotations
