@@ -20,7 +20,7 @@ from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import Types
-from cpuconv.tuning.trial import ERROR_LIMITS
+from cpuconv.tuning.judging import ERROR_LIMITS
 from support import oracle, quantized
 from support.guarded import END, START, named, pages, place
 
