@@ -5,6 +5,7 @@ Arrays keep the dtype that users know: bfloat16 is that of ml_dtypes, and a torc
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ def as_view(x: object, name: str, element: Element) -> np.ndarray:
         memory.
     """
     array = x if type(x) is np.ndarray else _from_foreign(x, name)
-    if array.dtype != element.outside:
+    if array.dtype is not element.outside and array.dtype != element.outside:
         raise ArgumentTypeError(_dtype_message(array.dtype, name, (element,)))
     return array if array.flags.aligned else array.copy()
 
@@ -110,10 +111,12 @@ def _from_foreign(x: Any, name: str) -> np.ndarray:
     """The memory of a subclass, of a DLPack exporter or of an object with ``__array__``."""
     if _is_tensor(x):
         try:
-            return _of_tensor(x)
-        except (RuntimeError, TypeError):  # the way below says what is wrong with it
+            return x.detach().numpy()
+        except (RuntimeError, TypeError):  # bfloat16, or the way below says what is wrong with it
             if x.is_neg():  # elements lie in memory with the other sign
-                return _of_tensor(x.resolve_neg())
+                x = x.resolve_neg()
+            with contextlib.suppress(RuntimeError, TypeError):
+                return _of_tensor(x)
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentTypeError(must(name, "an array without a mask: fill it with .filled()", "a masked array"))
     if isinstance(x, np.ndarray):
@@ -160,7 +163,7 @@ def like(x: object, result: np.ndarray) -> Any:
     if not _is_tensor(x):
         return result
     torch = sys.modules["torch"]
-    if result.dtype == BF16.outside:
+    if result.dtype is not FLOAT32 and result.dtype == BF16.outside:
         return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(result)
 
