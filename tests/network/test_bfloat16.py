@@ -74,6 +74,13 @@ def test_a_small_network_and_other_sizes():
             np.testing.assert_array_equal(array, got[name])
 
 
+def test_what_follows_the_last_products_stays_float32():
+    """The second convolution's output, the sum and what is pooled of it."""
+    rows = cpuconv.compile(MODEL, input_shapes={"x": (1, 40, 16, 9)}, **NARROW).explain().operators
+    last = max(at for at, row in enumerate(rows) if row.op == "Conv")
+    assert not any(BLOCKED_BF16 in row.layouts.partition("-> ")[2] for row in rows[last:])
+
+
 def test_float32_is_what_it_was():
     feed = {"x": x_of(1, 40, 16, 9)}
     plain, stated = (cpuconv.compile(MODEL, strategy="heuristic", **more) for more in ({}, {"precision": "float32"}))

@@ -16,6 +16,7 @@ from cpuconv.graph.lowering import Offer, Target
 from cpuconv.graph.ops.base import MISFITS, Op, misfit
 from cpuconv.kernels.binding.place import DENSE
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of
+from cpuconv.network.selection.late import is_right, late_values
 from cpuconv.network.selection.planning import (
     CHEAPEST,
     PLANS,
@@ -114,7 +115,8 @@ def lay_out(
         The one of `RULES` to follow, as it won a race of whole runs; None: the one that is cheapest by the models.
     """
     followed, anew = _followed(graph, target, decisions, algorithms)
-    offers = [followed.get(at) or _offers(graph, node, target) for at, node in enumerate(graph.nodes)]
+    late = late_values(graph, target)
+    offers = [followed.get(at) or _offers(graph, node, target, late) for at, node in enumerate(graph.nodes)]
     planner = Planner(graph, offers, target)
     if decisions is not None:
         return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
@@ -125,7 +127,8 @@ def lay_out(
 
 def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
     """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
-    planner = Planner(graph, [_offers(graph, node, target) for node in graph.nodes], target)
+    late = late_values(graph, target)
+    planner = Planner(graph, [_offers(graph, node, target, late) for node in graph.nodes], target)
     made: dict[tuple[int, ...], NetworkPlan] = {}
     for name, select in PLANS.items():
         picked = select(planner)
@@ -179,14 +182,15 @@ def _computing(graph: Graph, node: Node) -> Op | None:
     return op if op is not None and op.offers is not None and _filled(graph.operands(node)) else None
 
 
-def _offers(graph: Graph, node: Node, target: Target) -> list[Offer | None]:
+def _offers(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
     op = _computing(graph, node)
     if op is None or op.offers is None:
         return [None]
     values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
     try:
-        return [offer for offer in op.offers(node, values, target) if not (offer.view and fixed)] or [None]
+        made = (offer for offer in op.offers(node, values, target) if not (offer.view and fixed))
+        return [offer for offer in made if is_right(offer, node, late)] or [None]
     except MISFITS as error:
         raise misfit(node, values, error) from error
 

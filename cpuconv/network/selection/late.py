@@ -1,0 +1,31 @@
+"""What a network computes after its last products stays float32: nothing evens out errors that are made there.
+
+A logit of 8 that is rounded to bfloat16 moves its probability by a hundredth.
+"""
+
+from __future__ import annotations
+
+from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.lowering import HALF, Offer, Target
+from cpuconv.kernels.binding.place import BFLOAT16, FLOAT32, stored_as
+
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Linear", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"))
+
+
+def late_values(graph: Graph, target: Target) -> frozenset[str]:
+    """The values that no product depends on; none where nothing is rounded."""
+    if target.precision != HALF:
+        return frozenset()
+    early: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.op in _PRODUCTS or not early.isdisjoint(node.outputs):
+            early.update(node.inputs)
+    return frozenset(name for node in graph.nodes for name in node.outputs if name not in early)
+
+
+def is_right(offer: Offer | None, node: Node, late: frozenset[str]) -> bool:
+    """Whether an offer reads and writes those values as float32."""
+    if offer is None or not late:
+        return True
+    forms = zip((*node.inputs, *node.outputs), (*offer.inputs, *offer.outputs), strict=False)
+    return not any(name in late and stored_as(form, FLOAT32) == BFLOAT16 for name, form in forms)
