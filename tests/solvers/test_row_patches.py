@@ -20,7 +20,16 @@ from support.geometry import of, upto
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
 ISA = current()
-TYPES = ["bf16:bf16:bf16", "bf16:bf16:f32", "u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
+TYPES = [
+    "bf16:bf16:bf16",
+    "bf16:bf16:f32",
+    "f32:f32:bf16",
+    "u8:s8:u8",
+    "s8:s8:s8",
+    "u8:s8:f32",
+    "s8:s8:s32",
+    "u8:s16:s8",
+]
 STEM = ConvProblem(2, 3, 21, 40, 2 * ISA.lanes + 3, 7, 7, (2, 2), (3, 3, 3, 3))
 
 

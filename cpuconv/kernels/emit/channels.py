@@ -34,13 +34,18 @@ def zip_planes(tile: Any, vec: Vector, source: Any, step: Any, target: Any) -> N
     lanes, start = tile.lanes, vec.pointer(source)
     kind = _elements(tile, lanes)
     planes = [_load(vec, kind, vec.offset(start, vec.builder.mul(step, I64(c)))) for c in range(tile.channels)]
-    planes += [ir.Constant(kind, None)] * (tile.pixel - tile.channels)
+    full = 1 << (tile.pixel - 1).bit_length()
+    planes += [ir.Constant(kind, None)] * (full - tile.channels)
     while len(planes) > 1:  # of a pixel, elements of neighbours come side by side
         count = planes[0].type.count
         size = count // lanes
         order = [at * size + i + count * side for at in range(lanes) for side in (0, 1) for i in range(size)]
         planes = [_shuffled(vec, a, b, order) for a, b in zip(planes[::2], planes[1::2], strict=True)]
-    _store(vec, planes[0], vec.pointer(target))
+    pixels = planes[0]
+    if full > tile.pixel:
+        kept = [pixel * full + c for pixel in range(lanes) for c in range(tile.pixel)]
+        pixels = _shuffled(vec, pixels, pixels, kept)
+    _store(vec, pixels, vec.pointer(target))
 
 
 @emitter
