@@ -21,12 +21,14 @@ from cpuconv.kernels.products.tiling import Tile
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared.merged import merged, packed
 from layouts import Strides
 
 NAME = "amx"
 ACCURACY = "exact"
 ROUNDING = ()
 TYPED = True
+SHARED_VECTORS = True
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Types that AMX multiplies; groups must not share channel blocks."""
+    """Types that AMX multiplies; groups that share channel blocks are merged."""
     if matrix_product_of(problem.types) is None:
         return f"AMX, where there is any, does not multiply {problem.types.x} by {problem.types.w}"
-    return blocked.aligned_groups(problem, isa)
+    return blocked.aligned_groups(merged(problem, isa), isa)
 
 
 def _product(problem: ConvProblem) -> Product:
@@ -83,6 +85,7 @@ def _pitch(problem: ConvProblem, isa: Isa) -> int:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """Full tile registers, two of weights before one; planes of rows, and as one row."""
+    problem = merged(problem, isa)
     counts = words.vector_counts(problem, isa) or ()
     vectors = divide(problem.kg, isa.lanes)
     sizes = [v for v in (2, 1, 4) if v in counts and v < 2 * vectors]
@@ -102,11 +105,13 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """Products at the peak, and the traffic."""
+    problem = merged(problem, machine.isa)
     return blocked.bound(problem, machine, problem.oh, problem.ow, band=False, product=_product(problem))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Products or endings of the tiles, whichever take longer, bands, and the traffic."""
+    problem = merged(problem, machine.isa)
     height, width = problem.oh, problem.ow
     if params.flat:
         height, width = 1, (problem.oh - 1) * _pitch(problem, machine.isa) + problem.ow
@@ -121,7 +126,7 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C block][R][S][words of the block][v][lanes of K]."""
-    return words.packing(problem, isa, params.v, _product(problem))
+    return packed(words.packing(merged(problem, isa), isa, params.v, _product(problem)), problem, isa)
 
 
 def offset(problem: ConvProblem, isa: Isa) -> int:
@@ -131,6 +136,7 @@ def offset(problem: ConvProblem, isa: Isa) -> int:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
+    problem = merged(problem, isa)
     x = words.operands_in_words(problem, operands).x
     band = NO_BAND if not any(problem.pads) and is_blocked(isa.lanes, x.strides) else BLOCKED_BAND
     flat, own = bool(params.flat), _product(problem)

@@ -58,6 +58,8 @@ def edges() -> list[str]:
         *shapes,
         f"mb2ic{block}ih12oc{block}kh3ph1sh2",
         f"mb2g2ic{2 * block}ih8oc{2 * block}kh3ph1",
+        f"mb2g16ic{block}ih8oc{2 * block}kh3ph1",
+        "g5ic20ih7oc35kh3ph1",
         f"ic{block + 4}ih17iw33oc40kh3ph1",
         f"ic{block}ih13oc{block}kh3kw5ph2dh1pw3",
         f"ic{3 * block}ih6iw35oc24kh1sh2",

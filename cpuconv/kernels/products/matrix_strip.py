@@ -283,8 +283,8 @@ class _Strip:
 _CYCLES = ((4, 11.1), (8, 13.3), (14, 16.6), (16, 17.7))  # of a product, by pixels, as measured (decision 32)
 _PAIR_LOADS = 1.15  # of 2 x 2 tiles, whose operands come from L1 and L2
 _SINGLE_LOADS = 1.5
-_PIXEL = 9.0  # cycles to finish a vector of sums, where nothing else is done
-_TILE = 40.0  # of a tile, beside
+_PIXEL = 5.0  # cycles to finish a vector of sums, where nothing else is done
+_TILE = 30.0  # of a tile, beside
 
 
 def matrix_cycles(v: int, rows: int, cols: int, segments: float) -> float:
