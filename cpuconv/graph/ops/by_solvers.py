@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpuconv.conv.choice.model import Choice, favourite, search
+from cpuconv.conv.choice.model import Choice, applicable, favourite, search
 from cpuconv.conv.choice.select import choose, favourite_layouts, following
 from cpuconv.conv.choice.tuned import named
-from cpuconv.conv.ending_block import ending_block
+from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
 from cpuconv.conv.recipe import assemble, effective_threads
 from cpuconv.elements import BF16, F32, Element, rounded
 from cpuconv.errors import ArgumentError
@@ -29,9 +29,9 @@ from cpuconv.isa import current
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, Place
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref, Step
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.solvers.shared import blocked
-from cpuconv.solvers.shared.words import FILL
 from layouts import Strides
 
 _LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
@@ -81,6 +81,11 @@ class Convolution:
         return {"problem": self.problem.key, "joined": self.joined, "seconds": self.seconds, **chosen}
 
 
+def solvable(problem: ConvProblem) -> bool:
+    """Whether there is a solver for the problem's types."""
+    return any(reason is None for _, reason in applicable(problem))
+
+
 def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
     """The problem in every pair of layouts, blocks and "NCHW", that the model finds worth asking for.
 
@@ -89,7 +94,8 @@ def ways(problem: ConvProblem, target: Target) -> Iterator[Convolution]:
     """
     reorders = target.moving(2 * problem.in_bytes), target.moving(2 * problem.out_bytes)
     known: dict[tuple[_End, _End], float] = {}
-    for first, second in itertools.product(_starts(problem.c, target), _ends(problem.k, target)):
+    starts, goals = _starts(problem.c, problem.types.x, target), _ends(problem.k, problem.types.y, target)
+    for first, second in itertools.product(starts, goals):
         around = [
             seconds + reorders[0] * (first != other[0]) + reorders[1] * (second != other[1])
             for other, seconds in known.items()
@@ -107,26 +113,27 @@ class _End(NamedTuple):
     element: Element
 
 
-def _ends(channels: int, target: Target) -> list[_End]:
-    """The ways of so many channels."""
-    layouts = favourite_layouts(channels)
-    made = [_End(layout, F32) for layout in layouts]
-    if BLOCKED_BF16 in target.blocks() and len(layouts) > 1:
+def _ends(channels: int, element: Element, target: Target) -> list[_End]:
+    """The ways of so many channels of such elements."""
+    layouts = favourite_layouts(channels, element)
+    made = [_End(layout, element) for layout in layouts]
+    if element == F32 and BLOCKED_BF16 in target.blocks() and len(layouts) > 1:
         made.append(_End(blocked.layout(target.isa, BF16), BF16))
     return made
 
 
-def _starts(channels: int, target: Target) -> list[_End]:
+def _starts(channels: int, element: Element, target: Target) -> list[_End]:
     """The ways of an input: one of few channels, which lies in planes, may be bfloat16 there."""
-    made = _ends(channels, target)
-    if BLOCKED_BF16 in target.blocks() and len(made) == 1:
+    made = _ends(channels, element, target)
+    if element == F32 and BLOCKED_BF16 in target.blocks() and len(made) == 1:
         made.append(_End("NCHW", BF16))
     return made
 
 
 def _fastest(problem: ConvProblem, target: Target, first: _End, second: _End, below: float) -> Convolution | None:
     """The problem from one way to lie to another, its groups as they are or joined; None if it is not below."""
-    types = Types(first.element, first.element, F32, second.element)
+    types = problem.types
+    types = types if types.sum.integer else Types(first.element, first.element, F32, second.element)
     typed = replace(problem, types=types, in_layout=first.layout, out_layout=second.layout)
     found: Convolution | None = None
     for groups in joined_groups(typed):
@@ -186,7 +193,8 @@ def restored(
     if free:
         layouts, types = (known.in_layout, known.out_layout), known.types
         ends = _End(layouts[0], types.x), _End(layouts[1], types.y)
-        if not (ends[0] in _starts(known.c, target) and ends[1] in _ends(known.k, target)):
+        x, y = problem.types.x, problem.types.y
+        if not (ends[0] in _starts(known.c, x, target) and ends[1] in _ends(known.k, y, target)):
             return None
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
@@ -241,7 +249,12 @@ def offer(way: Convolution, inputs: Sequence[Value | None]) -> Offer:
 
 
 def steps(
-    call: Call, operands: Operands, weight: np.ndarray, bias: np.ndarray | None, view: Hashable = None
+    call: Call,
+    operands: Operands,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    view: Hashable = None,
+    quantization: Quantization | None = None,
 ) -> list[Step]:
     """The kernel calls of a convolution whose weights are the constant `call.node.inputs[1]`.
 
@@ -251,10 +264,12 @@ def steps(
         Its offer is one of `offer`.
     operands : Operands
     weight : numpy.ndarray, (K, C/groups, R, S)
-        float32, of any strides.
+        Of any strides; of integers less their zero points.
     bias : numpy.ndarray, (K,), or None
     view : hashable
         Tells views of one constant apart, which may be packed in the same form.
+    quantization : Quantization or None
+        Of integers.
     """
     asked: Convolution = call.offer.detail
     problem, candidate = asked.problem, asked.choice.candidate
@@ -264,7 +279,8 @@ def steps(
     packing = candidate.packing(problem)
     name, joined = call.node.inputs[1], asked.joined
     form = view, joined, packing
-    known = {name: operand.ref for name, operand in given.items()} | {
+    numbers = None if quantization is None else Numbers.of(weight, quantization)
+    known: dict[str, Ref | int] = {name: operand.ref for name, operand in given.items()} | {
         "w": call.constants.packed(
             name,
             form,
@@ -272,7 +288,8 @@ def steps(
                 _joined(_as_stored(weight, problem), joined, problem.groups), call.target.threads, call.constants.room
             ),
         ),
-        "bias": call.constants.keep(ending_block(problem, candidate, bias)),
+        "bias": call.constants.keep(ending_block(problem, candidate, bias, numbers)),
+        "fill": fill_of(problem, quantization),
         "workspace": call.space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
     }
     alone = recipe.threads < call.target.threads
@@ -295,11 +312,10 @@ def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
     return made.reshape(k, joined * c, *taps)
 
 
-def _placed(step: Step, known: dict[str, Ref], alone: bool) -> Step:
+def _placed(step: Step, known: dict[str, Ref | int], alone: bool) -> Step:
     """A step with other bases in its addresses; `alone`: run by one worker."""
     args = {
         name: known[value.name] + value.offset if isinstance(value, Ref) and value.name in known else value
         for name, value in step.args.items()
     }
-    args |= {name: 0 for name, value in args.items() if isinstance(value, Ref) and value == FILL}  # zeros of floats
     return replace(step, args=args, parts=0 if alone else step.parts)

@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
-from cpuconv.graph.ops.by_solvers import offer, restored, steps, ways
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, given
+from cpuconv.graph.ops.by_solvers import offer, restored, solvable, steps, ways
 from cpuconv.graph.ops.window import Window, halves, stated_pads
-from cpuconv.kernels.binding.place import FLOAT32, image_shape
+from cpuconv.kernels.binding.place import image_shape
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
+from cpuconv.problem.quantized_ending import ended
+from cpuconv.problem.types import ALL_F32, Types
 
 
 def output_of(
@@ -81,7 +85,10 @@ def conv(node: Node, arrays: Arrays) -> np.ndarray:
 def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
     """The node as a convolution of images; None where it is none, or its weights are not constant."""
     x, w, bias = *inputs[:2], given(inputs, 2)
-    if x.dtype != FLOAT32 or w.array is None or (bias is not None and bias.array is None):
+    types = ALL_F32
+    if node.op == "QuantizedConv":
+        types = Types(OF_DTYPE[x.dtype], OF_DTYPE[w.dtype], S32, OF_DTYPE[node["y"]])
+    if x.dtype != types.x.outside or w.array is None or (bias is not None and bias.array is None):
         return None
     if len(x.shape) not in (3, 4) or not x.shape[0]:
         return None
@@ -99,6 +106,7 @@ def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
             groups=node["group"],
             activation=node["activation"],
             residual=given(inputs, 3) is not None,
+            types=types,
         )  # fmt: skip
     except ArgumentError:  # nothing to compute, or padding that takes away
         return None
@@ -107,7 +115,8 @@ def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
 def conv_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Images in channel blocks or plain, in and out, what is added as the output."""
     problem = problem_of(node, inputs)
-    return [] if problem is None else [offer(way, inputs) for way in ways(problem, target)]
+    able = problem is not None and (problem.types == ALL_F32 or solvable(problem))
+    return [offer(way, inputs) for way in ways(problem, target)] if able and problem is not None else []
 
 
 def restored_conv(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
@@ -123,7 +132,33 @@ def lower_conv(call: Call) -> list[Step]:
     assert x is not None and w is not None and w.array is not None
     weight = w.array if len(w.shape) == 4 else w.array[:, :, None]
     operands = Operands(x.operand, call.outputs[0].operand, residual.operand if residual else None)
-    return steps(call, operands, weight, bias.array if bias else None)
+    scales = quantization(call.node) if call.node.op == "QuantizedConv" else None
+    return steps(call, operands, weight, bias.array if bias else None, quantization=scales)
+
+
+# --- of integers ----------------------------------------------------------------------------------------------------
+
+
+def _infer_quantized(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(_infer_conv(node, [*inputs[:2], None, None])[0].shape, node["y"])]
+
+
+def quantization(node: Node) -> Quantization:
+    """What the integers of a QuantizedConv mean."""
+    return Quantization(**{name: node[name] for name in _SCALES})
+
+
+def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:
+    """Sums of products of integers, and what they mean: + bias + residual, the activation, as numbers of type `y`.
+
+    An operator of our own: weights are less their zero points, a bias of int32 is in units of sums.
+    """
+    x, w, bias, residual = (given(arrays, at) for at in range(4))
+    problem = problem_of(node, [value if value is None else Value.of(value) for value in arrays])
+    assert problem is not None
+    sums = convolved(node, x.astype(np.float64) - node["x_zero_point"], w.astype(np.float64)).astype(np.int64)
+    added = residual if residual is None else residual.reshape(problem.out_shape)
+    return ended(sums.reshape(problem.out_shape), bias, problem, added, quantization(node)).reshape(sums.shape)
 
 
 def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> Window:
@@ -189,7 +224,14 @@ ATTRIBUTES = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape
 
 _SOLVED: dict[str, Any] = {"offers": conv_offers, "restored": restored_conv, "lower": lower_conv}
 
+_SCALES = {
+    "x_scale": REQUIRED, "x_zero_point": 0, "w_scale": REQUIRED, "y_scale": None, "y_zero_point": 0,
+    "residual_scale": None, "residual_zero_point": 0,
+}  # fmt: skip
+_QUANTIZED = {**ATTRIBUTES, "activation": None, "y": REQUIRED, **_SCALES}
+
 OPS = (
+    Op("QuantizedConv", _infer_quantized, quantized_conv, _QUANTIZED, **EXACT, **_SOLVED),
     Op("Conv", _infer_conv, conv, {**ATTRIBUTES, "activation": None}, **_SOLVED),
     Op("ConvTranspose", _infer_transpose, conv_transpose, {**ATTRIBUTES, "output_padding": None, "output_shape": None}),
 )

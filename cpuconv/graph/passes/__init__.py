@@ -21,6 +21,7 @@ from cpuconv.graph.passes import (
     linear,
     noops,
     pads,
+    quantised,
     transposed,
     views,
     volumes,
@@ -31,6 +32,8 @@ from cpuconv.graph.passes.notes import Note, changes, summary
 __all__ = ["NAMES", "PASSES", "Note", "apply", "apply_without_sizes", "summary"]
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
+    ("noops", noops.run),
+    ("quantised", quantised.run),
     ("noops", noops.run),
     ("formulas", formulas.run),
     ("forms", forms.run),
@@ -49,6 +52,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("equal_constants", equal.constants),
     ("common", equal.nodes),
     ("epilogues", epilogues.run),
+    ("quantised", quantised.run),
     ("convolutions", convolutions.run),
     ("volumes", volumes.run),
     ("views", views.run),

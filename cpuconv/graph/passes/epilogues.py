@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.elementwise import expression_of
-from cpuconv.graph.passes.rewriting import Rewrite, Rewriter, operand, sole_reader
+from cpuconv.graph.passes.rewriting import Rewrite, Rewriter, is_float, operand, sole_reader
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand, apply
 from cpuconv.problem import activation
 from cpuconv.problem.activation import Activation
 
-HOSTS = ("Conv", "Linear")
+HOSTS = ("Conv", "Linear", "QuantizedConv")
 MOVERS = ("DepthToSpace", "Reshape", "Slice", "SpaceToDepth", "Transpose")
 
 
@@ -65,7 +65,8 @@ def _is(tree: Expression, form: Expression, numbers: dict[int, float]) -> bool:
 
 def _open(graph: Graph, node: Node) -> bool:
     """Whether something may come before the node's result is stored."""
-    return node.op in HOSTS and node["activation"] is None and sole_reader(graph, node.outputs[0]) is not None
+    own = node.op in HOSTS and node["activation"] is None and is_float(graph, node.outputs[0])
+    return own and sole_reader(graph, node.outputs[0]) is not None
 
 
 def _with_residual(graph: Graph, node: Node, reader: Node) -> Rewrite | None:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import Note
+from cpuconv.graph.passes.quantised import OPERATORS
+from cpuconv.graph.passes.quantised import run as with_integers
 from cpuconv.network.sizes.cutting import cut
 from cpuconv.network.sizes.specialise import specialise
 
@@ -39,5 +41,7 @@ class Prepared(NamedTuple):
 
 def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriting, *, noted: bool = True) -> Prepared:
     """The graph for inputs of these shapes, after all rewrites; `noted`: with what they did."""
-    head, tail = cut(specialise(graph, shapes, strict=options.strict))
+    quantised = any(node.op in OPERATORS for node in graph.nodes) and "quantised" not in options.skip_passes
+    early = with_integers if quantised else None
+    head, tail = cut(specialise(graph, shapes, strict=options.strict, early=early))
     return Prepared(*passes.apply(head, options.skip_passes, noted=noted), tail)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,9 +21,12 @@ from cpuconv.graph.limits import Folding, check_values
 from cpuconv.graph.reading.foreign import Foreign
 
 Sizes = Mapping[str, Sequence[int]]
+Rewrite = Callable[[Graph], Graph]
 
 
-def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool = False) -> Graph:
+def specialise(
+    graph: Graph, input_shapes: Sizes | None = None, *, strict: bool = False, early: Rewrite | None = None
+) -> Graph:
     """The graph with shapes and dtypes of values, without nodes whose outputs are the same in every run.
 
     Parameters
@@ -35,6 +38,8 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
         wherever the symbol stands.
     strict : bool
         Refuse operators that ONNX's reference evaluator would have to compute.
+    early : callable or None
+        A rewrite that sees the integers which weights are dequantised from, before these are computed.
 
     Raises
     ------
@@ -56,6 +61,16 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
                 f"{graph.name}: the input {name!r} of shape {graph.value(name)} must have fixed sizes: state them in"
                 " 'input_shapes'."
             )
+    made = _specialised(graph, known, early is not None)
+    if early is not None:
+        made = early(made)
+        made = _specialised(made, {name: made.value(name) for name in made.inputs}, False)
+    _tell_foreign(made, strict)
+    return made
+
+
+def _specialised(graph: Graph, known: dict[str, Value], integers: bool) -> Graph:
+    """`specialise`; with `integers` constants are not dequantised."""
     known |= {name: Value.of(array) for name, array in graph.constants.items()}
     nodes = []
     folding = Folding()
@@ -69,7 +84,7 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
             left.extendleft(reversed(body))
             continue
         inputs = [known[name] if name else None for name in node.inputs]
-        outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs, folding)
+        outputs = _open(graph, node) if is_open(inputs) else _outputs(node, inputs, folding, integers)
         if is_open([value for value, name in zip(outputs, node.outputs, strict=False) if name]):
             outputs = _open(graph, node)
         known.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
@@ -78,9 +93,7 @@ def specialise(graph: Graph, input_shapes: Sizes | None = None, *, strict: bool 
     kept = {name for node in nodes for name in node.outputs if name}
     constants = {name: value.array for name, value in known.items() if name not in kept and value.array is not None}
     values = {name: Value(value.shape, value.dtype) for name, value in known.items() if name not in constants}
-    made = replace(graph, nodes=tuple(nodes), constants=constants, values=values).live()
-    _tell_foreign(made, strict)
-    return made
+    return replace(graph, nodes=tuple(nodes), constants=constants, values=values).live()
 
 
 def bound_inputs(graph: Graph, stated: Sizes, argument: str = "input_shapes") -> dict[str, Value]:
@@ -134,11 +147,13 @@ def _bound(value: Value, sizes: Sequence[int] | None, symbols: Mapping[str, int]
     return Value(tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape), value.dtype)
 
 
-def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding) -> list[Value]:
+def _outputs(node: Node, inputs: Sequence[Value | None], folding: Folding, integers: bool) -> list[Value]:
     """What the outputs of a node are; their elements too, where those of the inputs are known or not needed."""
     values = ops.meaning(node).infer(node, inputs)
     check_values(node, values)
     wanted = [value for value, name in zip(values, node.outputs, strict=False) if name]
+    if integers and node.op == "DequantizeLinear" and inputs[0] and inputs[0].shape:
+        return values
     if any(value is not None and value.array is None for value in inputs) or all(v.array is not None for v in wanted):
         return values
     folding.take(node, wanted)

@@ -1,0 +1,162 @@
+"""Convolutions between DequantizeLinear and QuantizeLinear compute with integers.
+
+Patterns, scales and zero points being constants: Conv of DequantizeLinear(x) and DequantizeLinear(w), where a solver
+takes these types; QLinearConv; QuantizeLinear of such a convolution, whose results it then stores; QuantizeLinear of
+what only moves numbers, and of the largest of them, which moves the integers as well; and of a DequantizeLinear by the
+same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is
+rounded to sums, as ONNX Runtime does, where results are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpuconv.elements import OF_DTYPE, S8, U8
+from cpuconv.errors import ArgumentError
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops.by_solvers import solvable
+from cpuconv.graph.ops.convolution import problem_of, quantization
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, sole_reader
+from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.problem.asked_types import signed
+from cpuconv.problem.quantization import Quantization
+
+OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear", "QLinearConv"})
+_BYTES = (U8.dtype, S8.dtype)
+_MOVES = frozenset(
+    ("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice")
+    + ("SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+
+
+class _Scaled(NamedTuple):
+    """Integers and what they mean."""
+
+    name: str
+    scale: np.ndarray
+    zero: np.ndarray
+    axis: int
+
+    @property
+    def one(self) -> bool:
+        """Whether all have one scale."""
+        return self.scale.size == self.zero.size == 1
+
+    def same(self, other: _Scaled) -> bool:
+        """Whether the other's integers mean the same."""
+        return (self.scale, self.zero, self.zero.dtype) == (other.scale, other.zero, other.zero.dtype)
+
+
+def _scaled(graph: Graph, node: Node | None, op: str) -> _Scaled | None:
+    """What a node of such an operator reads or gives, its scale and zero point being constants."""
+    if node is None or node.op != op or node.meaning is not None or node["block_size"]:
+        return None
+    scale, zero = (constant(graph, operand(node, at)) for at in (1, 2))
+    name = node.inputs[0] if op == "DequantizeLinear" else node.outputs[0]
+    dtype = graph.value(name).dtype
+    if scale is None or (zero is None and operand(node, 2)) or scale.dtype != FLOAT32 or not (scale > 0).all():
+        return None
+    return _Scaled(name, scale.ravel(), np.zeros(1, dtype) if zero is None else zero.ravel(), node["axis"])
+
+
+def _dequantised(graph: Graph, name: str) -> _Scaled | None:
+    return _scaled(graph, graph.producer(name), "DequantizeLinear") if name else None
+
+
+def _made(
+    graph: Graph, node: Node, x: _Scaled, w: _Scaled, added: np.ndarray | None, y: _Scaled | None
+) -> Rewrite | None:
+    """A convolution of integers in the place of a node."""
+    array, dtype = constant(graph, w.name), graph.value(x.name).dtype
+    if array is None or not x.one or {dtype, array.dtype} - {*_BYTES} or array.ndim not in (3, 4):
+        return None
+    try:
+        scales: dict[str, Any] = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0]), "w_scale": w.scale}
+        points = Quantization(
+            x_scale=1.0, w_scale=1.0, w_zero_point=w.zero.tolist() if w.zero.size > 1 else int(w.zero[0])
+        )
+        weight = signed(array.reshape(*array.shape[:2], -1, array.shape[-1]), OF_DTYPE[array.dtype], points)
+    except ArgumentError:
+        return None
+    maker = Maker(graph, node)
+    shared = {name: node[name] for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")}
+    known = "" if added is None else maker.constant(np.ascontiguousarray(added), "bias")
+    stored: dict[str, Any] = {"y": FLOAT32} if y is None else _stored(y)
+    operands = x.name, maker.constant(weight.reshape(array.shape), "weight"), known
+    maker.node("QuantizedConv", *operands, **shared, **scales, **stored)
+    values = [graph.value(x.name), Value.of(maker.constants[operands[1]]), None if added is None else Value.of(added)]
+    problem = problem_of(maker.new[0], values)
+    return maker.done() if problem is not None and solvable(problem) else None
+
+
+def _stored(y: _Scaled) -> dict[str, Any]:
+    return {"y": y.zero.dtype, "y_scale": float(y.scale[0]), "y_zero_point": int(y.zero[0])}
+
+
+def _conv(graph: Graph, node: Node) -> Rewrite | None:
+    x, w = (_dequantised(graph, name) for name in node.inputs[:2])
+    bias = operand(node, 2)
+    if x is None or w is None or (w.scale.size > 1 and w.axis != 0) or node["activation"] or operand(node, 3):
+        return None
+    given, added = _dequantised(graph, bias), constant(graph, bias)
+    if given is not None and (whole := constant(graph, given.name)) is not None and not given.zero.any():
+        exact = np.allclose(given.scale, x.scale * w.scale, rtol=1e-6, atol=0)
+        added = whole if exact else whole.astype(np.float32) * given.scale
+    return None if bias and added is None else _made(graph, node, x, w, added, None)
+
+
+def _qlinear_conv(graph: Graph, node: Node) -> Rewrite | None:
+    numbers = [constant(graph, name) for name in node.inputs[1:]]
+    known = [number.ravel() for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return None
+    x_scale, x_zero, _, w_scale, w_zero, y_scale, y_zero, *bias = known
+    x, w = _Scaled(node.inputs[0], x_scale, x_zero, 0), _Scaled(node.inputs[3], w_scale, w_zero, 0)
+    return _made(graph, node, x, w, bias[0] if bias else None, _Scaled("", y_scale, y_zero, 0))
+
+
+def _quantize(graph: Graph, node: Node) -> Rewrite | None:
+    y, source = _scaled(graph, node, "QuantizeLinear"), graph.producer(node.inputs[0])
+    if y is None or source is None or source.meaning is not None or not y.one or y.zero.dtype not in _BYTES:
+        return None
+    if source.op == "DequantizeLinear":
+        x = _dequantised(graph, node.inputs[0])
+        same = x is not None and x.one and x.same(y)
+        return Rewrite([node], [Node("Identity", (x.name,), node.outputs)]) if same and x is not None else None
+    if sole_reader(graph, node.inputs[0]) is None:
+        return None
+    if source.op == "QuantizedConv" and source["y"] == FLOAT32:
+        return _ending(graph, node, source, y)
+    return _moved(graph, node, source) if source.op in _MOVES and len(source.outputs) == 1 else None
+
+
+def _ending(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+    """A convolution that stores bytes."""
+    added, inputs, stored = operand(source, 3), source.inputs, _stored(y)
+    if added:
+        other = _dequantised(graph, added)
+        if other is None or not other.one or graph.value(other.name).dtype != y.zero.dtype:
+            return None
+        stored |= {"residual_scale": float(other.scale[0]), "residual_zero_point": int(other.zero[0])}
+        inputs = (*inputs[:3], other.name)
+    made = replace(source, inputs=inputs, outputs=node.outputs, attributes={**source.attributes, **stored})
+    ratio = quantization(made).ratio()
+    return Rewrite([source, node], [made]) if np.isfinite(ratio).all() else None
+
+
+def _moved(graph: Graph, node: Node, source: Node) -> Rewrite | None:
+    """What moves numbers, of integers."""
+    many = len(source.inputs) if source.op == "Concat" else 1
+    if any(_dequantised(graph, name) is None for name in source.inputs[:many]):
+        return None
+    maker = Maker(graph, source, node, origin=source.origin)
+    rest = node.inputs[1:]
+    parts = [maker.node("QuantizeLinear", name, *rest, part="q", **node.attributes) for name in source.inputs[:many]]
+    maker.node(source.op, *parts, *source.inputs[many:], **source.attributes)
+    return maker.done()
+
+
+run = Rewriter(__doc__, {"Conv": _conv, "QLinearConv": _qlinear_conv, "QuantizeLinear": _quantize})
