@@ -127,32 +127,6 @@ def matmul_integer(node: Node, arrays: Arrays) -> np.ndarray:
     return _multiplied(arrays[0], given(arrays, 2), arrays[1], given(arrays, 3))
 
 
-def _infer_qlinear_conv(node: Node, inputs: Inputs) -> list[Value]:
-    return [Value(output_of(node, inputs[0].shape, inputs[3].shape), inputs[7].dtype)]
-
-
-def qlinear_conv(node: Node, arrays: Arrays) -> np.ndarray:
-    """The convolution of dequantised x and w, and a bias in units of both scales, quantised."""
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (given(arrays, at) for at in range(9))
-    y = _summed(node, x, x_zero, w, w_zero)
-    if bias is not None:
-        y = y + _along(bias, 1, y.ndim)
-    factor = np.asarray(x_scale * _along(w_scale, 1, y.ndim) / y_scale, np.float32)
-    return _saturated(y.astype(np.float32) * factor, y_zero, y_zero.dtype)
-
-
-def _infer_qlinear_matmul(node: Node, inputs: Inputs) -> list[Value]:
-    return [Value(matmul_shape(inputs[0].shape, inputs[3].shape), inputs[7].dtype)]
-
-
-def qlinear_matmul(node: Node, arrays: Arrays) -> np.ndarray:
-    """The product of dequantised a and b, quantised."""
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = arrays
-    rows = a_scale[..., None] if a_scale.ndim == 1 and a.ndim > 1 and a_scale.size > 1 else a_scale
-    factor = np.asarray(rows * b_scale / y_scale, np.float32)
-    return _saturated(_multiplied(a, a_zero, b, b_zero).astype(np.float32) * factor, y_zero, y_zero.dtype)
-
-
 _BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
 
 OPS = (
@@ -161,6 +135,4 @@ OPS = (
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
     Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, **EXACT),
     Op("MatMulInteger", _infer_matmul_integer, matmul_integer, **EXACT),
-    Op("QLinearConv", _infer_qlinear_conv, qlinear_conv, ATTRIBUTES, **EXACT),
-    Op("QLinearMatMul", _infer_qlinear_matmul, qlinear_matmul, **EXACT),
 )

@@ -1,7 +1,7 @@
 """Convolutions between DequantizeLinear and QuantizeLinear compute with integers.
 
 Patterns, scales and zero points being constants: Conv of DequantizeLinear(x) and DequantizeLinear(w), where a solver
-takes these types; QLinearConv; QuantizeLinear of such a convolution, whose results it then stores; QuantizeLinear of
+takes these types; QuantizeLinear of such a convolution, whose results it then stores; QuantizeLinear of
 what only moves numbers, and of the largest of them, which moves the integers as well; and of a DequantizeLinear by the
 same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is
 rounded to sums, as ONNX Runtime does, where results are bytes.
@@ -24,7 +24,7 @@ from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization
 
-OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear", "QLinearConv"})
+OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _BYTES = (U8.dtype, S8.dtype)
 _MOVES = frozenset(
     ("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice")
@@ -66,9 +66,7 @@ def _dequantised(graph: Graph, name: str) -> _Scaled | None:
     return _scaled(graph, graph.producer(name), "DequantizeLinear") if name else None
 
 
-def _made(
-    graph: Graph, node: Node, x: _Scaled, w: _Scaled, added: np.ndarray | None, y: _Scaled | None
-) -> Rewrite | None:
+def _made(graph: Graph, node: Node, x: _Scaled, w: _Scaled, added: np.ndarray | None) -> Rewrite | None:
     """A convolution of integers in the place of a node."""
     array, dtype = constant(graph, w.name), graph.value(x.name).dtype
     if array is None or not x.one or {dtype, array.dtype} - {*_BYTES} or array.ndim not in (3, 4):
@@ -84,9 +82,8 @@ def _made(
     maker = Maker(graph, node)
     shared = {name: node[name] for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")}
     known = "" if added is None else maker.constant(np.ascontiguousarray(added), "bias")
-    stored: dict[str, Any] = {"y": FLOAT32} if y is None else _stored(y)
     operands = x.name, maker.constant(weight.reshape(array.shape), "weight"), known
-    maker.node("QuantizedConv", *operands, **shared, **scales, **stored)
+    maker.node("QuantizedConv", *operands, **shared, **scales, y=FLOAT32)
     values = [graph.value(x.name), Value.of(maker.constants[operands[1]]), None if added is None else Value.of(added)]
     problem = problem_of(maker.new[0], values)
     return maker.done() if problem is not None and solvable(problem) else None
@@ -105,17 +102,7 @@ def _conv(graph: Graph, node: Node) -> Rewrite | None:
     if given is not None and (whole := constant(graph, given.name)) is not None and not given.zero.any():
         exact = np.allclose(given.scale, x.scale * w.scale, rtol=1e-6, atol=0)
         added = whole if exact else whole.astype(np.float32) * given.scale
-    return None if bias and added is None else _made(graph, node, x, w, added, None)
-
-
-def _qlinear_conv(graph: Graph, node: Node) -> Rewrite | None:
-    numbers = [constant(graph, name) for name in node.inputs[1:]]
-    known = [number.ravel() for number in numbers if number is not None]
-    if len(known) < len(numbers):
-        return None
-    x_scale, x_zero, _, w_scale, w_zero, y_scale, y_zero, *bias = known
-    x, w = _Scaled(node.inputs[0], x_scale, x_zero, 0), _Scaled(node.inputs[3], w_scale, w_zero, 0)
-    return _made(graph, node, x, w, bias[0] if bias else None, _Scaled("", y_scale, y_zero, 0))
+    return None if bias and added is None else _made(graph, node, x, w, added)
 
 
 def _quantize(graph: Graph, node: Node) -> Rewrite | None:
@@ -159,4 +146,4 @@ def _moved(graph: Graph, node: Node, source: Node) -> Rewrite | None:
     return maker.done()
 
 
-run = Rewriter(__doc__, {"Conv": _conv, "QLinearConv": _qlinear_conv, "QuantizeLinear": _quantize})
+run = Rewriter(__doc__, {"Conv": _conv, "QuantizeLinear": _quantize})

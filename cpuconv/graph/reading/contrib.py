@@ -43,6 +43,18 @@ class Builder:
         """Bytes as floats."""
         return self.add("DequantizeLinear", x, scale, zero, axis=axis)
 
+    def turned(self, x: str, channels_last: int) -> str:
+        """A tensor of channels last, with channels first."""
+        rank = self.reader.rank(x) or 4
+        return self.add("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)]) if channels_last else x
+
+    def bytes_last(self, y: str, scale: str, zero: str, channels_last: int = 0) -> None:
+        """The whole, quantised; channels last where these are."""
+        rank = self.reader.rank(self.input(0)) or 4
+        if channels_last:
+            y = self.add("Transpose", y, perm=[0, *range(2, rank), 1])
+        self.last("QuantizeLinear", y, scale, zero)
+
     def number(self, value: float) -> str:
         """A constant."""
         return self.reader.constant(value, f"{self.node.outputs[0]}.constant")
@@ -170,12 +182,20 @@ def _q_gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0)
     made.last("QuantizeLinear" if y_scale else "Identity", y, y_scale, y_zero)
 
 
-def _pair(op: str) -> Callable[..., None]:
+def _q_conv(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
+    """A convolution of bytes; its bias is in units of both scales."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = map(made.input, range(9))
+    floats = made.dequantised(made.turned(x, channels_last), x_scale, x_zero), made.dequantised(w, w_scale, w_zero, 0)
+    added = made.dequantised(bias, made.add("Mul", x_scale, w_scale), axis=0) if bias else ""
+    made.bytes_last(made.add("Conv", *floats, added, **attributes), y_scale, y_zero, channels_last)
+
+
+def _pair(op: str, axes: tuple[int, int] = (1, 1)) -> Callable[..., None]:
     """An operator of two tensors of bytes."""
 
     def apply(made: Builder) -> None:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = map(made.input, range(8))
-        y = made.add(op, made.dequantised(a, a_scale, a_zero), made.dequantised(b, b_scale, b_zero))
+        y = made.add(op, made.dequantised(a, a_scale, a_zero, axes[0]), made.dequantised(b, b_scale, b_zero, axes[1]))
         made.last("QuantizeLinear", y, y_scale, y_zero)
 
     return apply
@@ -185,12 +205,35 @@ def _single(op: str) -> Callable[..., None]:
     """An operator of one tensor of bytes."""
 
     def apply(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
-        if channels_last:
-            raise ArgumentError(must("channels_last", "0", channels_last))
         x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
-        made.last("QuantizeLinear", made.add(op, made.dequantised(x, x_scale, x_zero), **attributes), y_scale, y_zero)
+        floats = made.dequantised(made.turned(x, channels_last), x_scale, x_zero)
+        made.bytes_last(made.add(op, floats, **attributes), y_scale, y_zero, channels_last)
 
     return apply
+
+
+def _q_softmax(made: Builder, opset: int, axis: int = -1) -> None:
+    """Softmax of bytes, as that opset has it."""
+    rank = made.reader.rank(made.input(0))
+    if opset < 13 and axis != -1 and axis + 1 != rank:
+        raise ArgumentError(must("axis", "the last one, as 'opset' is below 13", axis))
+    _single("Softmax")(made, axis=axis)
+
+
+def _q_mean(made: Builder, axes: Sequence[int] = (), keepdims: int = 1) -> None:
+    """The mean of bytes along axes."""
+    x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
+    over = made.reader.constant(list(axes), f"{x}.axes") if axes else ""
+    made.bytes_last(
+        made.add("ReduceMean", made.dequantised(x, x_scale, x_zero), over, keepdims=keepdims), y_scale, y_zero
+    )
+
+
+def _q_where(made: Builder) -> None:
+    """Bytes of one tensor or of another."""
+    condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = map(made.input, range(9))
+    floats = made.dequantised(x, x_scale, x_zero), made.dequantised(y, y_scale, y_zero)
+    made.bytes_last(made.add("Where", condition, *floats), z_scale, z_zero)
 
 
 def _concatenation(made: Builder, axis: int) -> None:
@@ -214,6 +257,11 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulIntegerToFloat": _integer_matmul,
     "QGemm": _q_gemm,
+    "QLinearConv": _q_conv,
+    "QLinearMatMul": _pair("MatMul", (-2, -1)),
+    "QLinearReduceMean": _q_mean,
+    "QLinearSoftmax": _q_softmax,
+    "QLinearWhere": _q_where,
     "QLinearAdd": _pair("Add"),
     "QLinearMul": _pair("Mul"),
     "QLinearSigmoid": _single("Sigmoid"),
@@ -222,3 +270,6 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "QLinearAveragePool": _single("AveragePool"),
     "QLinearConcat": _concatenation,
 }
+
+ALIKE = ("QLinearConv", "QLinearMatMul")
+"""Those that ONNX has of the same form."""

@@ -20,7 +20,7 @@ from cpuconv.graph.limits import check_nodes
 from cpuconv.graph.ops import OWN, TABLE
 from cpuconv.graph.reading import schemas
 from cpuconv.graph.reading.adapters import REPLACED, adapted
-from cpuconv.graph.reading.contrib import CONTRIB, DOMAIN, contributed
+from cpuconv.graph.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
 from cpuconv.graph.reading.foreign import Foreign, captured, dtype_of, value_of
 from cpuconv.graph.reading.skeleton import skeleton
 from cpuconv.graph.reading.tensors import Files
@@ -187,7 +187,7 @@ class _Reader:
         if proto.domain in _DOMAIN and proto.op_type == "Constant":
             self.constants[proto.output[0]] = self.constant_node(proto)
             return
-        contrib = proto.domain == DOMAIN and proto.op_type in CONTRIB
+        contrib = proto.op_type in (CONTRIB if proto.domain == DOMAIN else ALIKE)
         if not contrib:
             self.check(proto, origin)
         if contrib or (proto.domain in _DOMAIN and proto.op_type in _KNOWN):

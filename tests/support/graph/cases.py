@@ -145,6 +145,4 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "DynamicQuantizeLinear": quantised.dynamic(),
     "ConvInteger": quantised.conv_integer(),
     "MatMulInteger": quantised.matmul_integer(),
-    "QLinearConv": quantised.qlinear_conv(),
-    "QLinearMatMul": quantised.qlinear_matmul(),
 }

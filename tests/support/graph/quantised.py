@@ -58,30 +58,3 @@ def matmul_integer(draw):
     a, b = (_some(rng, array.shape, dtype) for array, dtype in zip(case.arrays, dtypes, strict=True))
     zeros = [_some(rng, (), dtype) for dtype in dtypes[: draw(st.integers(0, 2))]]
     return Case([a, b, *zeros], {})
-
-
-@st.composite
-def qlinear_conv(draw):
-    """Weights with one scale, or one for each output channel of images."""
-    case, rng = draw(draws.conv()), draw(draws.GENERATORS)
-    byte, w_dtype = np.dtype(np.uint8), draw(_BYTES)
-    x, w = (_some(rng, array.shape, dtype) for array, dtype in zip(case.arrays[:2], (byte, w_dtype), strict=True))
-    parts = draw(st.sampled_from(((), (len(w),)))) if w.ndim == 4 else ()  # ONNX's evaluator knows two axes alone
-    w_zero = np.zeros(parts, w_dtype) if w_dtype.kind == "i" else np.full(parts, 128, w_dtype)
-    bias = [rng.integers(-3000, 3000, len(w), np.int32)] if len(case.arrays) > 2 else []
-    scales = [_scale(rng), _scale(rng, parts), _scale(rng) * np.float32(100)]
-    return Case(
-        [x, scales[0], _some(rng, (), byte), w, scales[1], w_zero, scales[2], _some(rng, (), byte), *bias],
-        case.attributes,
-    )
-
-
-@st.composite
-def qlinear_matmul(draw):
-    rng, byte = draw(draws.GENERATORS), np.dtype(np.uint8)
-    rows, depth, columns = (draw(st.integers(1, 9)) for _ in range(3))
-    stack = draw(st.sampled_from(((), (2,))))
-    a, b = _some(rng, (*stack, rows, depth), byte), _some(rng, (*stack, depth, columns), byte)
-    numbers = [each for _ in range(3) for each in (_scale(rng), _some(rng, (), byte))]
-    numbers[4] *= np.float32(100)
-    return Case([a, *numbers[:2], b, *numbers[2:]], {})
