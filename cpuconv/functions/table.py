@@ -76,6 +76,7 @@ FUNCTIONS: dict[str, Function] = {
     "sub": Function(np.subtract),
     "mul": Function(np.multiply),
     "div": Function(np.divide, 7),
+    "quotient": Function(np.divide, 7),  # rounded once
     "max": Function(np.maximum, 1),
     "min": Function(np.minimum, 1),
     "neg": Function(np.negative),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.elements import OF_DTYPE, S8, S32, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast, near
@@ -23,8 +24,10 @@ from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS, crossed, elementwise_steps
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
+from cpuconv.problem.quantization import bounds
 
-Form = Callable[..., Expression]  # of the node and its operands; None: left out
+_BYTES = (U8.dtype, S8.dtype)
+Form = Callable[..., Any]  # an expression, or None, of the node and its operands; None: left out
 
 # --- forms ----------------------------------------------------------------------------------------------------------
 
@@ -84,6 +87,20 @@ def _hard_sigmoid(node: Node, x: Expression) -> Expression:
 
 def _swish(node: Node, x: Expression) -> Expression:
     return apply("silu", x) if node["alpha"] == 1 else apply("mul", x, apply("sigmoid", apply("mul", x, node["alpha"])))
+
+
+def _quantize(node: Node, x: Expression, scale: Expression, zero: Expression | None = None) -> Expression | None:
+    """Not yet rounded and clamped, as that comes with the type."""
+    if not (isinstance(scale, Constant) and isinstance(zero, Constant | None)):
+        return None
+    whole = apply("round", apply("quotient", x, scale))
+    return apply("add", whole, zero) if zero and zero.value else whole
+
+
+def _dequantize(node: Node, x: Expression, scale: Expression, zero: Expression | None = None) -> Expression | None:
+    if not (isinstance(scale, Constant) and isinstance(zero, Constant | None)):
+        return None
+    return apply("mul", apply("sub", x, zero) if zero and zero.value else x, scale)
 
 
 def _gelu(node: Node, x: Expression) -> Expression:
@@ -153,6 +170,9 @@ FORMS: dict[str, Form] = {
     "Floor": _plain("floor"),
     "Ceil": _plain("ceil"),
     "Round": _plain("round"),
+    # integers and what they mean
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
 }
 """What operators are as expressions of their operands."""
 
@@ -160,16 +180,28 @@ FORMS: dict[str, Form] = {
 def expression_of(node: Node, inputs: Inputs) -> Expression | None:
     """A node as an expression of its inputs by position, single numbers that are known beforehand being constants.
 
-    None where it is none of `FORMS`, reads other than float32 or nothing at all, or too many operands.
+    None where it is none of `FORMS`, reads or gives other types than kernels have, reads nothing at all, or too many
+    operands.
     """
     form = FORMS.get(node.op)
     if form is None:
         return None
     tree = form(node, *map(_operand, range(len(inputs)), inputs))
-    if not 0 < len(tree.operands) <= MOST_OPERANDS:
+    if tree is None or not 0 < len(tree.operands) <= MOST_OPERANDS:
         return None
-    typed = (0, *tree.operands)  # the output is of the first input's type
-    return tree if all(inputs[position].dtype == FLOAT32 for position in typed) else None
+    given = {inputs[position].dtype for position in (0, *tree.operands)}  # the output is of the first one's type
+    if node.op == "QuantizeLinear":
+        return tree if given == {FLOAT32} and _type_of(node, inputs) in _BYTES else None
+    if node.op in ("DequantizeLinear", "Elementwise"):
+        return tree if given <= {FLOAT32, S32.dtype, *_BYTES} and _type_of(node, inputs) in (FLOAT32, *_BYTES) else None
+    return tree if given == {FLOAT32} else None
+
+
+def _type_of(node: Node, inputs: Inputs) -> np.dtype:
+    """Of the output."""
+    if node.op == "QuantizeLinear":
+        return U8.dtype if len(inputs) < 3 or inputs[2] is None else inputs[2].dtype
+    return inputs[1].dtype if node.op == "DequantizeLinear" else node.attributes.get("to") or inputs[0].dtype
 
 
 def _operand(position: int, value: Value | None) -> Expression | None:
@@ -203,6 +235,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if tree is None:
         return []
     shape: Any = broadcast(node, inputs)[0].shape
+    result = _type_of(node, inputs)
     if 0 in shape:
         return []
     read = {position: inputs[position] for position in tree.operands}
@@ -210,15 +243,16 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if len(shape) in (3, 4):
         beside = {position: _beside_blocks(value, shape) for position, value in read.items()}
         if BLOCKED in beside.values() and None not in beside.values():
-            sizes = blocked_shape(shape, target.isa.lanes)
-            for form in target.blocks():
+            sizes, types = blocked_shape(shape, target.isa.lanes), {value.dtype for value in read.values()}
+            blocks = target.blocks() if types == {result} == {FLOAT32} else (BLOCKED,)
+            for form in blocks:
                 forms = {at: form if _stored(way, read[at]) else way for at, way in beside.items()}
-                ways += [(forms, output, sizes) for output in target.blocks()]
+                ways += [(forms, output, sizes) for output in blocks]
     offers = []
     for forms, output, sizes in ways:
         written = math.prod(sizes)
-        moved = stored(output) * written
-        moved += sum(stored(forms[at] or "") * math.prod(value.shape) for at, value in read.items())
+        moved = min(stored(output), result.itemsize) * written
+        moved += sum(min(stored(forms[at] or ""), v.dtype.itemsize) * math.prod(v.shape) for at, v in read.items())
         seconds = max(target.moving(moved), target.computing(tree.cost * written))
         offers.append(Offer(tuple(forms.get(at) or "" for at in range(len(inputs))), (output,), seconds))
     return offers
@@ -242,7 +276,7 @@ def _lower(call: Call) -> list[Step]:
     for position in packed:
         place = _place(call, position, output)
         if crossed(place, output, call.target.isa.lanes):
-            there = Place.plain(call.space.reserve(place.size), place.shape)
+            there = Place.plain(call.space.reserve(place.size), place.shape, place.dtype)
             turned += copy_steps(call.target, call.space, place, there)
             place = there
         operands.append(place)
@@ -271,7 +305,12 @@ def native(*rows: Op) -> tuple[Op, ...]:
 def _evaluate(node: Node, arrays: Arrays) -> np.ndarray:
     """The expression's meaning; operands that it does not read count for the shape."""
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    return np.broadcast_to(node["expression"].evaluate(arrays), shape)
+    y = np.broadcast_to(node["expression"].evaluate([array.astype(np.float64) for array in arrays]), shape)
+    return y if node["to"] is None or node["to"].kind == "f" else np.clip(np.rint(y), *bounds(OF_DTYPE[node["to"]]))
 
 
-OPS = native(Op("Elementwise", broadcast, _evaluate, {"expression": REQUIRED}))
+def _infer(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(broadcast(node, inputs)[0].shape, _type_of(node, inputs))]
+
+
+OPS = native(Op("Elementwise", _infer, _evaluate, {"expression": REQUIRED, "to": None}, mixed=True))

@@ -14,6 +14,7 @@ import numpy as np
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given
 from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, output_of
+from cpuconv.graph.ops.elementwise import native
 from cpuconv.graph.ops.matrix import matmul_shape
 
 _UINT8, _INT32 = np.dtype(np.uint8), np.dtype(np.int32)
@@ -130,8 +131,10 @@ def matmul_integer(node: Node, arrays: Arrays) -> np.ndarray:
 _BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
 
 OPS = (
-    Op("QuantizeLinear", _infer_quantize, quantize, {**_BY_AXIS, "saturate": 1, "precision": 0}, **EXACT),
-    Op("DequantizeLinear", _infer_dequantize, dequantize, _BY_AXIS, **EXACT),
+    *native(
+        Op("QuantizeLinear", _infer_quantize, quantize, {**_BY_AXIS, "saturate": 1, "precision": 0}, **EXACT),
+        Op("DequantizeLinear", _infer_dequantize, dequantize, _BY_AXIS, **EXACT),
+    ),
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
     Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, **EXACT),
     Op("MatMulInteger", _infer_matmul_integer, matmul_integer, **EXACT),

@@ -17,6 +17,7 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.elementwise import expression_of
+from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
 from cpuconv.kernels.elementwise.expression import Expression, Operand
 
@@ -45,10 +46,12 @@ class _Piece:
         tree = self.tree.substituted([operands[name] for name in self.names])
         return _Piece((*producer.nodes, *self.nodes), names, tree)
 
-    def merged(self) -> Node:
+    def merged(self, graph: Graph) -> Node:
         """One node that computes it."""
-        last = self.nodes[-1]
-        return TABLE["Elementwise"].node(self.names, last.outputs, last.origin, expression=self.tree)
+        last, dtype = self.nodes[-1], graph.value(self.output).dtype
+        floats = {dtype, *(graph.value(name).dtype for name in self.names)} == {FLOAT32}
+        to = None if floats else dtype
+        return TABLE["Elementwise"].node(self.names, last.outputs, last.origin, expression=self.tree, to=to)
 
 
 def run(graph: Graph) -> Graph:
@@ -68,7 +71,7 @@ def run(graph: Graph) -> Graph:
             piece = producer and piece.absorbing(pieces.pop(producer.output))
     trees = [piece for piece in pieces.values() if len(piece.nodes) > 1]
     old = [node for piece in trees for node in piece.nodes]
-    return graph.replaced(old, [piece.merged() for piece in trees]) if trees else graph
+    return graph.replaced(old, [piece.merged(graph) for piece in trees]) if trees else graph
 
 
 def _piece(graph: Graph, node: Node) -> _Piece | None:
@@ -89,7 +92,12 @@ def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _P
     """One of the pieces that can go into this one: it alone reads it."""
     for name in piece.names:
         producer = pieces.get(name)
-        if producer is None or name in graph.outputs or not {*graph.users(name)} <= {*piece.nodes}:
+        if (
+            producer is None
+            or graph.value(name).dtype != FLOAT32
+            or name in graph.outputs
+            or not {*graph.users(name)} <= {*piece.nodes}
+        ):
             continue
         same = graph.value(name).shape == graph.value(piece.output).shape
         if not same and producer.tree.cost > _CHEAP:

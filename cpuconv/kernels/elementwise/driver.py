@@ -19,18 +19,19 @@ from typing import Any
 import numpy as np
 
 from cpuconv.elements import F32, Element
-from cpuconv.isa.typed import load_as_float, store_float
+from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.copies.zero_padded_lanes import TailTile, clear_tail
-from cpuconv.kernels.elementwise.expression import Expression, Operand, vanishes
+from cpuconv.kernels.elementwise.expression import Expression, Operand, Parameter, vanishes, with_parameters
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.elementwise.walks import Axis, walks
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import first_lanes, present_rows, store_present
 from cpuconv.problem.integers import divide
+from cpuconv.problem.quantization import bounds
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -120,6 +121,11 @@ class _Nest:
         for k, access in enumerate(tile.accesses):
             if access.step is not None:
                 self.steps[k] = I64(access.step)
+        self.numbers = {
+            node: vec.broadcast(vec.offset(vec.pointer(table), 8 * (self._column(len(columns)) + node.position)))
+            for node in tile.expression.nodes
+            if isinstance(node, Parameter)
+        }
         moving = {Operand(k) for k, access in enumerate(tile.accesses[1:]) if access.step != 0}
         self.moving = {node for node in tile.expression.nodes if moving.intersection(node.nodes)}
 
@@ -169,6 +175,7 @@ class _Nest:
             for k, access in enumerate(self.tile.accesses[1:])
             if access.step == 0
         }
+        still.update(self.numbers)
         for node in self.tile.expression.nodes:
             if node not in self.moving:
                 node.emit(self.vec, still)
@@ -207,19 +214,39 @@ class _Nest:
     def _load(self, k: int, address: Any, present: Any = None) -> Any:
         """A vector of an operand; of its lanes from `present` on, nothing is read."""
         vec, lane, element = self.vec, self.tile.accesses[k].lane, self.tile.accesses[k].element
-        if element != F32:
-            return load_as_float(vec, element, address, None if present is None else first_lanes(vec, present))
         if lane == 0:
-            return vec.broadcast(address)
-        if lane is None:
+            one = Vector(self.builder, 1)
+            return vec.broadcast(address) if element == F32 else vec.splat(load_as_float(one, element, address))
+        if lane is None and element == F32:
             place = self._lane(k, address, present)
             return vec.gather([place(i) for i in range(vec.lanes)])
+        if lane is None:
+            place, value = self._lane(k, address, present), vec.constant(0.0)
+            for i in range(vec.lanes):
+                one = load_as_float(Vector(self.builder, 1), element, place(i))
+                value = self.builder.insert_element(value, one, I64(i))
+            return value
+        if element != F32:
+            return load_as_float(vec, element, address, None if present is None else first_lanes(vec, present))
         return vec.load(address) if present is None else vec.load_first(address, first_lanes(vec, present))
 
     def _store(self, value: Any, address: Any, present: Any = None) -> None:
         """The output's vector; of its lanes from `present` on, nothing is written."""
         vec, builder, element = self.vec, self.builder, self.tile.accesses[0].element
-        if element != F32:
+        lane = self.tile.accesses[0].lane
+        if element.integer:
+            value = vec.nearest_int(vec.clip(value, *bounds(element)))
+        if element.integer and lane is None:
+            place, there = self._lane(0, address, present), I64(vec.lanes) if present is None else present
+            for i in reversed(range(vec.lanes)):  # what is not there is written where the first one is, before it
+                one = builder.extract_element(value, I64(i))
+                first = builder.extract_element(value, I64(0))
+                one = builder.select(builder.icmp_signed("<", I64(i), there), one, first)
+                store_int(Vector(builder, 1), element, one, place(i), fits=True)
+        elif element.integer:
+            mask = None if present is None else first_lanes(vec, present)
+            store_int(vec, element, value, address, mask, fits=True)
+        elif element != F32:
             store_float(vec, element, value, address, None if present is None else first_lanes(vec, present))
         elif self.tile.accesses[0].lane is not None:
             if present is None:
@@ -283,7 +310,12 @@ def _word(value: int, known: Sequence[int]) -> int | None:
 
 
 def _loops(
-    lanes: int, axes: Sequence[Axis], elements: Sequence[Element], expression: Expression, units: int
+    lanes: int,
+    axes: Sequence[Axis],
+    elements: Sequence[Element],
+    expression: Expression,
+    units: int,
+    numbers: Sequence[float],
 ) -> tuple[LoopTile, np.ndarray, int]:
     """The micro-kernel, its table, and the number of units: those of the outer axes, or some `units`."""
     *outer, inner = axes
@@ -310,6 +342,7 @@ def _loops(
     table = [rows.size, rows_each, length, length_each, *(axis.size for axis in outer)]
     for k in range(len(accesses)):
         table += [*(axis.steps[k] for axis in outer), rows.steps[k], steps[k], lane_steps[k]]
+    table += np.array(numbers, np.float32).view(np.int32).tolist()
     tile = LoopTile(lanes, expression, accesses, len(outer))
     return tile, np.array(table, np.int64), math.prod(axis.size for axis in outer)
 
@@ -325,12 +358,12 @@ def elementwise_steps(
     expression : Expression
         Of the operands by position, all of which it reads, 1 to `MOST_OPERANDS`.
     output : Place
-        Not empty; float32, or in blocks of bfloat16. Images of a blocked one may lie apart; a plain one may have any
-        strides but 0.
+        Not empty; float32, bytes (which numbers are rounded and clamped to), or in blocks of bfloat16. Images of a
+        blocked one may lie apart; a plain one may have any strides but 0.
     operands : Sequence[Place]
-        As the output, of shapes that broadcast to its own. Of a blocked output: in blocks of either type, of the same
-        rank and channels, or plain, float32 and the same for all channels. Of a plain output: plain. Plain ones may
-        have any strides. They may be the output's memory where they lie as it does.
+        As the output, or int32, of shapes that broadcast to its own. Of a blocked output: in blocks of float32, int32
+        and one narrower type, of the same rank and channels, or plain and the same for all channels. Of a plain
+        output: plain. Plain ones may have any strides. They may be the output's memory where they lie as it does.
 
     Returns
     -------
@@ -342,9 +375,12 @@ def elementwise_steps(
     units = _UNITS * processor.threads if parts else 1
     lanes, places = processor.isa.lanes, (output, *operands)
     elements = [place.element for place in places]
+    emitted, numbers = expression, list[float]()
+    if any(element.integer for element in elements):  # scales and zero points are no part of a kernel
+        emitted, numbers = with_parameters(expression)
     steps = []
     for walk in walks(output, operands, lanes):
-        tile, table, count = _loops(lanes, walk.axes, elements, expression, units)
+        tile, table, count = _loops(lanes, walk.axes, elements, emitted, units, numbers)
         refs = [place.ref + start for place, start in zip(places, walk.starts, strict=True)]
         args: Args = {"loops": MicroRef(loops, tile), "table": table, "units": count, "y": refs[0]}
         for k in range(MOST_OPERANDS):

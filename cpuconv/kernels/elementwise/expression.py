@@ -95,6 +95,18 @@ class Constant(Expression):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Parameter(Expression):
+    """A number that a kernel reads when it runs, by its place among such."""
+
+    position: int
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        """``p0``, ``p1``, …"""
+        return f"p{self.position}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Apply(Expression):
     """A function of `EMITTERS` applied."""
 
@@ -108,15 +120,31 @@ class Apply(Expression):
 
 
 def apply(function: str, *arguments: Expression | float) -> Expression:
-    """A function of `FUNCTIONS` applied: its formula if it has one, of a division by a number the faster product."""
+    """A function of `FUNCTIONS` applied: its formula if it has one, of a division by a number the faster product.
+
+    A `quotient` of an operand is rounded once; one of what is computed here is that product too.
+    """
     given = tuple(each if isinstance(each, Expression) else Constant(each) for each in arguments)
     if formula := FUNCTIONS[function].formula:
         return formula(apply, *given)
-    if function == "div" and isinstance(given[1], Constant):
+    divided = function == "div" or (function == "quotient" and isinstance(given[0], Apply))
+    if divided and isinstance(given[1], Constant):
         magnitude = abs(given[1].value)
         if 2.0**-126 <= magnitude <= 2.0**126:
             return Apply("mul", (given[0], Constant(1 / given[1].value)))
     return Apply(function, given)
+
+
+def with_parameters(tree: Expression) -> tuple[Expression, list[float]]:
+    """A tree with parameters in the place of its numbers, and these."""
+    numbers = [node for node in tree.nodes if isinstance(node, Constant)]
+    made: dict[Expression, Expression] = {node: Parameter(at) for at, node in enumerate(numbers)}
+    for node in tree.nodes:
+        if isinstance(node, Apply):
+            made[node] = Apply(node.function, tuple(made[each] for each in node.arguments))
+        else:
+            made.setdefault(node, node)
+    return made[tree], [node.value for node in numbers]
 
 
 def _over(tree: Expression, operands: Any, constant: Any, function: Any) -> Any:

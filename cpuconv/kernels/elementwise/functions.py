@@ -151,6 +151,7 @@ EMITTERS: dict[str, Callable[..., Any]] = {
     "sub": Math.sub,
     "mul": Math.mul,
     "div": Math.div,
+    "quotient": Math.div,
     "max": _with_nan(Math.maximum),
     "min": _with_nan(Math.minimum),
     "neg": Math.negative,
