@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cpuconv.elements import BF16, F32
+from cpuconv.elements import BF16, F32, S8, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Inputs
@@ -14,10 +14,10 @@ from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.spatial import planes_step
 
 
-def is_image(value: Value | None) -> bool:
-    """Whether a tensor can lie in channel blocks: (N, C, H, W) or (N, C, W) of float32, not empty."""
-    shape = (value and value.shape) or ()
-    return value is not None and value.dtype == FLOAT32 and len(shape) in (3, 4) and 0 not in shape
+def is_image(value: Value | None, whole: bool = False) -> bool:
+    """Whether a tensor can lie in channel blocks: (N, C, H, W) or (N, C, W), not empty; floats, or (`whole`) bytes."""
+    shape, types = (value and value.shape) or (), (FLOAT32, U8.dtype, S8.dtype) if whole else (FLOAT32,)
+    return value is not None and value.dtype in types and len(shape) in (3, 4) and 0 not in shape
 
 
 def floats(value: Value, target: Target) -> int:
@@ -33,8 +33,9 @@ def blocked_offer(
     `narrow`: kernels take blocks of narrow floats too.
     """
     offers = []
-    for form in target.blocks() if narrow else (BLOCKED,):
-        moved = stored(form) * (floats(x, target) + floats(y, target))
+    dtype = x.dtype or FLOAT32
+    for form in target.blocks(dtype) if narrow else (BLOCKED,):
+        moved = min(stored(form), dtype.itemsize) * (floats(x, target) + floats(y, target))
         seconds = max(target.moving(moved), target.computing(operations))
         offers.append(Offer((form, *[""] * (len(node.inputs) - 1)), (form,), seconds))
     return offers

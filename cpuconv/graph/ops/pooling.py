@@ -126,11 +126,11 @@ def max_unpool(node: Node, arrays: Arrays) -> np.ndarray:
 
 def _offers_pool(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """In channel blocks; not the places of the largest elements, nor means of nothing."""
-    x = inputs[0]
-    if not is_image(x) or len(node.outputs) > 1:
+    x, whole = inputs[0], node.op == "MaxPool"
+    if not is_image(x, whole) or len(node.outputs) > 1:
         return []
     window, (y,) = _window(node, x.shape), _infer_pool(node, inputs)
-    if not is_image(y) or (node.op == "AveragePool" and not _counts(node, window).all()):
+    if not is_image(y, whole) or (node.op == "AveragePool" and not _counts(node, window).all()):
         return []
     operations = sum(window.kernel) * floats(y, target)  # rows, then columns
     return blocked_offer(node, x, y, target, operations, narrow=True)

@@ -56,6 +56,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("convolutions", convolutions.run),
     ("volumes", volumes.run),
     ("views", views.run),
+    ("elementwise", quantised.apart),
     ("elementwise", elementwise.run),
 )
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))

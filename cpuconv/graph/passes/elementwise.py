@@ -92,12 +92,9 @@ def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _P
     """One of the pieces that can go into this one: it alone reads it."""
     for name in piece.names:
         producer = pieces.get(name)
-        if (
-            producer is None
-            or graph.value(name).dtype != FLOAT32
-            or name in graph.outputs
-            or not {*graph.users(name)} <= {*piece.nodes}
-        ):
+        if producer is None or graph.value(name).dtype != FLOAT32:  # integers are rounded and clamped
+            continue
+        if name in graph.outputs or not {*graph.users(name)} <= {*piece.nodes}:
             continue
         same = graph.value(name).shape == graph.value(piece.output).shape
         if not same and producer.tree.cost > _CHEAP:

@@ -19,6 +19,7 @@ from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.by_solvers import solvable
 from cpuconv.graph.ops.convolution import problem_of, quantization
+from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, sole_reader
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.problem.asked_types import signed
@@ -117,7 +118,8 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return None
     if source.op == "QuantizedConv" and source["y"] == FLOAT32:
         return _ending(graph, node, source, y)
-    return _moved(graph, node, source) if source.op in _MOVES and len(source.outputs) == 1 else None
+    moves = source.op in _MOVES or (source.op == "Resize" and source["mode"] == "nearest")
+    return _moved(graph, node, source) if moves and len(source.outputs) == 1 else None
 
 
 def _ending(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
@@ -146,4 +148,19 @@ def _moved(graph: Graph, node: Node, source: Node) -> Rewrite | None:
     return maker.done()
 
 
+def _apart(graph: Graph, node: Node) -> Rewrite | None:
+    for name in node.inputs:
+        source = graph.producer(name) if name else None
+        if source is not None and source.op == "DequantizeLinear" and len(graph.users(name)) > 1:
+            maker = Maker(graph, node)
+            own = maker.node("DequantizeLinear", *source.inputs, part="own", **source.attributes)
+            maker.new.append(node.reads({name: own}))
+            return maker.done()
+    return None
+
+
+apart = Rewriter(
+    """Every elementwise reader of dequantised integers reads the integers: they are fewer bytes.""",
+    dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
+)
 run = Rewriter(__doc__, {"Conv": _conv, "QuantizeLinear": _quantize})

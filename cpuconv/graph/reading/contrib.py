@@ -220,15 +220,6 @@ def _q_softmax(made: Builder, opset: int, axis: int = -1) -> None:
     _single("Softmax")(made, axis=axis)
 
 
-def _q_mean(made: Builder, axes: Sequence[int] = (), keepdims: int = 1) -> None:
-    """The mean of bytes along axes."""
-    x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
-    over = made.reader.constant(list(axes), f"{x}.axes") if axes else ""
-    made.bytes_last(
-        made.add("ReduceMean", made.dequantised(x, x_scale, x_zero), over, keepdims=keepdims), y_scale, y_zero
-    )
-
-
 def _q_where(made: Builder) -> None:
     """Bytes of one tensor or of another."""
     condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = map(made.input, range(9))
@@ -259,7 +250,6 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "QGemm": _q_gemm,
     "QLinearConv": _q_conv,
     "QLinearMatMul": _pair("MatMul", (-2, -1)),
-    "QLinearReduceMean": _q_mean,
     "QLinearSoftmax": _q_softmax,
     "QLinearWhere": _q_where,
     "QLinearAdd": _pair("Add"),

@@ -121,7 +121,7 @@ class _Nest:
         for k, access in enumerate(tile.accesses):
             if access.step is not None:
                 self.steps[k] = I64(access.step)
-        self.numbers = {
+        self.numbers: dict[Expression, Any] = {
             node: vec.broadcast(vec.offset(vec.pointer(table), 8 * (self._column(len(columns)) + node.position)))
             for node in tile.expression.nodes
             if isinstance(node, Parameter)

@@ -54,7 +54,6 @@ CASES = [
     ("QLinearAveragePool", [*_quantised(2, 3, 4, 4), *TO_BYTES], {"kernel_shape": [2, 2]}, (1, 2, 3, 4), 1),
     ("QLinearSoftmax", [*_quantised(2, 3, 5), np.float32(1 / 255), np.uint8(0)], {"opset": 13, "axis": 1}, (1, 2), 1),
     ("QLinearSoftmax", [*_quantised(2, 5), np.float32(1 / 255), np.uint8(0)], {"opset": 12, "axis": 1}, (1, 2), 1),
-    ("QLinearReduceMean", [*_quantised(2, 3, 4, 4), *TO_BYTES], {"axes": [2, 3], "keepdims": 1}, (1, 2, 3, 4), 1),
     (
         "QLinearWhere",
         [_bytes(2, 3) > 128, *_quantised(2, 3), *_quantised(2, 3), *TO_BYTES],

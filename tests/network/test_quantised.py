@@ -1,0 +1,193 @@
+"""Networks between QuantizeLinear and DequantizeLinear: each step within one unit of ONNX Runtime's for its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from onnx import helper, numpy_helper  # noqa: E402
+
+import cpuconv  # noqa: E402
+from cpuconv.isa import current  # noqa: E402
+from support.graphs import runtime_session  # noqa: E402
+
+LANES = current().lanes
+SPACE = 6, 5
+
+
+@dataclass
+class Tensor:
+    """Bytes of a network: their name, type, shape, scale and zero point."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    scale: float
+    zero: int
+
+
+@dataclass
+class Network:
+    """Steps from bytes to bytes, each computed on floats; its first tensor is fed."""
+
+    draw: st.DrawFn
+    tensors: list[Tensor] = field(default_factory=list)
+    steps: list[tuple[list[onnx.NodeProto], list[Tensor], Tensor]] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.draw(st.integers(0, 2**16)))
+        self.dtype = np.dtype(self.draw(st.sampled_from((np.uint8, np.int8))))
+        channels = self.draw(st.sampled_from((3, LANES, 2 * LANES + 3, 4 * LANES, 4 * LANES + 8)))
+        self.tensors.append(self.tensor((1, channels, *SPACE)))
+
+    def tensor(self, shape: tuple[int, ...]) -> Tensor:
+        """A new one."""
+        low = np.iinfo(self.dtype).min
+        zero = low + self.draw(st.sampled_from((0, 3, 128)))
+        return Tensor(f"t{len(self.tensors)}", self.dtype, shape, float(np.float32(self.rng.uniform(0.01, 0.2))), zero)
+
+    def constant(self, array: np.ndarray) -> str:
+        self.constants[f"c{len(self.constants)}"] = array
+        return f"c{len(self.constants) - 1}"
+
+    def node(self, op: str, *inputs: str, **attributes: object) -> str:
+        """The name of an operator's result."""
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        return name
+
+    def floats(self, tensor: Tensor) -> str:
+        numbers = self.constant(np.float32(tensor.scale)), self.constant(np.array(tensor.zero, tensor.dtype))
+        return self.node("DequantizeLinear", tensor.name, *numbers)
+
+    def step(self, *read: Tensor, op, shape: tuple[int, ...]) -> None:
+        """One step more: what `op` makes of floats."""
+        start, y = len(self.nodes), self.tensor(shape)
+        result = op(*map(self.floats, read))
+        numbers = self.constant(np.float32(y.scale)), self.constant(np.array(y.zero, y.dtype))
+        self.nodes.append(helper.make_node("QuantizeLinear", [result, *numbers], [y.name]))
+        self.tensors.append(y)
+        self.steps.append((self.nodes[start:], list(read), y))
+
+    def pick(self, shape: tuple[int, ...] | None = None) -> Tensor:
+        return self.draw(st.sampled_from([each for each in self.tensors if shape in (None, each.shape)]))
+
+    # the steps
+    def conv(self) -> None:
+        x = self.pick()
+        n, c, *space = x.shape
+        groups = c if self.draw(st.booleans()) and c >= LANES else 1
+        k = c if groups > 1 else self.draw(st.sampled_from((LANES, 3 * LANES + 4, 4 * LANES)))
+        taps = self.draw(st.sampled_from((1, 3)))
+        parts = (k,) if self.draw(st.booleans()) else ()
+        w = self.rng.integers(-127, 128, (k, c // groups, taps, taps), np.int8)
+        scale = self.rng.uniform(0.001, 0.01, parts).astype(np.float32)
+        bias = self.rng.integers(-3000, 3000, k, np.int32)
+
+        def op(floats: str) -> str:
+            zeros = np.zeros(parts, np.int8), np.zeros(parts, np.int32)
+            unit = np.float32(x.scale) * scale
+            weights = self.node("DequantizeLinear", *map(self.constant, (w, scale, zeros[0])), axis=0)
+            added = self.node("DequantizeLinear", *map(self.constant, (bias, unit, zeros[1])), axis=0)
+            y = self.node("Conv", floats, weights, added, group=groups, pads=[taps // 2] * 4)
+            after = self.draw(st.sampled_from((None, "Relu", "HardSwish", "Sigmoid")))
+            return self.node(after, y) if after else y
+
+        self.step(x, op=op, shape=(n, k, *space))
+
+    def add(self) -> None:
+        x = self.pick()
+        y = self.pick(x.shape)
+        relu = self.draw(st.booleans())
+        self.step(
+            x,
+            y,
+            op=lambda a, b: self.node("Relu", self.node("Add", a, b)) if relu else self.node("Add", a, b),
+            shape=x.shape,
+        )
+
+    def gate(self) -> None:
+        x = self.pick()
+        self.step(x, op=lambda a: self.node("Mul", a, self.node("Sigmoid", a)), shape=x.shape)
+
+    def excite(self) -> None:
+        x = self.pick()
+        mean = (*x.shape[:2], 1, 1)
+        self.step(x, op=lambda a: self.node("GlobalAveragePool", a), shape=mean)
+        self.step(x, self.tensors[-1], op=lambda a, b: self.node("Mul", a, b), shape=x.shape)
+
+    def concat(self) -> None:
+        x = self.pick()
+        y = self.draw(st.sampled_from([each for each in self.tensors if each.shape[2:] == x.shape[2:]]))
+        shape = (1, x.shape[1] + y.shape[1], *x.shape[2:])
+        self.step(x, y, op=lambda a, b: self.node("Concat", a, b, axis=1), shape=shape)
+
+    def pool(self) -> None:
+        x = self.pick()
+        window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+        name = self.draw(st.sampled_from(("MaxPool", "AveragePool")))
+        self.step(x, op=lambda a: self.node(name, a, **window), shape=x.shape)
+
+    def larger(self) -> None:
+        x = self.pick()
+        scales = self.constant(np.float32([1, 1, 2, 2]))
+        shape = (*x.shape[:2], *(2 * size for size in x.shape[2:]))
+        if max(shape[2:]) < 30:
+            self.step(x, op=lambda a: self.node("Resize", a, "", scales, mode="nearest"), shape=shape)
+
+    # models
+    def model(self, nodes: list[onnx.NodeProto], inputs: list[Tensor], outputs: list[Tensor]) -> onnx.ModelProto:
+        def infos(tensors: list[Tensor]) -> list[onnx.ValueInfoProto]:
+            return [
+                helper.make_tensor_value_info(each.name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
+                for each in {each.name: each for each in tensors}.values()
+            ]
+
+        read = {name for node in nodes for name in node.input}
+        weights = [numpy_helper.from_array(array, name) for name, array in self.constants.items() if name in read]
+        graph = helper.make_graph(nodes, "quantised", infos(inputs), infos(outputs), weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@st.composite
+def networks(draw):
+    made = Network(draw)
+    for name in draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=5)):
+        getattr(made, name)()
+    return made
+
+
+STEPS = ("conv", "conv", "conv", "add", "gate", "excite", "concat", "pool", "larger")
+
+
+def _check(made: Network, threads: int = 1, skipped: tuple[str, ...] = ()) -> cpuconv.Model:
+    first, *others = made.tensors
+    low, high = np.iinfo(first.dtype).min, np.iinfo(first.dtype).max
+    x = made.rng.integers(low, high, first.shape, first.dtype, endpoint=True)
+    whole = made.model(made.nodes, [first], others)
+    compiled = cpuconv.compile(whole, strategy="heuristic", threads=threads, skip_passes=skipped)
+    found = {first.name: x} | dict(compiled.run({first.name: x}))
+    for nodes, read, y in made.steps:
+        model = made.model(nodes, read, [y])
+        feed = {each.name: found[each.name] for each in read}
+        (wanted,) = runtime_session(runtime, model).run(None, feed)
+        assert (found[y.name].dtype, found[y.name].shape) == (wanted.dtype, wanted.shape)
+        apart = np.abs(found[y.name].astype(int) - wanted.astype(int))
+        kinds = [node.op_type for node in nodes]
+        assert apart.max() <= 1 and np.mean(apart) < 0.02, (kinds, read, y, apart.max(), np.mean(apart))
+    return compiled
+
+
+@settings(max_examples=12, deadline=None)
+@given(networks(), st.sampled_from((1, 3)))
+def test_every_step_of_random_networks(made, threads):
+    _check(made, threads)
