@@ -27,6 +27,16 @@ rows = feed(2, 3, 8)
 V = array(4, 7, 1, 1)
 
 
+def whole(value: Expression, scale: float = 0.125) -> Expression:
+    """Bytes of numbers."""
+    return op.QuantizeLinear(value, np.float32(scale), np.uint8(100))
+
+
+def floats(value: Expression, scale: float = 0.125) -> Expression:
+    """What such bytes mean."""
+    return op.DequantizeLinear(value, np.float32(scale), np.uint8(100))
+
+
 def twice(value: Expression) -> Expression:
     """A value that has two readers."""
     return value + op.Exp(value)
@@ -233,6 +243,16 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("epilogues", op.Max(conv(x), 0.5), "Conv"),
     ("epilogues", op.Max(conv(x), array(1, 1, 1, 1, 1)), "Conv Max"),
     ("epilogues", op.Swish(conv(x), alpha=1.7), "Conv Swish"),
+    ("quantised", whole(floats(whole(x))), "QuantizeLinear Identity"),
+    ("quantised", whole(op.MaxPool(floats(whole(x)), kernel_shape=[2, 2])), "QuantizeLinear Identity MaxPool"),
+    ("quantised", whole(op.Reshape(floats(whole(x)), [12, 20])), "QuantizeLinear Identity Reshape"),
+    (
+        "quantised",
+        whole(op.Concat(floats(whole(x)), floats(whole(y), 0.25), axis=1)),
+        "QuantizeLinear QuantizeLinear Identity DequantizeLinear QuantizeLinear Concat",
+    ),
+    ("quantised", whole(floats(whole(x)), 0.5), "QuantizeLinear DequantizeLinear QuantizeLinear"),
+    ("quantised", whole(op.Exp(floats(whole(x)))), "QuantizeLinear DequantizeLinear Exp QuantizeLinear"),
 ]
 
 
