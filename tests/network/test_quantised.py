@@ -169,12 +169,12 @@ def networks(draw):
 STEPS = ("conv", "conv", "conv", "add", "gate", "excite", "concat", "pool", "larger")
 
 
-def _check(made: Network, threads: int = 1, skipped: tuple[str, ...] = ()) -> cpuconv.Model:
+def _check(made: Network) -> None:
     first, *others = made.tensors
     low, high = np.iinfo(first.dtype).min, np.iinfo(first.dtype).max
     x = made.rng.integers(low, high, first.shape, first.dtype, endpoint=True)
     whole = made.model(made.nodes, [first], others)
-    compiled = cpuconv.compile(whole, strategy="heuristic", threads=threads, skip_passes=skipped)
+    compiled = cpuconv.compile(whole, strategy="heuristic", threads=1)
     found = {first.name: x} | dict(compiled.run({first.name: x}))
     for nodes, read, y in made.steps:
         model = made.model(nodes, read, [y])
@@ -184,10 +184,9 @@ def _check(made: Network, threads: int = 1, skipped: tuple[str, ...] = ()) -> cp
         apart = np.abs(found[y.name].astype(int) - wanted.astype(int))
         kinds = [node.op_type for node in nodes]
         assert apart.max() <= 1 and np.mean(apart) < 0.02, (kinds, read, y, apart.max(), np.mean(apart))
-    return compiled
 
 
 @settings(max_examples=12, deadline=None)
-@given(networks(), st.sampled_from((1, 3)))
-def test_every_step_of_random_networks(made, threads):
-    _check(made, threads)
+@given(networks())
+def test_every_step_of_random_networks(made):
+    _check(made)

@@ -69,7 +69,7 @@ def contributed(reader: Reader, node: Node) -> list[Node]:
         Its form is not known.
     """
     made = Builder(reader, node)
-    CONTRIB[node.op](made, **node.attributes)
+    (CONTRIB | ALIKE)[node.op](made, **node.attributes)
     return made.nodes
 
 
@@ -249,7 +249,6 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "MatMulIntegerToFloat": _integer_matmul,
     "QGemm": _q_gemm,
     "QLinearConv": _q_conv,
-    "QLinearMatMul": _pair("MatMul", (-2, -1)),
     "QLinearSoftmax": _q_softmax,
     "QLinearWhere": _q_where,
     "QLinearAdd": _pair("Add"),
@@ -261,5 +260,8 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "QLinearConcat": _concatenation,
 }
 
-ALIKE = ("QLinearConv", "QLinearMatMul")
-"""Those that ONNX has of the same form."""
+ALIKE: dict[str, Callable[..., None]] = {
+    "QLinearConv": _q_conv,
+    "QLinearMatMul": _pair("MatMul", (-2, -1)),
+}
+"""Those of ONNX's own domain."""

@@ -249,7 +249,7 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     (
         "quantised",
         whole(op.Concat(floats(whole(x)), floats(whole(y), 0.25), axis=1)),
-        "QuantizeLinear QuantizeLinear Identity DequantizeLinear QuantizeLinear Concat",
+        "QuantizeLinear QuantizeLinear DequantizeLinear Identity QuantizeLinear Concat",
     ),
     ("quantised", whole(floats(whole(x)), 0.5), "QuantizeLinear DequantizeLinear QuantizeLinear"),
     ("quantised", whole(op.Exp(floats(whole(x)))), "QuantizeLinear DequantizeLinear Exp QuantizeLinear"),
