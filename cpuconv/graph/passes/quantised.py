@@ -72,6 +72,10 @@ def _made(graph: Graph, node: Node, x: _Scaled, w: _Scaled, added: np.ndarray | 
     array, dtype = constant(graph, w.name), graph.value(x.name).dtype
     if array is None or not x.one or {dtype, array.dtype} - {*_BYTES} or array.ndim not in (3, 4):
         return None
+    with np.errstate(all="ignore"):
+        units = x.scale * w.scale
+    if not (np.isfinite(units) & (units > 0)).all():
+        return None
     try:
         scales: dict[str, Any] = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0]), "w_scale": w.scale}
         points = Quantization(

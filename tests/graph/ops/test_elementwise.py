@@ -33,7 +33,7 @@ from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 
 LANES = current().lanes
 X, Z = Operand(0), Operand(1)
-BINARY = ("add", "sub", "mul", "div", "max", "min", "prelu", "leaky_relu", "above", "pow")
+BINARY = ("add", "sub", "mul", "div", "quotient", "max", "min", "prelu", "leaky_relu", "above", "pow")
 UNARY = [name for name in EMITTERS if name not in BINARY]
 
 
