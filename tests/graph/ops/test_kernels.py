@@ -21,6 +21,7 @@ from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 THREADS = st.sampled_from((1, 2))
 GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
 NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
+FIXED = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QuantizedConv"), (1, 2))  # operands known beforehand
 NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),
     *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),
@@ -51,7 +52,7 @@ def found(op: str, precision: str) -> list[int]:
             case = case._replace(arrays=[_narrow(array) for array in case.arrays])
         free = [at for at in range(1, len(case.arrays)) if at not in row.parameters]
         known = {*data.draw(st.sets(st.sampled_from(free)))} if free else set()
-        known.update(at for at in row.parameters if at < len(case.arrays))
+        known.update(at for at in (*row.parameters, *FIXED.get(op, ())) if at < len(case.arrays))
         names = ["" if array is None else f"x{at}" for at, array in enumerate(case.arrays)]
         attributes = dict(case.attributes)
         if "to" in attributes:  # a type, as the reader has it

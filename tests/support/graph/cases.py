@@ -141,6 +141,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "RNN": sequences.layer(1, 1),
     "NonMaxSuppression": sequences.boxes(),
     "QuantizeLinear": quantised.quantize(),
+    "QuantizedConv": quantised.quantized_conv(),
     "DequantizeLinear": quantised.dequantize(),
     "DynamicQuantizeLinear": quantised.dynamic(),
     "ConvInteger": quantised.conv_integer(),

@@ -58,3 +58,21 @@ def matmul_integer(draw):
     a, b = (_some(rng, array.shape, dtype) for array, dtype in zip(case.arrays, dtypes, strict=True))
     zeros = [_some(rng, (), dtype) for dtype in dtypes[: draw(st.integers(0, 2))]]
     return Case([a, b, *zeros], {})
+
+
+@st.composite
+def quantized_conv(draw):
+    """Bytes or floats as results; weights with one scale, or one for each output channel."""
+    case, rng = draw(draws.conv()), draw(draws.GENERATORS)
+    x, w = (
+        _some(rng, array.shape, dtype)
+        for array, dtype in zip(case.arrays[:2], (draw(_BYTES), np.dtype(np.int8)), strict=True)
+    )
+    bias = [rng.integers(-3000, 3000, len(w), np.int32)] if len(case.arrays) > 2 else []
+    y = draw(st.sampled_from((*map(np.dtype, (np.uint8, np.int8, np.float32)),)))
+    attributes = {"x_scale": float(_scale(rng)), "x_zero_point": int(_some(rng, (), x.dtype)), "y": y}
+    attributes["w_scale"] = _scale(rng, (len(w),)) if draw(st.booleans()) else float(_scale(rng))
+    if y != np.float32:
+        attributes |= {"y_scale": float(_scale(rng)) * 100, "y_zero_point": int(_some(rng, (), y))}
+    attributes["activation"] = draw(st.sampled_from((None, ("relu",))))
+    return Case([x, w, *bias], {**case.attributes, **attributes})
