@@ -168,7 +168,7 @@ def test_a_mean_of_many_has_a_small_error():
     "made, x",
     [
         (ops.TABLE["MaxPool"].node(["x"], ["y", "places"], kernel_shape=[2, 2]), normal(1, LANES, 4, 4)),
-        (node("MaxPool", kernel_shape=[2, 2]), np.ones((1, LANES, 4, 4), np.int8)),
+        (node("MaxPool", kernel_shape=[2, 2]), np.ones((1, LANES, 4, 4), np.int32)),
         (node("MaxPool", kernel_shape=[2, 2, 2]), normal(1, LANES, 4, 4, 4)),
         (node("AveragePool", kernel_shape=[2, 2], pads=[2, 2, 2, 2]), normal(1, LANES, 4, 4)),
     ],

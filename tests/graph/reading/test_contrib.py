@@ -149,7 +149,7 @@ def _model(op: str, arrays: list, attributes: dict, fixed: tuple[int, ...]) -> t
         for name, array in given.items()
         if name not in constant
     ]
-    node = helper.make_node(op, names, ["y"], domain="com.microsoft" if op in CONTRIB else "", **attributes)
+    node = helper.make_node(op, names, ["y"], domain="" if op == "QLinearMatMul" else "com.microsoft", **attributes)
     weights = [numpy_helper.from_array(given[name], name) for name in constant]
     graph = helper.make_graph([node], op, infos, [onnx.ValueInfoProto(name="y")], weights)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
