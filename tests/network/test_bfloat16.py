@@ -23,7 +23,7 @@ from support.graphs import parse, run  # noqa: E402
 from support.running.callers import at_once  # noqa: E402
 
 NARROW = {"precision": "bfloat16", "strategy": "heuristic"}
-LIMIT = 0.02  # of relative RMS; a bfloat16 has 8 bits, and errors of some fifty layers come together
+LIMIT = 0.03  # of relative RMS; a bfloat16 has 8 bits, and errors of some fifty layers come together
 TEXT = """g (float[N,40,H,9] x) => (float[N,48,H,9] y, float[N,48,1,1] z) {
     w = Constant<value = float[48,40,3,3] {WEIGHTS}>()
     v = Constant<value = float[48,48,1,1] {MORE}>()

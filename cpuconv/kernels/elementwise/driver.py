@@ -1,12 +1,10 @@
 """Elementwise kernels: an expression of the elements at one place of several operands, at every place of the output.
 
 All operands are walked along the axes of the output, by strides of their own, zero where they are broadcast; axes along
-which all go on as one are joined. The inner loop computes vectors of `lanes` elements along the last axis. Where that
-axis is just one vector long, as it is in channel blocks, the loop goes over the vectors of the axis before it. What
-does not change along that loop is computed before it. Blocks of narrow elements are several vectors of 32-bit lanes,
-which are walked one by one (`walks`).
-
-The micro-kernel is made for an expression and for how operands are read; the driver that calls it is one for all.
+which all go on as one are joined. The inner loop computes vectors of `lanes` elements along the last axis, or, where
+that is one vector long as in channel blocks, along the axis before it; what does not change is computed before it.
+Blocks of narrow elements are several vectors of 32-bit lanes, walked one by one (`walks`). A micro-kernel is made for an
+expression and for how operands are read; the driver is one for all.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from cpuconv.conv.recipe import Candidate, current_sources, workspace_bytes
 from cpuconv.errors import ArgumentError, WorkspaceError
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import TABLE
 from support import oracle
 from support.example import BLOCKED, PROBLEM, W, X
 from support.tuner.stored import DEVICE, row, timed
@@ -36,7 +35,7 @@ def spread(found: list, most: int = 5) -> list:
     return found[:: max(1, len(found) // most)]
 
 
-@pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
 def test_bits_depend_on_what_rounding_names_alone(solver):
     """Neither on the workers nor on the other parameters."""
     home = oracle.home(solver)
@@ -134,7 +133,7 @@ def test_rows_that_name_what_no_solver_tries_are_passed_over(our_store: Store) -
         "magic(v=1)",
         "winograd(rows=-4,cols=4,v=1,n=1,block=1,chunk=1)",
     ):
-        sources = Candidate(TABLE[1], None).sources
+        sources = Candidate(oracle.SOLVERS[1], None).sources
         our_store.put([row(name, 1e-9, device=DEVICE, problem=PROBLEM.key, sources=sources)])
         session.current.forget_choices()
         made = cpuconv.plan(X.shape, W, padding=1, threads=1)
@@ -171,7 +170,7 @@ def test_the_layer_that_decides_is_told(our_store: Store, tmp_path: Path, monkey
     assert decided(strategy="heuristic")[1] == "model"
 
 
-@pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
 def test_each_parameter_of_a_candidate_changes_its_name(solver) -> None:
     problem = oracle.home(solver)
     params = next(iter(solver.candidates(problem, current())))
@@ -179,4 +178,4 @@ def test_each_parameter_of_a_candidate_changes_its_name(solver) -> None:
     for field in dataclasses.fields(params):
         other = Candidate(solver, replace(params, **{field.name: getattr(params, field.name) + 1}))
         assert str(other) != name and Candidate.parse(str(other)) == other
-    assert len({Candidate(each, None).sources for each in TABLE}) == len(TABLE)
+    assert len({Candidate(each, None).sources for each in oracle.SOLVERS}) == len(oracle.SOLVERS)
