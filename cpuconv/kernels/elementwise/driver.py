@@ -3,8 +3,8 @@
 All operands are walked along the axes of the output, by strides of their own, zero where they are broadcast; axes along
 which all go on as one are joined. The inner loop computes vectors of `lanes` elements along the last axis, or, where
 that is one vector long as in channel blocks, along the axis before it; what does not change is computed before it.
-Blocks of narrow elements are several vectors of 32-bit lanes, walked one by one (`walks`). A micro-kernel is made for an
-expression and for how operands are read; the driver is one for all.
+Blocks of narrow elements are several vectors of 32-bit lanes, walked one by one (`walks`). A micro-kernel is made for
+an expression and for how operands are read; the driver is one for all.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
 MOST_OPERANDS = 8
-_UNITS = 8  # of work for each thread, where there are several
-_UNROLL = 4  # vectors in one turn of the loop
+_UNITS, _UNROLL = 8, 4  # of work for each thread, where there are several; vectors in one turn of the loop
 _ROWS, _ROWS_EACH, _LENGTH, _LENGTH_EACH, _AXES = range(5)  # words of a table; _AXES: the first of the rest
 
 
