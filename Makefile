@@ -9,12 +9,13 @@ LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
 	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
 
+SAMPLE ?= 5
 test: $(VENV)/.has-dev  ## everything that must hold before a change is merged
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --sample $(SAMPLE)
 
 test-cpus: $(VENV)/.has-dev  ## the tests with code for other CPUs, those that this one can execute
 	$(BIN)/python tests/cpus.py

@@ -216,8 +216,9 @@ def test_equal_forms_are_equal_bytes(r, s):
                         form = solver.packing(problem, params, ISA)
                         found = form.pack(w).tobytes()
                         assert bytes_of.setdefault(form, found) == found, (solver.NAME, params)
-        kinds = {(type(form), found) for form, found in bytes_of.items()}  # few weights may be packed alike by two
-        assert len(kinds) == len(bytes_of), f"{len(bytes_of)} forms of equal bytes"
+        kinds = {(type(form), found) for form, found in bytes_of.items()}  # few weights may be packed alike by two;
+        # those of one channel are, by panels of more or fewer vectors
+        assert cg == 1 or len(kinds) == len(bytes_of), f"{len(bytes_of)} forms of equal bytes"
 
     forms()
 

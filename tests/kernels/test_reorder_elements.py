@@ -24,6 +24,8 @@ from cpuconv.solvers.shared import blocked
 from cpuconv.solvers.shared.base import contiguous
 from support import guarded
 
+pytestmark = pytest.mark.exhaustive
+
 ISA = current()
 ELEMENTS = (U8, BF16, F32)  # one of each size: elements are moved as they are
 SPREADS: dict[str, Callable[[tuple[int, ...]], tuple[slice, ...]]] = {

@@ -17,7 +17,7 @@ from cpuconv.solvers import depthwise, why_not
 from support import geometry, typed
 from support.geometry import of, upto
 
-pytestmark = pytest.mark.usefixtures("small_work_is_shared")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
 ISA = current()
 TYPES = ["bf16:bf16:bf16", "bf16:bf16:f32", "u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
 BASE = ConvProblem(2, 9, 9, 11, 9, 3, 3, pads=(1, 1, 1, 1), groups=9)

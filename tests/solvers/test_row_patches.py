@@ -18,7 +18,7 @@ from cpuconv.solvers import first_layer, why_not
 from support import geometry, typed
 from support.geometry import of, upto
 
-pytestmark = pytest.mark.usefixtures("small_work_is_shared")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
 ISA = current()
 TYPES = [
     "bf16:bf16:bf16",

@@ -25,6 +25,8 @@ from cpuconv.solvers.shared import words
 from support import typed
 from support.typed import blocked as in_blocks
 
+pytestmark = pytest.mark.exhaustive
+
 TYPED = [solver for solver in TABLE if getattr(solver, "TYPED", False)]
 INTEGERS = ("u8:s8:u8", "s8:s8:s8", "u8:s8:s32", "s8:s8:f32", "u8:s8:s8", "u8:s16:u8")
 FLOATS = ("bf16:bf16:bf16", "bf16:bf16:f32")

@@ -22,6 +22,8 @@ from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not, winograd
 from support import oracle
 
+pytestmark = pytest.mark.exhaustive
+
 ISA = current()
 LANES = ISA.lanes
 CHANNELS = [(2 * LANES, 2 * LANES), (4 * LANES + 1, 2 * LANES + 1), (LANES - 1, LANES), (2 * LANES + 3, 3 * LANES - 2)]

@@ -23,6 +23,8 @@ from cpuconv.problem.types import Types
 from cpuconv.solvers import why_not, winograd_integer
 from support import oracle, typed
 
+pytestmark = pytest.mark.exhaustive
+
 ISA = current()
 LANES = ISA.lanes
 HALF = 1 << 15
