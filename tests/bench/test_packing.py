@@ -9,7 +9,7 @@ import numpy as np
 
 from bench import packing, shapes
 from cpuconv.isa import current
-from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.packing.packing import TabledPacking
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import TABLE
 
@@ -55,8 +55,8 @@ def test_every_round_packs_the_weights_of_every_plan(monkeypatch):
     problem = ConvProblem(1, 6, 9, 8, 8, 3, 3)
     entries = [SimpleNamespace(problem=problem, count=2)]
     monkeypatch.setattr(packing.sources, "load", lambda path, threads: entries)
-    packed, pack = [], Packing.pack
-    monkeypatch.setattr(Packing, "pack", lambda form, *args: packed.append(form) or pack(form, *args))
+    packed, pack = [], TabledPacking.pack
+    monkeypatch.setattr(TabledPacking, "pack", lambda form, *args: packed.append(form) or pack(form, *args))
 
     found = packing.plans_of("resnet50", 1)
     assert found.count == 2 and found.seconds > 0 and found.packing > 0

@@ -17,7 +17,6 @@ from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers import TABLE
 from support import oracle
 
 amounts = st.lists(st.integers(0, 20), min_size=1, max_size=12).map(np.array)
@@ -44,7 +43,7 @@ def test_the_slowest_of_uneven_units():
 
 
 @pytest.mark.usefixtures("small_work_is_shared")
-@pytest.mark.parametrize("solver", TABLE, ids=lambda solver: solver.NAME)
+@pytest.mark.parametrize("solver", oracle.SOLVERS, ids=lambda solver: solver.NAME)
 def test_every_driver_is_known(solver):
     """Its number of units is the kernel's own, for which the steps were cut."""
     problem = replace(oracle.home(solver), threads=3)
