@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.locks import lazy
 from cpuconv.elements import S8, S16, U8
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -107,7 +108,7 @@ class Axis:
     b: tuple[Matrix, ...]  # factors, the first is applied first
     multiple: int
 
-    @functools.cached_property
+    @lazy
     def whole_b(self) -> np.ndarray:
         """Bᵀ."""
         return functools.reduce(lambda done, factor: np.array(factor) @ done, self.b[1:], np.array(self.b[0]))
