@@ -21,6 +21,7 @@ from cpuconv.elements import S8, S16, U8
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
+from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import pair_product
 from cpuconv.kernels.packing.packing import Filters, Packing
 from cpuconv.kernels.packing.transformed_words import TransformedWords
@@ -33,7 +34,7 @@ from cpuconv.kernels.transforms.winograd_integer import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, transformed, words
+from cpuconv.solvers.shared import blocked, transformed
 from cpuconv.solvers.shared.transformed import Planes, Size, Transform
 
 NAME = "winograd_integer"
@@ -344,7 +345,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     """One parallel call of the tiled kernel."""
     each = _form(problem, params)
     forward = IntegerTransform(isa.lanes, each.axes[0].b, each.axes[1].b, problem.types.x)
-    backward = IntegerInverse(isa.lanes, *each.a, each.multiple >> each.shift, each.shift, words.ending(problem))
+    backward = IntegerInverse(isa.lanes, *each.a, each.multiple >> each.shift, each.shift, Ending.of(problem))
     valid, zeros = transformed.last_vector(problem, isa)
     last = MicroRef(winograd_integer_out, replace(backward, valid=valid, zeros=zeros))
     micro = MicroRef(winograd_integer_in, forward), MicroRef(winograd_integer_out, backward)

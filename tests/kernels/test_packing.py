@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -216,9 +217,11 @@ def test_equal_forms_are_equal_bytes(r, s):
                         form = solver.packing(problem, params, ISA)
                         found = form.pack(w).tobytes()
                         assert bytes_of.setdefault(form, found) == found, (solver.NAME, params)
-        kinds = {(type(form), found) for form, found in bytes_of.items()}  # few weights may be packed alike by two;
-        # those of one channel are, by panels of more or fewer vectors
-        assert cg == 1 or len(kinds) == len(bytes_of), f"{len(bytes_of)} forms of equal bytes"
+        kinds = {(type(form), found) for form, found in bytes_of.items()}  # few weights may be packed alike by two
+        forms_of = set(bytes_of)
+        if cg == 1:  # panels of a single row are alike, however many vectors or filters they have
+            forms_of = {re.sub(r"\b[vn]=\d+", "", str(form)) for form in bytes_of}
+        assert len(kinds) >= len(forms_of), f"{len(bytes_of)} forms of equal bytes"
 
     forms()
 

@@ -23,7 +23,8 @@ from support.graphs import parse, run  # noqa: E402
 from support.running.callers import at_once  # noqa: E402
 
 NARROW = {"precision": "bfloat16", "strategy": "heuristic"}
-LIMIT = 0.03  # of relative RMS; a bfloat16 has 8 bits, and errors of some fifty layers come together
+LIMIT = 0.02  # of relative RMS; a bfloat16 has 8 bits, and errors of some fifty layers come together
+OF_OPENVINO = {"shufflenet": 0.0239}  # error of OpenVINO 2026.4 in bfloat16 for the same feed, where that is larger
 TEXT = """g (float[N,40,H,9] x) => (float[N,48,H,9] y, float[N,48,1,1] z) {
     w = Constant<value = float[48,40,3,3] {WEIGHTS}>()
     v = Constant<value = float[48,48,1,1] {MORE}>()
@@ -109,6 +110,7 @@ def test_a_random_network(drawn):
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_real_networks(name, tmp_path):
     """Near float32 from end to end; threads, rewrites left out, and saved and loaded."""
+    limit = OF_OPENVINO.get(name, LIMIT)
     network = known_networks()[name]
     if missing := network.missing():
         pytest.skip(missing)
@@ -119,10 +121,10 @@ def test_real_networks(name, tmp_path):
     right = cpuconv.compile(model, strategy="heuristic").run(feed)
     made = cpuconv.compile(model, threads=1, **NARROW)
     got = made.run(feed)
-    near(got, right)
-    near(cpuconv.compile(model, threads=oracle.THREADS, **NARROW).run(feed), right)
+    near(got, right, limit)
+    near(cpuconv.compile(model, threads=oracle.THREADS, **NARROW).run(feed), right, limit)
     for skipped in passes.NAMES[::4]:
-        near(cpuconv.compile(model, threads=1, skip_passes=(skipped,), **NARROW).run(feed), right)
+        near(cpuconv.compile(model, threads=1, skip_passes=(skipped,), **NARROW).run(feed), right, limit)
     made.save(tmp_path / "m.cpuconv")
     loaded = cpuconv.load(tmp_path / "m.cpuconv")
     for each, array in loaded.run(feed).items():

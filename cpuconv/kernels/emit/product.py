@@ -45,7 +45,7 @@ class Product:
     Attributes
     ----------
     name : str
-        In tiles and in the names of candidates.
+        In tiles and in forms of packed weights.
     x, w : Element
         Of pixels as the instruction takes them, and of the weights that it can stand for.
     packed : Element
@@ -149,6 +149,7 @@ TABLE: tuple[Product, ...] = (
     Product("fma", F32, F32, F32, instruction="vfmadd"),
     Product("vdpbf16ps", BF16, BF16, BF16, instruction="vdpbf16ps"),
     Product("vpdpbusd", U8, S8, S8, instruction="vpdpbusd"),
+    Product("vpdpbssd", S8, S8, S8, instruction="vpdpbssd"),
     Product("bfdot", BF16, BF16, BF16, instruction="bfdot"),
     Product("usdot", U8, S8, S8, instruction="usdot"),
     Product("sdot", S8, S8, S8, instruction="sdot"),
@@ -172,6 +173,7 @@ BY_NAME = {product.name: product for product in (*TABLE, *MATRIX, *PAIRS)}
 _X86 = {  # of the vectors' bytes: LLVM's intrinsic
     "vdpbf16ps": {64: "llvm.x86.avx512bf16.dpbf16ps.512"},
     "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
+    "vpdpbssd": {32: "llvm.x86.avx2.vpdpbssd.256"},
     "vpdpwssd": {64: "llvm.x86.avx512.vpdpwssd.512", 32: "llvm.x86.avx512.vpdpwssd.256"},
     "pmaddwd": {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"},
 }

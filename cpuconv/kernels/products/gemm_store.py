@@ -14,13 +14,17 @@ from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
 
 
 def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
+    """End the sums, pixel by pixel and vector by vector, and store them to channel blocks from `y` on.
+
+    Vector j of sums is piece j % pieces of a pixel in block j // pieces; `tile.zeros` vectors of zeros follow.
+    """
     builder, ending = vec.builder, tile.ending
     size = vec.lanes * tile.y.bytes
     bias, apart = vec.pointer(memory.bias), vec.size * len(ending.rows)
-    few = len(ending.rows) == 1  # several rows would take the registers of sums
-    loaded = [ending.load(vec, vec.offset(bias, apart * j)) for j in range(tile.used * (tile.epilogue and few))]
+    early = tile.used if tile.epilogue and len(ending.rows) == 1 else 0  # more rows would take the registers of sums
+    loaded = [ending.load(vec, vec.offset(bias, apart * j)) for j in range(early)]
     for j in range(tile.used + tile.zeros):
-        if tile.epilogue and not few and j < tile.used:
+        if tile.epilogue and early <= j < tile.used:
             loaded.append(ending.load(vec, vec.offset(bias, apart * j)))
         block, piece = divmod(j, tile.pieces)
         for row in range(tile.rows):
@@ -55,6 +59,7 @@ def store_vector(vec: Vector, y: Element, value: Any, target: Any, valid: int = 
 
 
 def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
+    """End the sums of a planar tile and store them to planes from `y` on: vectors of pixels, then the loose ones."""
     builder, yrow, yvec, residual = vec.builder, memory.yrow, memory.yvec, memory.residual
     bias = vec.pointer(memory.bias)
     for col in range(tile.cols):

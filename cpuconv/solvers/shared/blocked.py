@@ -16,6 +16,7 @@ from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
+from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product, as_seen
 from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.products.gemm import gemm_strip
@@ -134,7 +135,7 @@ def convolve_step(
     """
     sizes, counts = geometry(problem, isa, product), words.vector_counts(problem, isa)
     product = sizes.product
-    ending, pieces, types = words.ending(problem), words.pieces(problem), problem.types
+    ending, pieces, types = Ending.of(problem), words.pieces(problem), problem.types
     pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
     before, grid = _grid(problem, params, isa, (height, width), flat, band, sizes)
@@ -339,7 +340,8 @@ def cost(
     traffic = _traffic(problem, machine, blocks, band, planar)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
         traffic /= isa.single[params.v - 1]
-    floor = problem.flops / problem.cg / problem.r / problem.s * least_cycles(isa, sizes) / (2 * isa.lanes)
+    vectors = problem.n * problem.k * problem.oh * problem.ow / isa.lanes
+    floor = vectors * least_cycles(isa, sizes.product, sizes.reduction)
     return machine.cost(floor, (compute + traffic) * grid.uneven(problem.threads, blocks), problem.threads)
 
 
@@ -357,17 +359,15 @@ def bound(
     sizes = geometry(problem, isa, product)
     pixels = problem.n * problem.groups * sizes.vectors * height * width
     if sizes.product.matrix:
-        compute = pixels * least_cycles(isa, sizes)
+        compute = pixels * least_cycles(isa, sizes.product, sizes.reduction)
     else:
         compute = pixels * pixel_cycles(as_seen(isa, sizes.product), sizes.reduction)
     return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
 
 
-def least_cycles(isa: Isa, sizes: Geometry) -> float:
-    """Cycles that no tile can go below, for the products of one of its output vectors."""
-    if sizes.product.matrix:
-        return sizes.reduction / isa.lanes
-    return sizes.reduction / as_seen(isa, sizes.product).fma_rate
+def least_cycles(isa: Isa, product: Product, reduction: int) -> float:
+    """Cycles that no tile can go below, for the products of one of its output vectors with so many weight vectors."""
+    return reduction / (isa.lanes if product.matrix else as_seen(isa, product).fma_rate)
 
 
 def _traffic(problem: ConvProblem, machine: Machine, blocks: int, band: bool, planar: bool) -> float:

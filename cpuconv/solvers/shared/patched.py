@@ -16,6 +16,7 @@ from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
+from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, as_seen
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
@@ -26,6 +27,7 @@ from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cy
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.blocked import least_cycles
 from layouts import Strides
 
 _SHARES = (0.5, 0.15)  # of L2, for the patches of a block
@@ -90,8 +92,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     compute = plane_cycles(seen, tile, sizes.vectors, 1, problem.oh * problem.ow, sizes.reduction)
     blocks, grid = _grid(problem, params, machine.isa)
     total = problem.n * problem.groups * compute + _beside(problem, machine, blocks)
-    floor = problem.flops / (2 * seen.lanes * seen.fma_rate) / words.group(problem)
-    floor *= words.product(problem, machine.isa).parts
+    vectors = problem.n * problem.groups * problem.oh * problem.ow * sizes.vectors
+    floor = vectors * least_cycles(machine.isa, words.product(problem, machine.isa), sizes.reduction)
     return machine.cost(floor, total * grid.uneven(problem.threads, blocks), problem.threads)
 
 
@@ -138,7 +140,7 @@ def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     x, y, extra = operands.x.strides, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     product, sizes, pieces = words.product(problem, isa), Sizes.of(problem, isa), words.pieces(problem)
-    ending = words.ending(problem)
+    ending = Ending.of(problem)
     pixels = problem.oh * problem.ow
     blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
     panels = divide(sizes.vectors, params.v)

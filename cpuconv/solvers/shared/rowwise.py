@@ -15,6 +15,7 @@ from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.views import view_args
+from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
@@ -26,6 +27,7 @@ from cpuconv.kernels.products.tiling import cycles, pixel_cycles, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.blocked import least_cycles
 from layouts import Strides
 
 _BAND_SHARES = (0.4, 0.1)  # of L2, for a band
@@ -149,7 +151,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     isa, sizes = machine.isa, Sizes.of(problem, machine.isa)
     count = divide(sizes.vectors, params.v) * divide(problem.oh * problem.ow, params.n)
     compute = problem.n * count * sizes.cycles(isa, params.v, params.n)
-    floor = problem.flops / (2 * isa.lanes * isa.fma_rate) / (32 if sizes.product.matrix else 8)
+    vectors = problem.n * problem.oh * problem.ow * sizes.vectors
+    floor = vectors * least_cycles(isa, sizes.product, sizes.reduction)
     return machine.cost(floor, compute + _traffic(problem, machine, sizes), problem.threads)
 
 
@@ -167,7 +170,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
 def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> Step:
     """One parallel call of the kernel."""
     lanes, types, x = isa.lanes, problem.types, operands.x.strides
-    sizes, pieces, ending = Sizes.of(problem, isa), words.pieces(problem), words.ending(problem)
+    sizes, pieces, ending = Sizes.of(problem, isa), words.pieces(problem), Ending.of(problem)
     product, panels = sizes.product, divide(sizes.vectors, params.v)
     strip = matrix_strip if product.matrix else gemm_strip
     row_blocks = _blocks(problem, params, isa, sizes)

@@ -14,6 +14,7 @@ from cpuconv.kernels.binding.arguments import operand_args, output_args, problem
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product, as_seen
 from cpuconv.kernels.packing.packed_formats import Transformed
 from cpuconv.kernels.packing.packing import Filters, Packing
@@ -284,7 +285,7 @@ def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
         isa.lanes,
         x_pieces=product.x.bytes // problem.types.x.bytes,
         pieces=words.pieces(problem),
-        rows=len(words.ending(problem).rows),
+        rows=len(Ending.of(problem).rows),
         filled=problem.types.x.integer,
         tailed=True,
     )

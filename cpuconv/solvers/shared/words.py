@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import Operand, Operands, Ref
-from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product, product_of
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
@@ -85,11 +84,6 @@ def offset(problem: ConvProblem, isa: Isa) -> int:
     """What kernels add to the numbers of the input before they multiply: they take bytes of one sign."""
     found = product(problem, isa)
     return 0 if not found.flips(problem.types.x) else 128 if found.x.name == "u8" else -128
-
-
-def ending(problem: ConvProblem) -> Ending:
-    """How the problem's sums end."""
-    return Ending.of(problem)
 
 
 FILL = Ref("fill")

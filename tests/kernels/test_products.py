@@ -1,0 +1,44 @@
+"""The instructions of products, in code for CPUs that have them, whichever CPU this is."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from support.running import processes
+
+LISTED = """
+import sys
+from cpuconv.isa import current
+from cpuconv.kernels.emit.product import product_of
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.problem.types import Types
+
+types = Types.parse(sys.argv[1])
+product, lanes = product_of(types, current()), current().lanes
+tile = GemmTile(lanes, 2, 1, 4, lanes, lanes, lanes, product=product.name, x=types.x, y=types.y)
+print(product.name)
+print(gemm_strip.assembly(tile))
+"""
+OF_X86 = [
+    ("haswell", "u8:s8:u8", "pairs", "vpmaddwd"),
+    ("haswell", "bf16:bf16:bf16", "widened", "vfmadd"),
+    ("alderlake", "u8:s8:u8", "vpdpbusd", "vpdpbusd"),
+    ("arrowlake", "s8:s8:s8", "vpdpbssd", "vpdpbssd"),
+    ("icelake-server", "s8:s8:s8", "vpdpbusd", "vpdpbusd"),
+    ("znver4", "bf16:bf16:f32", "vdpbf16ps", "vdpbf16ps"),
+]
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are CPUs of x86")
+@pytest.mark.parametrize(("cpu", "types", "product", "instruction"), OF_X86)
+def test_a_cpu_gets_its_own_instruction(cpu: str, types: str, product: str, instruction: str) -> None:
+    """2 x 4 sums and as many words as lanes: one instruction each, or two of words in parts."""
+    said = processes.run("-c", LISTED, types, NUMBA_CPU_NAME=cpu).stdout
+    chosen, _, code = said.partition("\n")
+    lanes = 16 if cpu in ("icelake-server", "znver4") else 8
+    parts = 2 if product in ("pairs", "widened") else 1
+    assert chosen == product
+    assert code.count(f"{instruction}") >= 2 * 4 * lanes * parts
