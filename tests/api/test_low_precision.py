@@ -23,6 +23,7 @@ from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 from support import oracle
+from support.examples import examples
 from support.quantized import QuantizedOperands, operands
 from support.strided import backwards, sliced
 
@@ -71,7 +72,7 @@ ENDS = st.sampled_from([None, None, "relu", "relu6", ("clip", -0.5, 2.0), ("leak
 VIEWS = st.sampled_from([np.asarray, backwards, sliced])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     geometry(), st.sampled_from(BYTES), st.sampled_from(BYTES), st.sampled_from(["u8", "s8", "f32", "s32"]), ENDS,
     st.booleans(), st.sampled_from(["int32", "float32", "none"]), st.booleans(), VIEWS, st.integers(0, 99),
@@ -95,7 +96,7 @@ def test_integers_are_the_oracle_to_the_last_bit(
     assert made.problem.types.w in ((S8, S16) if w == "u8" else (S8,))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(geometry(), st.sampled_from([BF16, F32]), ENDS, st.booleans(), st.booleans(), VIEWS, st.integers(0, 99))
 def test_bfloat16_is_within_the_bound(
     p: ConvProblem, y: Any, end: Any, residual: bool, biased: bool, view: Any, seed: int
