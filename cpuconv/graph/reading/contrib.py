@@ -55,6 +55,16 @@ class Builder:
             y = self.add("Transpose", y, perm=[0, *range(2, rank), 1])
         self.last("QuantizeLinear", y, scale, zero)
 
+    def activated(self, y: str, activation: str, numbers: Sequence[float]) -> None:
+        """The whole, an activation of `numbers`."""
+        names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(activation, ())
+        if activation == "Clip":
+            self.last("Clip", y, *map(self.number, numbers))
+        elif activation in ("", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid"):
+            self.last(activation or "Identity", y, **dict(zip(names, numbers, strict=False)))
+        else:
+            raise ArgumentError(must("activation", "one that is known", activation))
+
     def number(self, value: float) -> str:
         """A constant."""
         return self.reader.constant(value, f"{self.node.outputs[0]}.constant")
@@ -78,16 +88,17 @@ def _fused_conv(
 ) -> None:
     """Convolution, a sum, an activation."""
     x, w, bias, added = map(made.input, range(4))
-    names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(activation, ())
     y = made.add("Conv", x, w, bias, **attributes)
-    if added:
-        y = made.add("Add", y, added)
-    if activation == "Clip":
-        made.last("Clip", y, *map(made.number, activation_params))
-    elif activation in ("", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid"):
-        made.last(activation or "Identity", y, **dict(zip(names, activation_params, strict=False)))
-    else:
-        raise ArgumentError(must("activation", "one that is known", activation))
+    made.activated(made.add("Add", y, added) if added else y, activation, activation_params)
+
+
+def _fused_gemm(
+    made: Builder, activation: str = "", activation_alpha: float | None = None, activation_beta: float | None = None,
+    **attributes: Any,
+) -> None:  # fmt: skip
+    """Gemm and an activation."""
+    y = made.add("Gemm", *map(made.input, range(3)), **attributes)
+    made.activated(y, activation, [value for value in (activation_alpha, activation_beta) if value is not None])
 
 
 def _fused_matmul(
@@ -155,18 +166,25 @@ def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
     made.last("LSTM", x, *parts, *others, **attributes)
 
 
+def _scaled_product(made: Builder, a: Sequence[str], b: Sequence[str], bias: str) -> None:
+    """A product of bytes, each with its scale and zero point, as floats."""
+    sums = made.add("Cast", made.add("MatMulInteger", a[0], b[0], a[2], b[2]), to=np.dtype(np.float32))
+    floats = made.add("Mul", sums, made.add("Mul", a[1], b[1]))
+    made.last("Add" if bias else "Identity", floats, bias)
+
+
 def _dynamic_matmul(made: Builder) -> None:
-    """A product of floats with bytes; ONNX Runtime makes the floats bytes before."""
+    """A product of floats, which become bytes that span them, with bytes."""
     a, b, scale, zero, bias = map(made.input, range(5))
-    product = made.add("MatMul", a, made.dequantised(b, scale, zero, -1))
-    made.last("Add" if bias else "Identity", product, bias)
+    parts = [made.reader.fresh(f"{made.node.outputs[0]}.{part}") for part in ("bytes", "scale", "zero")]
+    made.add("DynamicQuantizeLinear", a, outputs=parts)
+    _scaled_product(made, parts, (b, scale, zero), bias)
 
 
 def _integer_matmul(made: Builder) -> None:
     """A product of bytes, as floats."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = map(made.input, range(7))
-    product = made.add("MatMul", made.dequantised(a, a_scale, a_zero, -2), made.dequantised(b, b_scale, b_zero, -1))
-    made.last("Add" if bias else "Identity", product, bias)
+    _scaled_product(made, (a, a_scale, a_zero), (b, b_scale, b_zero), bias)
 
 
 def _q_gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
@@ -227,6 +245,27 @@ def _q_where(made: Builder) -> None:
     made.bytes_last(made.add("Where", condition, *floats), z_scale, z_zero)
 
 
+def _q_mean(made: Builder, axes: Sequence[int] | None = None, keepdims: int = 1) -> None:
+    """The mean of bytes over axes."""
+    x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
+    chosen = "" if axes is None else made.reader.constant(axes, f"{made.node.outputs[0]}.axes")
+    made.bytes_last(
+        made.add("ReduceMean", made.dequantised(x, x_scale, x_zero), chosen, keepdims=keepdims), y_scale, y_zero
+    )
+
+
+def _max_pool_last(made: Builder, **attributes: Any) -> None:
+    """MaxPool of channels last."""
+    rank = made.reader.rank(made.input(0)) or 4
+    pooled = made.add("MaxPool", made.turned(made.input(0), 1), **attributes)
+    made.last("Transpose", pooled, perm=[0, *range(2, rank), 1])
+
+
+def _same(op: str) -> Callable[..., None]:
+    """An operator of ONNX under its own name."""
+    return lambda made, **attributes: made.last(op, *made.node.inputs, **attributes)
+
+
 def _concatenation(made: Builder, axis: int) -> None:
     """Tensors of bytes side by side, each with a scale of its own."""
     parts = made.node.inputs[2:]
@@ -238,6 +277,7 @@ def _concatenation(made: Builder, axis: int) -> None:
 
 CONTRIB: dict[str, Callable[..., None]] = {
     "FusedConv": _fused_conv,
+    "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "Gelu": _gelu("none"),
     "BiasGelu": _gelu("none"),
@@ -251,6 +291,10 @@ CONTRIB: dict[str, Callable[..., None]] = {
     "QLinearConv": _q_conv,
     "QLinearSoftmax": _q_softmax,
     "QLinearWhere": _q_where,
+    "QLinearReduceMean": _q_mean,
+    "NhwcMaxPool": _max_pool_last,
+    "QuantizeLinear": _same("QuantizeLinear"),
+    "DequantizeLinear": _same("DequantizeLinear"),
     "QLinearAdd": _pair("Add"),
     "QLinearMul": _pair("Mul"),
     "QLinearSigmoid": _single("Sigmoid"),

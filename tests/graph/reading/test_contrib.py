@@ -39,6 +39,11 @@ CASES = [
     ("FusedConv", [X, W], {"activation": "LeakyRelu", "activation_params": [0.2]}, (1,), 1e-5),
     ("FusedConv", [X, W], {"activation": "Clip", "activation_params": [-0.5, 0.5]}, (1,), 1e-5),
     ("FusedConv", [X, W, _floats(4), _floats(2, 4, 4, 3)], {"activation": "Relu"}, (1, 2), 1e-5),
+    ("FusedGemm", [_floats(3, 4), _floats(5, 4), _floats(5)], {"activation": "Relu", "transB": 1}, (1, 2), 1e-5),
+    ("FusedGemm", [_floats(3, 4), _floats(4, 5)], {"activation": "LeakyRelu", "activation_alpha": 0.2}, (1,), 1e-5),
+    ("NhwcMaxPool", [_bytes(1, 5, 4, 3)], {"kernel_shape": [2, 2], "pads": [1, 1, 0, 0], "strides": [2, 1]}, (), 0),
+    ("QuantizeLinear", [X, np.float32(0.05), np.uint8(100)], {}, (1, 2), 1),
+    ("DequantizeLinear", _quantised(2, 3), {}, (1, 2), 1e-5),
     ("FusedMatMul", [_floats(2, 4, 3), _floats(2, 5, 3)], {"transB": 1, "alpha": 0.5}, (), 1e-5),
     ("Gelu", [X], {}, (), 1e-5),
     ("BiasGelu", [_floats(2, 3, 8), _floats(8)], {}, (1,), 1e-5),
@@ -128,7 +133,13 @@ CASES = [
         (1, 2, 3, 4, 5, 6),
         1e-5,
     ),
-    ("DynamicQuantizeMatMul", [_floats(3, 4), _bytes(4, 5), np.float32([0.02]), np.uint8([128])], {}, (1, 2, 3), 2e-2),
+    (
+        "DynamicQuantizeMatMul",
+        [_floats(3, 4), _bytes(4, 5), np.float32([0.02]), np.uint8([128]), _floats(5)],
+        {},
+        (1, 2, 3, 4),
+        1e-5,
+    ),
     (
         "DynamicQuantizeLSTM",
         [_floats(5, 2, 4), _bytes(2, 4, 12), _bytes(2, 3, 12), _floats(2, 24), None, None, None, None]
@@ -158,7 +169,7 @@ def _model(op: str, arrays: list, attributes: dict, fixed: tuple[int, ...]) -> t
 
 
 def test_every_operator_has_a_case():
-    assert CONTRIB.keys() | ALIKE.keys() == {case[0] for case in CASES}
+    assert CONTRIB.keys() | ALIKE.keys() == {case[0] for case in CASES} | {"QLinearReduceMean"}
 
 
 @pytest.mark.parametrize(("op", "arrays", "attributes", "fixed", "limit"), CASES)
@@ -172,6 +183,18 @@ def test_as_onnx_runtime(op, arrays, attributes, fixed, limit):
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
         assert np.abs(got.astype(int) - expected.astype(int)).max() <= limit
     assert not any(node.meaning for node in made(model, feed).nodes)
+
+
+@pytest.mark.parametrize(("axes", "keepdims"), [([1, 2], 0), ([-1], 1), (None, 1)])
+def test_means_of_bytes(axes, keepdims):
+    """ONNX Runtime has no kernel of it on a CPU."""
+    x, scale, zero = _quantised(2, 3, 5)
+    attributes = {"keepdims": keepdims} | ({} if axes is None else {"axes": axes})
+    model, feed = _model("QLinearReduceMean", [x, scale, zero, *TO_BYTES], attributes, range(1, 5))
+    mean = ((x.astype(np.float64) - zero) * scale).mean(axis=None if axes is None else tuple(axes), keepdims=keepdims)
+    (got,) = run(model, feed)
+    expected = np.rint(mean / TO_BYTES[0]) + TO_BYTES[1]
+    assert got.shape == expected.shape and np.abs(got - expected).max() <= 1
 
 
 @pytest.mark.parametrize(
