@@ -208,6 +208,7 @@ class Session:
         """Prepare every form of a problem, forget the ones of the problem before, and check the outputs."""
         self.forms.clear()
         if isinstance(problem, NetworkProblem):
+            problem = self._own(problem)
             references = problem.outputs()
             with self._converted(problem) as path:
                 forms = self.peer.network(path, problem.feed(), self.threads)
@@ -235,6 +236,7 @@ class Session:
 
     def load(self, problem: NetworkProblem) -> dict[str, float]:
         """Seconds to load a network and run it once, and to run it again."""
+        problem = self._own(problem)
         feed = problem.feed()
         importlib.import_module(self.peer.package)
         with self._converted(problem) as path:
@@ -248,6 +250,7 @@ class Session:
 
     def memory(self, problem: NetworkProblem) -> dict[str, float]:
         """Bytes beyond those after the engine was imported, its libraries' mapped files among them."""
+        problem = self._own(problem)
         feed = problem.feed()
         importlib.import_module(self.peer.package)
         with self._converted(problem) as path:
@@ -257,6 +260,10 @@ class Session:
             form.run()
             form.run()
             return dict(zip(MEMORY, (_resident("VmHWM") - before, _resident("VmRSS") - before), strict=True))
+
+    def _own(self, problem: NetworkProblem) -> NetworkProblem:
+        """The problem in the engine's precision."""
+        return problem.full if problem.full is not None and getattr(self.peer, "full", False) else problem
 
     @contextlib.contextmanager
     def _converted(self, problem: NetworkProblem) -> Iterator[Path]:

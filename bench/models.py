@@ -25,9 +25,9 @@ from tabulate import tabulate
 from autotune.files import write_whole
 from bench.compare import INTERRUPTED, STRATEGIES, positive
 from bench.engine import LOADING, MEMORY, EngineError
-from bench.networks import Network
-from bench.networks.problem import asked, problems
-from bench.peers import OURS
+from bench.networks.problem import NetworkProblem, asked, problems
+from bench.peers import OURS, OWN_F32
+from bench.precisions import TABLE
 from bench.race import Race, started
 from bench.report import NOTHING, timing_dict
 from bench.results import LineResult, mean_ratio
@@ -35,7 +35,6 @@ from bench.settings import PLAIN, Run, Settings, machine_name, words
 from bench.shapes import Line
 
 PEERS = ("onnxruntime", "openvino", "mnn")
-TOLERANCE = 1e-3  # of a peer; cpuconv is held to its own
 LOADED = "resnet50"
 APART = {"load": LOADING, "memory": MEMORY}  # what is asked of new processes, by option: names of the figures
 Data = Mapping[str, Any]  # as `to_dict` gives and JSON keeps it
@@ -49,10 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     for batch, threads in itertools.product(args.batch, args.threads):
         run = settings(args, batch, threads)
-        if args.apart:
-            data, code = apart(args.folder, chosen, run, args.apart)
-        else:
-            data, code = raced(args.folder, chosen, run)
+        with problems(args.folder, chosen, batch, TABLE[args.precision].quantized) as asked_for:
+            data, code = apart(asked_for, run, args.apart) if args.apart else raced(asked_for, run)
+        data["precision"] = args.precision
         found.append(data)
         made = {"load": loads_table, "memory": memory_table}.get(args.apart, table)
         print(made(data), *notes(data), "", sep="\n", flush=True)
@@ -71,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=counts, default=(1,), help="threads of each engine, as 1,2 (1)")
     p.add_argument("--batch", type=counts, default=(1,), help="images, as 1,8 (1)")
     p.add_argument("--peers", default=",".join(PEERS), help="comma-separated (%(default)s)")
+    p.add_argument("--precision", default="float32", choices=TABLE, help="default: each engine's own (%(default)s)")
     p.add_argument("--strategy", default=STRATEGIES[0], choices=STRATEGIES, help="of cpuconv (cached)")
     p.add_argument("--rounds", type=positive, default=5, help="times that each engine is asked per network (5)")
     p.add_argument("--seconds", type=float, default=0.3, help="time spent at each asking (0.3)")
@@ -92,16 +91,19 @@ def counts(text: str) -> tuple[int, ...]:
 
 def settings(args: argparse.Namespace, batch: int, threads: int) -> Settings:
     """What the options ask for."""
+    precision = TABLE[args.precision]
     return Settings(
         threads=threads,
         rounds=args.rounds,
         seconds=args.seconds,
         layouts=(PLAIN,),
         strategy=args.strategy,
-        peers=words(args.peers, PEERS, "--peers"),
+        peers=precision.asked(words(args.peers, PEERS, "--peers")),
         batch=batch,
         timeout=args.timeout,
-        tolerance=TOLERANCE,
+        tolerance=precision.tolerance,
+        own_tolerance=precision.own_tolerance,
+        options=precision.options(),
         roofs=False,
     )
 
@@ -109,34 +111,32 @@ def settings(args: argparse.Namespace, batch: int, threads: int) -> Settings:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def raced(folder: Path, chosen: Mapping[str, Network], run: Settings) -> tuple[dict[str, Any], int]:
+def raced(found: Mapping[str, NetworkProblem], run: Settings) -> tuple[dict[str, Any], int]:
     """Time networks; the figures and the command's result so far."""
-    with problems(folder, chosen, run.batch or 1) as found:
-        race = Race([Line(problem, name, "") for name, problem in found.items()], run, Console(stderr=True))
-        race.go()
+    race = Race([Line(problem, name, "") for name, problem in found.items()], run, Console(stderr=True))
+    race.go()
     return to_dict(race.results, race.run), INTERRUPTED if race.interrupted else int(not race.results)
 
 
-def apart(folder: Path, chosen: Mapping[str, Network], run: Settings, what: str) -> tuple[dict[str, Any], int]:
+def apart(found: Mapping[str, NetworkProblem], run: Settings, what: str) -> tuple[dict[str, Any], int]:
     """Ask for figures (`APART`) in new processes every round; the first, after which kernels are on disk, does not
     count."""
     console = Console(stderr=True)
     names: dict[str, str] = {}
     lines = []
-    with problems(folder, chosen, run.batch or 1) as found:
-        for label, problem in found.items():
-            figures: dict[str, list[dict[str, float]]] = {}
-            failed: dict[str, str] = {}
-            for turn in range(1 + run.rounds):
-                with started(run, (lambda *_, **__: None) if turn or lines else console.print) as engines:
-                    names |= {engine.key: engine.name for engine in engines}
-                    for engine in engines:
-                        try:
-                            figures.setdefault(engine.key, []).append(getattr(engine, what)(problem))
-                        except EngineError as error:
-                            failed[engine.key] = f"{engine.name} failed: {error}"
-            told = {key: _medians(each[1:]) for key, each in figures.items() if key not in failed}
-            lines.append({"label": label, "engines": told, "notes": list(failed.values())})
+    for label, problem in found.items():
+        figures: dict[str, list[dict[str, float]]] = {}
+        failed: dict[str, str] = {}
+        for turn in range(1 + run.rounds):
+            with started(run, (lambda *_, **__: None) if turn or lines else console.print) as engines:
+                names |= {engine.key: engine.name for engine in engines}
+                for engine in engines:
+                    try:
+                        figures.setdefault(engine.key, []).append(getattr(engine, what)(problem))
+                    except EngineError as error:
+                        failed[engine.key] = f"{engine.name} failed: {error}"
+        told = {key: _medians(each[1:]) for key, each in figures.items() if key not in failed}
+        lines.append({"label": label, "engines": told, "notes": list(failed.values())})
     return _described(run) | {"engines": {key: {"name": name} for key, name in names.items()}, "lines": lines}, 0
 
 
@@ -154,6 +154,7 @@ def to_dict(results: Sequence[LineResult], run: Run) -> dict[str, Any]:
     return _described(run.settings) | {
         "engines": {key: {"name": name, "version": run.versions[key]} for key, name in run.names.items()},
         "geomean": mean and vars(mean),
+        "own_geomean": (own := mean_ratio(results, (OWN_F32,))) and vars(own),
         "worst": vars(min(ratios, key=lambda ratio: ratio.median)) if ratios else None,
         "lines": [_line(result, run) for result in results],
     }
@@ -172,6 +173,7 @@ def _line(result: LineResult, run: Run) -> dict[str, Any]:
         "without": {key: _why(result, key) for key in run.names if not result.of(key)},
         "best_peer": result.rival(run.peers),
         "ratio": ratio and vars(ratio),
+        "own_ratio": (own := result.ratio((OWN_F32,))) and vars(own),
         "notes": result.notes,
     }
 
@@ -187,12 +189,15 @@ def table(data: Data) -> str:
     for line in data["lines"]:
         cells = [_milliseconds(line["engines"].get(key), line["without"].get(key)) for key in data["engines"]]
         best = data["engines"][line["best_peer"]]["name"] if line["best_peer"] else NOTHING
-        rows.append([line["label"], *cells, best, _ratio(line["ratio"])])
-    if data["geomean"]:
+        rows.append([line["label"], *cells, best, _ratio(line["ratio"]), _ratio(line["own_ratio"])])
+    if data["geomean"] or data["own_geomean"]:
         blank = [""] * (len(data["engines"]) + 1)
-        rows += [["geometric mean", *blank, _ratio(data["geomean"])], ["worst", *blank, _ratio(data["worst"])]]
+        rows.append(["geometric mean", *blank, _ratio(data["geomean"]), _ratio(data["own_geomean"])])
+        rows.append(["worst", *blank, _ratio(data["worst"]), ""])
     names = [engine["name"] for engine in data["engines"].values()]
-    headers = ["network", *names, "best peer", "÷ cpuconv"]
+    headers = ["network", *names, "best peer", "÷ cpuconv", "own fp32 ÷ cpuconv"]
+    if OWN_F32 not in data["engines"]:
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
     return _table(data, rows, headers, "milliseconds: median of rounds (fastest run)")
 
 
@@ -232,7 +237,8 @@ def notes(data: Data) -> list[str]:
 
 
 def _table(data: Data, rows: list[list[str]], headers: list[str], unit: str) -> str:
-    title = f"{data['cpu']}; threads: {data['threads']}, images: {data['batch']}; {unit}"
+    parts = f"threads: {data['threads']}, images: {data['batch']}, precision: {data.get('precision', 'float32')}"
+    title = f"{data['cpu']}; {parts}; {unit}"
     return f"{title}\n\n{tabulate(rows, headers, disable_numparse=True, stralign='left')}"
 
 

@@ -11,7 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from autotune.machine.roofline import Roofs
 from bench import typed
 from bench.engine import Engine, EngineError
-from bench.oracle import OUR_TOLERANCE
 from bench.peers import OURS
 from bench.results import LineResult, Measurement, Timing, mean_ratio
 from bench.settings import OWN, Run, Settings
@@ -85,12 +84,13 @@ _TOLD = ("name", "version")
 @contextlib.contextmanager
 def started(settings: Settings, say: Callable[..., None]) -> Iterator[list[Engine]]:
     """The engines that are installed, ours first; a missing one gets a word."""
-    options = dict.fromkeys(OWN, {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call})
+    own = {"layouts": settings.layouts, "strategy": settings.strategy, "call": settings.call}
     engines: list[Engine] = []
     try:
         for key in (OURS, *(key for key in settings.peers if key != OURS)):
             try:
-                engines.append(Engine(key, settings.threads, options.get(key), settings.timeout))
+                options = {**(own if key in OWN else {}), **settings.options.get(key, {})}
+                engines.append(Engine(key, settings.threads, options, settings.timeout))
             except EngineError as error:
                 say(f"Skipping {key}: {error}.", highlight=False)
         yield engines
@@ -128,7 +128,7 @@ def _limit(key: str, settings: Settings) -> float:
     """The largest error of an engine whose figure counts."""
     if settings.types != ALL_F32:
         return typed.limit(settings.types, key, key == OURS)
-    return OUR_TOLERANCE if key == OURS else settings.tolerance
+    return settings.own_tolerance if key in OWN else settings.tolerance
 
 
 def _worth_timing(forms: list[Timing], turn: int) -> list[Timing]:

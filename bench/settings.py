@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune.machine.device import fingerprint
-from bench.oracle import PEER_TOLERANCE
+from bench.oracle import OUR_TOLERANCE, PEER_TOLERANCE
 from bench.peers import OURS, OWN_F32, PEERS
 from cpuconv.problem.types import ALL_F32, Types
 
@@ -55,6 +55,10 @@ class Settings:
         Whether to measure the machine's roofs.
     types : Types
         Of every line.
+    own_tolerance : float
+        Error of ours above which its figure does not count, of lines in float32 and of networks.
+    options : Mapping[str, Mapping[str, object]]
+        More keyword arguments of engines, by key.
     """
 
     threads: int = 1
@@ -71,6 +75,8 @@ class Settings:
     tolerance: float = PEER_TOLERANCE
     roofs: bool = True
     types: Types = ALL_F32
+    own_tolerance: float = OUR_TOLERANCE
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:

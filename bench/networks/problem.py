@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from bench.networks import Network, networks
+from bench.networks.quantized import quantized
 from bench.settings import words
 
 _FED, _GIVEN = "fed/", "given/"
@@ -28,11 +29,14 @@ class NetworkProblem:
         What `keep` wrote, for one image.
     batch : int
         Images, all alike: what is right for one is right for all.
+    full : NetworkProblem or None
+        The network in float32, where this is one of integers.
     """
 
     path: Path
     arrays: Path
     batch: int = 1
+    full: NetworkProblem | None = None
 
     def feed(self) -> dict[str, np.ndarray]:
         """Inputs by name."""
@@ -76,30 +80,44 @@ def asked(folder: Path, names: str) -> dict[str, Network]:
 
 
 @contextlib.contextmanager
-def problems(folder: Path, chosen: Mapping[str, Network], batch: int) -> Iterator[dict[str, NetworkProblem]]:
+def problems(
+    folder: Path, chosen: Mapping[str, Network], batch: int, integers: bool = False
+) -> Iterator[dict[str, NetworkProblem]]:
     """The networks in a folder as problems, by name; files for other batches are there as long as the context.
+
+    With `integers` those that `quantized` makes of them, whose right outputs are those of their own operators.
 
     Raises
     ------
     FileNotFoundError
         A network's file is not there.
+    ModuleNotFoundError
+        ONNX Runtime, which makes files of integers, is not installed, and one is not there.
     """
-    import onnx
-
-    from bench.networks.model import batched, resize, save
-
     with tempfile.TemporaryDirectory(prefix="bench-networks-") as other:
         found = {}
         for name, network in chosen.items():
             path = folder / f"{name}.onnx"
-            arrays = path.with_suffix(".npz")
-            if not arrays.is_file():
-                keep(network, path)
-            if batch > 1:
-                more = Path(other) / path.name
-                model = onnx.load(path)
-                resize(model, batched(network.inputs, batch))
-                save(model, more)
-                path = more
-            found[name] = NetworkProblem(path, arrays, batch)
+            found[name] = _problem(network, path, batch, Path(other))
+            if integers:
+                made = _problem(network, quantized(network, path), batch, Path(other))
+                found[name] = replace(made, full=found[name])
         yield found
+
+
+def _problem(network: Network, path: Path, batch: int, other: Path) -> NetworkProblem:
+    """The network in a file, which is written to another folder where it is to take more images."""
+    import onnx
+
+    from bench.networks.model import batched, resize, save
+
+    arrays = path.with_suffix(".npz")
+    if not arrays.is_file():
+        keep(network, path)
+    if batch > 1:
+        more = other / path.name
+        model = onnx.load(path)
+        resize(model, batched(network.inputs, batch))
+        save(model, more)
+        path = more
+    return NetworkProblem(path, arrays, batch)

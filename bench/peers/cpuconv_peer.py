@@ -32,13 +32,21 @@ class CpuconvPeer:
         Of the plan, call or model.
     call : str
         "plan": a plan with an output of its own. "conv2d": the one call, with writable weights and a new output.
+    precision : str
+        Of networks.
     """
 
     name = "cpuconv"
     package = "cpuconv"
 
-    def __init__(self, layouts: Sequence[str] = ("auto",), strategy: str = "cached", call: str = CALLS[0]) -> None:
-        self.layouts, self.strategy, self.call = tuple(layouts), strategy, call
+    def __init__(
+        self,
+        layouts: Sequence[str] = ("auto",),
+        strategy: str = "cached",
+        call: str = CALLS[0],
+        precision: str = "float32",
+    ) -> None:
+        self.layouts, self.strategy, self.call, self.precision = tuple(layouts), strategy, call, precision
 
     def available(self) -> str | None:
         try:
@@ -59,7 +67,7 @@ class CpuconvPeer:
     def network(self, path: Path, feed: Mapping[str, np.ndarray], threads: int) -> list[Form]:
         import cpuconv
 
-        model = cpuconv.compile(path, threads=threads, strategy=self.strategy)
+        model = cpuconv.compile(path, threads=threads, strategy=self.strategy, precision=self.precision)
         outputs = model.run(feed)
         return [Form("plain", lambda: model.run(feed, outputs), lambda: list(outputs.values()))]
 
@@ -121,6 +129,7 @@ class OwnFloat32Peer(CpuconvPeer):
     """cpuconv in float32 on the numbers that the typed operands mean: what low precision is to be faster than."""
 
     name = "own fp32"
+    full = True  # of networks of integers it runs those that they were made of
 
     def prepare(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray, threads: int) -> list[Form]:
         return []

@@ -1,4 +1,4 @@
-"""MNN: converted from ONNX, precision high, on host NCHW arrays or in MNN's own layout."""
+"""MNN: converted from ONNX, on host NCHW arrays or in MNN's own layout."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from cpuconv.problem.problem import ConvProblem
 
 
 class MnnPeer:
-    """MNN.Interpreter sessions on the CPU backend."""
+    """MNN.Interpreter sessions on the CPU backend; `precision` is theirs."""
 
     name = "MNN"
     package = "MNN"
+
+    def __init__(self, precision: str = "high") -> None:
+        self.precision = precision
 
     def available(self) -> str | None:
         return missing("MNN") or missing("_tools") or missing("onnx")
@@ -42,7 +45,7 @@ class MnnPeer:
             return MNN.Tensor(array.shape, MNN.Halide_Type_Float, array, MNN.Tensor_DimensionType_Caffe)
 
         interpreter = MNN.Interpreter(str(path))
-        session = interpreter.createSession({"backend": "CPU", "precision": "high", "numThread": threads})
+        session = interpreter.createSession({"backend": "CPU", "precision": self.precision, "numThread": threads})
         interpreter.resizeSession(session)
         sources = [(interpreter.getSessionInput(session, name), host(array)) for name, array in feed.items()]
         targets = [

@@ -1,4 +1,4 @@
-"""OpenVINO: compiled for latency and held to float32, inputs and outputs in arrays of ours."""
+"""OpenVINO: compiled for latency, inputs and outputs in arrays of ours."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ from cpuconv.problem.problem import ConvProblem
 
 
 class OpenVinoPeer:
-    """openvino.Core().compile_model on the CPU plugin."""
+    """openvino.Core().compile_model on the CPU plugin.
+
+    Parameters
+    ----------
+    precision : str or None
+        That it is held to, as its hint of that name states it; None: what it chooses itself.
+    """
 
     name = "OpenVINO"
     package = "openvino"
+
+    def __init__(self, precision: str | None = "f32") -> None:
+        self.precision = precision
 
     def available(self) -> str | None:
         return missing("openvino") or missing("onnx")
@@ -39,11 +48,10 @@ class OpenVinoPeer:
 
         core = openvino.Core()
         settings = {
-            "INFERENCE_PRECISION_HINT": "f32",
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
-        }
+        } | ({} if self.precision is None else {"INFERENCE_PRECISION_HINT": self.precision})
         compiled = core.compile_model(core.read_model(path), "CPU", settings)
         request = compiled.create_infer_request()
         for name, array in feed.items():

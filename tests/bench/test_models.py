@@ -14,7 +14,7 @@ from support.tuner.bench_fakes import FakeEngine, measurement
 
 onnx = pytest.importorskip("onnx")
 
-from bench import models, race  # noqa: E402
+from bench import models, precisions, race  # noqa: E402
 from bench.engine import LOADING, MEMORY, EngineError, Session  # noqa: E402
 from bench.networks import (  # noqa: E402
     Network,
@@ -26,7 +26,7 @@ from bench.networks import (  # noqa: E402
 from bench.networks import model as nets  # noqa: E402
 from bench.networks.problem import NetworkProblem, keep, problems  # noqa: E402
 from bench.oracle import worst_error  # noqa: E402
-from bench.peers import OURS  # noqa: E402
+from bench.peers import OURS, OWN_F32, make  # noqa: E402
 from bench.peers.base import Form  # noqa: E402
 from bench.results import LineResult, Measurement  # noqa: E402
 from bench.settings import Run, Settings  # noqa: E402
@@ -282,3 +282,49 @@ def test_memory_is_told_beside_each_peer(folder: Path, fakes: None, capsys):
 def test_a_folder_without_networks_is_refused(tmp_path: Path):
     with pytest.raises(SystemExit, match="python -m bench.networks"):
         models.main([str(tmp_path)])
+
+
+# --- precisions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", [*precisions.TABLE])
+def test_engines_are_asked_for_a_precision(precision: str):
+    args = models.parser().parse_args(["DIR", "--precision", precision, "--peers", "openvino,onnxruntime"])
+    run = models.settings(args, 1, 2)
+    told = {key: run.options.get(key, {}) for key in (OURS, *run.peers)}
+    hints = {"float32": "f32", "bf16": "bf16", "int8": "f32", "default": None}
+    assert vars(make("openvino", **told["openvino"])) == {"precision": hints[precision]}
+    ours = make(OURS, **told[OURS]).precision
+    assert ours == ("bfloat16" if precision == "bf16" else "float32")
+    assert ("onnxruntime" in run.peers) == (precision != "bf16")
+    assert (OWN_F32 in run.peers) == (precision in ("bf16", "int8"))
+    assert OWN_F32 not in told or make(OWN_F32, **told[OWN_F32]).precision == "float32"
+    assert (run.own_tolerance < run.tolerance) == (precision in ("float32", "default"))
+
+
+def test_networks_of_integers_are_made_once_and_judged_by_their_own_operators(folder: Path):
+    pytest.importorskip("onnxruntime")
+    before = 0
+    for batch in (1, 3):
+        with problems(folder, {"tiny": NETWORK}, batch, integers=True) as found:
+            narrow, full = found["tiny"], found["tiny"].full
+            assert full is not None and full.path.stem == "tiny" and narrow.feed()["x"].shape == (batch, 3, 6, 6)
+            assert {"QuantizeLinear", "DequantizeLinear"} < {node.op_type for node in onnx.load(narrow.path).graph.node}
+            assert worst_error(run(str(narrow.path), narrow.feed()), narrow.outputs()) < 0.02
+            assert 0 < worst_error(narrow.outputs(), full.outputs()) < 0.1
+            peer = FakePeer(full.outputs())
+            peer.full = True
+            (prepared,) = Session(peer, 1).prepare(narrow)
+            assert prepared.error == 0  # it is given the network in float32
+        made = (folder / "tiny.int8.onnx").stat().st_mtime_ns
+        assert batch == 1 or made == before
+        before = made
+
+
+def test_ours_in_float32_is_beside_ours_of_other_precisions():
+    found = LineResult(Line(None, "a", ""), [measurement(**{OURS: [[1.0]], OWN_F32: [[3.0]], "openvino": [[2.0]]})])
+    data = models.to_dict([found], described(OURS, OWN_F32, "openvino")) | {"precision": "bf16"}
+    assert data["lines"][0]["best_peer"] == "openvino" and data["own_geomean"]["median"] == pytest.approx(3)
+    lines = models.table(data).splitlines()
+    assert "precision: bf16" in lines[0] and lines[2].rstrip().endswith("own fp32 ÷ cpuconv")
+    assert lines[4].split()[-4:] == ["2.00", "(2.00)", "3.00", "(3.00)"]

@@ -1,0 +1,64 @@
+"""Networks of integers, as onnxruntime.quantization makes them: QDQ, uint8 tensors, int8 weights by output channel."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.version_converter
+
+from bench.networks import Network
+
+OPSET = 17  # at least 13, as scales by output channel need
+FEEDS = 4  # random inputs that ranges are taken from
+
+
+def quantized(network: Network, path: Path) -> Path:
+    """The file of integers beside a network's own; made where it is not there, or older.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is to be made, and ONNX Runtime is not installed.
+    """
+    made = path.with_suffix(".int8.onnx")
+    if made.is_file() and made.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+        return made
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise ModuleNotFoundError(f"{made} is not there, and onnxruntime, which makes it, is not installed")
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Feeds(CalibrationDataReader):
+        """Random inputs."""
+
+        def __init__(self) -> None:
+            self.left: Iterator[dict[str, np.ndarray]] = (network.feed(network.inputs, 1 + at) for at in range(FEEDS))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.left, None)
+
+    with tempfile.TemporaryDirectory(prefix="bench-quantized-", dir=path.parent) as folder:
+        newer, folded, written = (Path(folder) / name for name in ("newer.onnx", "folded.onnx", "int8.onnx"))
+        model = onnx.load(path)
+        if max(each.version for each in model.opset_import if not each.domain) < OPSET:
+            model = onnx.version_converter.convert_version(model, OPSET)
+        onnx.save(model, newer)
+        quant_pre_process(str(newer), str(folded), skip_symbolic_shape=True)
+        quantize_static(
+            str(folded),
+            str(written),
+            Feeds(),
+            quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+        )
+        os.replace(written, made)
+    made.with_suffix(".npz").unlink(missing_ok=True)
+    return made
