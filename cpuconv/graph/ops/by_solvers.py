@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.conv.balanced import balanced
 from cpuconv.conv.choice.model import Choice, applicable, favourite, search
 from cpuconv.conv.choice.select import choose, favourite_layouts, following
 from cpuconv.conv.choice.tuned import named
 from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
 from cpuconv.conv.recipe import assemble, effective_threads
-from cpuconv.elements import BF16, F32, Element, rounded
+from cpuconv.elements import BF16, F32, Element
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Call, Offer, Target
@@ -298,7 +299,7 @@ def steps(
 
 def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:
     """float32 weights as the problem has them."""
-    return rounded(weight) if problem.types.w == BF16 else weight
+    return balanced(weight) if problem.types.w == BF16 else weight
 
 
 def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
