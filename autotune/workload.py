@@ -84,6 +84,8 @@ class Reading:
         Shapes of a model's inputs by name, where it leaves axes open.
     types : str
         Element types of problems, in the workload's words, where the source does not state them; "" for the usual ones.
+    precision : str
+        What models are tuned in, in the workload's words; "" for the usual one.
     """
 
     layouts: tuple[str, str] | None = None
@@ -91,6 +93,7 @@ class Reading:
     batches: Sequence[int] = ()
     inputs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     types: str = ""
+    precision: str = ""
 
 
 AS_IT_IS = Reading()

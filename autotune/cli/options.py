@@ -40,7 +40,7 @@ def reading(options: argparse.Namespace) -> Reading:
     """How sources are read under the options."""
     threads = allowed_cores() if options.threads == AUTO else options.threads
     batches, inputs = getattr(options, "batches", ()), dict(getattr(options, "input", ()))
-    return Reading(options.layouts, threads, batches, inputs, options.types)
+    return Reading(options.layouts, threads, batches, inputs, options.types, getattr(options, "precision", ""))
 
 
 def layouts_text(options: argparse.Namespace) -> str:

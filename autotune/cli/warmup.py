@@ -220,6 +220,9 @@ def add_options(made: argparse.ArgumentParser) -> None:
         help="batch sizes of models that leave the batch open (default: 1)",
     )
     made.add_argument(
+        "--precision", metavar="NAME", default="", help="what models are tuned in, as they will be compiled: bfloat16"
+    )
+    made.add_argument(
         "--input",
         metavar="NAME=1x3x224x224",
         type=input_shape,

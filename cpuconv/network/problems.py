@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import FULL, Target, check_precision
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, plans
@@ -26,6 +26,7 @@ def problems_of(
     threads: int,
     batches: Sequence[int] = (),
     inputs: Mapping[str, Sequence[int]] | None = None,
+    precision: str = FULL,
 ) -> list[Entry]:
     """Every convolution and product that `compile` of a model would ask for, fused and laid out, equal ones merged.
 
@@ -42,19 +43,23 @@ def problems_of(
         Sizes to take in turn for the first axis of inputs, where it is open; without them 1.
     inputs : mapping of str to sequence of int, or None
         Shapes of inputs by name, as far as the model leaves them open.
+    precision : str
+        Of the compiled network.
 
     Raises
     ------
     ArgumentError
-        `batches` or `inputs` do not fit the model.
+        `batches` or `inputs` do not fit the model; an unknown precision.
     SourceError
         The model cannot be read, or sizes stay open.
     """
+    check_precision(precision)
     graph = read(source)
+    target = Target(current(), threads, precision=precision)
     entries = []
     for batch in batches or (None,):
         name = graph.name if batch is None else f"{graph.name}, batch {batch}"
-        found = _near_best(graph, threads, with_batch(graph, batch, inputs or {}))
+        found = _near_best(graph, target, with_batch(graph, batch, inputs or {}))
         entries += [Entry(problem, label, 1, name) for problem, label in found]
     return merged(entries)
 
@@ -78,10 +83,9 @@ def with_batch(graph: Graph, batch: int | None, inputs: Mapping[str, Sequence[in
     return shapes
 
 
-def _near_best(graph: Graph, threads: int, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
+def _near_best(graph: Graph, target: Target, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[ConvProblem, str]]:
     head = prepared(graph, shapes, Rewriting()).graph
-    target = Target(current(), threads, "heuristic")
-    layouts, won = plans(head, target), winner(head, replace(target, strategy="cached"))
+    layouts, won = plans(head, replace(target, strategy="heuristic")), winner(head, target)
     first = {problem for problem, _ in _problems_in(layouts[0])}
     yield from _problems_in(layouts[0])
     for rival in layouts[1:]:

@@ -17,7 +17,7 @@ from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import FULL, HALF, Target
 from cpuconv.graph.ops.base import is_float
 from cpuconv.isa import current
 from cpuconv.memory.aligned import aligned
@@ -35,7 +35,8 @@ from cpuconv.tuning.speed_probe import speed_probe
 
 PATIENCE = 8.0  # times what a problem may take, that a race of slow programs may
 _RUNS = search.MIN_VISITS * (3 + MIN_ROUNDS)  # of a plan at least: first, calibrated, checked, and then timed
-_ERROR = 1e-3  # most difference between the outputs of two plans, whose algorithms may differ in every layer
+_ERRORS = {FULL: 1e-3, HALF: 0.25}
+"""Most difference between the outputs of two plans: algorithms, and what they round, may differ in every layer."""
 
 
 class Raced(NamedTuple):
@@ -55,6 +56,7 @@ def race_networks(
     *,
     batches: Sequence[int] = (),
     inputs: Mapping[str, Sequence[int]] | None = None,
+    precision: str = FULL,
     effort: str = "quick",
     again: bool = True,
 ) -> Iterator[Raced]:
@@ -62,7 +64,7 @@ def race_networks(
 
     Parameters
     ----------
-    source, threads, batches, inputs
+    source, threads, batches, inputs, precision
         As for `cpuconv.network.problems.problems_of`.
     effort : str
         A key of `autotune.tuning.effort.EFFORTS`: what a race may take, beside making the programs.
@@ -70,7 +72,7 @@ def race_networks(
         Whether networks that have a winner are raced too.
     """
     for name, graph, shapes in sized(source, batches, inputs):
-        target = Target(current(), threads, "cached")
+        target = Target(current(), threads, "cached", precision=precision)
         race = Race(prepared(graph, shapes, Rewriting()).graph, target)
         asked = RowLimits(race.sources)
         if not again and store.best(fingerprint().key, race.key, asked) is not None:
@@ -124,7 +126,7 @@ class Race:
 
     def prepare(self, key: str, name: str, weights: str = "warm") -> Run:
         """The program of a plan, with other memory for values in between and outputs than before."""
-        return Run(self._program(name), self._inputs, self._first_run.outputs)
+        return Run(self._program(name), self._inputs, self._first_run.outputs, _ERRORS[self._target.precision])
 
     def speed_probe(self, key: str) -> Callable[[], None]:
         """Work of known length on the threads of the network."""
@@ -143,12 +145,14 @@ class Race:
 class Run:
     """A program with inputs and outputs (`autotune.workload.Trial`)."""
 
-    limit = _ERROR
-
     def __init__(
-        self, program: Executable, inputs: Sequence[np.ndarray], expected: Sequence[np.ndarray] | None = None
+        self,
+        program: Executable,
+        inputs: Sequence[np.ndarray],
+        expected: Sequence[np.ndarray] | None = None,
+        limit: float = _ERRORS[FULL],
     ) -> None:
-        self._program, self._inputs, self._expected = program, inputs, expected
+        self._program, self._inputs, self._expected, self.limit = program, inputs, expected, limit
         self.outputs = [aligned(sizes(value), value.dtype) for value in program.outputs.values()]
         program.callers.release()
         self.run()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.lowering import Target
+from cpuconv.graph.lowering import FULL, Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
@@ -19,12 +19,16 @@ _SECONDS, _MOST = 0.5, 200  # of timing a network; most of its runs
 
 
 def time_networks(
-    source: str, threads: int, batches: Sequence[int] = (), inputs: Mapping[str, Sequence[int]] | None = None
+    source: str,
+    threads: int,
+    batches: Sequence[int] = (),
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    precision: str = FULL,
 ) -> list[tuple[str, int, float]]:
-    """(name, threads, median seconds of a run) of a model for each batch, on random data; sizes as `problems_of`."""
+    """(name, threads, median seconds of a run) of a model for each batch, random data, as `problems_of`."""
     times = []
     for name, graph, shapes in sized(source, batches, inputs):
-        model = compiled(graph, Target(current(), threads, "cached"), shapes)
+        model = compiled(graph, Target(current(), threads, "cached", precision=precision), shapes)
         times.append((name, threads, _median_seconds(model)))
     return times
 

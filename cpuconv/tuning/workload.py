@@ -17,6 +17,7 @@ from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_
 from cpuconv.conv.session import TABLES
 from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
+from cpuconv.graph.lowering import FULL
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.emit.product import matrix_product_of, product_of
 from cpuconv.network.problems import problems_of
@@ -73,7 +74,9 @@ class ConvWorkload:
         is_model = sources.is_model(source)
         try:
             if is_model and reading.layouts is None and not reading.types:
-                entries = problems_of(source, reading.threads, reading.batches, reading.inputs)
+                entries = problems_of(
+                    source, reading.threads, reading.batches, reading.inputs, reading.precision or FULL
+                )
             else:
                 types = Types.parse(reading.types) if reading.types else ALL_F32
                 layouts = first, second
@@ -96,7 +99,7 @@ class ConvWorkload:
         """(network, threads, seconds of a run) of a model as it is tuned now; nothing of other sources."""
         if not sources.is_model(source):
             return []
-        return time_networks(source, reading.threads, reading.batches, reading.inputs)
+        return time_networks(source, reading.threads, reading.batches, reading.inputs, reading.precision or FULL)
 
     def race_whole(
         self,
@@ -115,6 +118,7 @@ class ConvWorkload:
             store,
             batches=reading.batches,
             inputs=reading.inputs,
+            precision=reading.precision or FULL,
             effort=effort,
             again=again,
         ):

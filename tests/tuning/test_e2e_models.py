@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from autotune.cli.main import main  # noqa: E402
-from autotune.cli.options import OK  # noqa: E402
+from autotune.cli.options import OK, USAGE  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
 from cpuconv.conv import session  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
@@ -146,3 +146,44 @@ def test_profile_times_what_is_not_stored(tmp_path, our_store):
     assert decided(strategy="profile") == {"store"}
     assert len(our_store.tuned(DEVICE)) == 1  # the problem that runs, in no other layouts
     assert decided() == {"store"}
+
+
+NARROW = """g (float[1,64,12,8] x) => (float[1,64,12,8] y)
+    <float s = {0.05}, uint8 z = {128}, int8[64,64,1,1] w, float t = {0.0137}, int8 zw = {0}> {
+    q = QuantizeLinear(x, s, z)
+    a = DequantizeLinear(q, s, z)
+    b = DequantizeLinear(w, t, zw)
+    c = Conv(a, b)
+    d = QuantizeLinear(c, s, z)
+    y = DequantizeLinear(d, s, z)
+}"""
+HALVES = """g (float[1,64,12,8] x) => (float[1,64,12,8] y) <float[64,64,1,1] w> {
+    a = Conv(x, w)
+    b = Relu(a)
+    y = Conv(b, w)
+}"""
+
+
+@pytest.mark.parametrize(("text", "precision", "types"), [(NARROW, "float32", "u8:s8:u8"), (HALVES, "bfloat16", None)])
+def test_networks_of_narrow_elements(text, precision, types, tmp_path, warmed, our_store, monkeypatch):
+    """What runs is tuned in its own types, and then found; in float32 nothing is, where other types are asked for."""
+    source, rng = parse(text), np.random.default_rng(0)
+    numbers = rng.integers(-9, 9, (64, 64, 1, 1))
+    weights = numbers.astype(np.int8) if types else (numbers / 64).astype(np.float32)
+    source.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    path = str(tmp_path / "net.onnx")
+    onnx.save(source, path)
+    wanted = asked(path, monkeypatch, precision=precision)
+    told = warmed(path, "--precision", precision, "--shape-limit", "1")
+    assert {(key, "cold") for key in wanted} <= {*our_store.tuned(DEVICE)} and len(told["tuned"]) >= len(wanted) > 0
+    assert types is None or {str(ConvProblem.parse(key).types) for key in wanted} == {types}
+    model = cpuconv.compile(path, threads=1, precision=precision)
+    rows = [row for row in model.explain().operators if "Conv" in row.op]
+    assert {row.decided_by for row in rows} == {"store"}
+    x = rng.standard_normal((1, 64, 12, 8)).astype(np.float32)
+    close(model(x), interpreted(source, {"x": x}, wide=True)[0].astype(np.float32), 0.02)
+
+
+def test_an_unknown_precision_is_refused(tmp_path, warmed, capsys):
+    assert main(["warmup", save(tmp_path), *QUICK, "--precision", "bf61"]) == USAGE
+    assert "'precision' must be one of float32, bfloat16, not 'bf61'" in capsys.readouterr().err

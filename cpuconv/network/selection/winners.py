@@ -28,7 +28,8 @@ def sources() -> str:
 
 
 def key_of(graph: Graph, target: Target) -> str:
-    """What a network is stored as: "network", a hash, the instruction set and threads."""
+    """What a network is stored as: "network", a hash, the instruction set, another precision than float32, and
+    threads."""
     index = {name: str(at) for at, name in enumerate((*graph.inputs, *graph.constants))}
     digest = hashlib.sha256()
     for node in graph.nodes:
@@ -38,12 +39,13 @@ def key_of(graph: Graph, target: Target) -> str:
         names = [index.get(name, "") for name in (*node.inputs, *node.outputs)]
         digest.update(repr((node.op, names, values, _plain(node.attributes))).encode())
     digest.update(repr([index[name] for name in graph.outputs]).encode())
-    return f"network {digest.hexdigest()[:24]} {target.isa.name} threads={target.threads}"
+    precision = "" if target.precision == FULL else f"{target.precision} "
+    return f"network {digest.hexdigest()[:24]} {target.isa.name} {precision}threads={target.threads}"
 
 
 def winner(graph: Graph, target: Target) -> str | None:
     """The plan that won the race of a network, if one is stored that holds for the target."""
-    if target.strategy == "heuristic" or (target.limits, target.precision) != (IN_NETWORK, FULL):
+    if target.strategy == "heuristic" or target.limits != IN_NETWORK:
         return None
     device, tiers, kind = fingerprint().key, session.current.tiers, f"network % threads={target.threads}"
     if not any(tiers.winners(device, kind, {sources()}, weights) for weights in WEIGHTS):
