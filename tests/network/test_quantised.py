@@ -79,7 +79,9 @@ class Network:
         self.steps.append((self.nodes[start:], list(read), y))
 
     def pick(self, shape: tuple[int, ...] | None = None) -> Tensor:
-        return self.draw(st.sampled_from([each for each in self.tensors if shape in (None, each.shape)]))
+        """An image, of that shape."""
+        images = [each for each in self.tensors if len(each.shape) == 4]
+        return self.draw(st.sampled_from([each for each in images if shape in (None, each.shape)]))
 
     # the steps
     def conv(self) -> None:
@@ -104,6 +106,28 @@ class Network:
 
         self.step(x, op=op, shape=(n, k, *space))
 
+    def dense(self) -> None:
+        """A product of the planes of an image with a matrix."""
+        x = self.pick()
+        rows, depth, columns = x.shape[1], int(np.prod(x.shape[2:])), self.draw(st.sampled_from((5, LANES, 4 * LANES)))
+        shape = self.constant(np.int64([rows, depth]))
+        self.step(x, op=lambda a: self.node("Reshape", a, shape), shape=(rows, depth))
+        flat, parts = self.tensors[-1], (columns,) if self.draw(st.booleans()) else ()
+        w = self.rng.integers(-127, 128, (depth, columns), np.int8)
+        scale, zero = self.rng.uniform(0.001, 0.01, parts).astype(np.float32), np.zeros(parts, np.int8)
+        bias, unit = self.rng.integers(-3000, 3000, columns, np.int32), np.float32(flat.scale) * scale
+        turned = self.draw(st.booleans())
+
+        def op(floats: str) -> str:
+            numbers = map(self.constant, (w.T.copy() if turned else w, scale, zero))
+            weights = self.node("DequantizeLinear", *numbers, axis=0 if turned else 1)
+            if not turned:
+                return self.node("MatMul", floats, weights)
+            numbers = map(self.constant, (bias, unit, zero.astype(np.int32)))
+            return self.node("Gemm", floats, weights, self.node("DequantizeLinear", *numbers, axis=0), transB=1)
+
+        self.step(flat, op=op, shape=(rows, columns))
+
     def add(self) -> None:
         x = self.pick()
         y = self.pick(x.shape)
@@ -127,7 +151,9 @@ class Network:
 
     def concat(self) -> None:
         x = self.pick()
-        y = self.draw(st.sampled_from([each for each in self.tensors if each.shape[2:] == x.shape[2:]]))
+        y = self.draw(
+            st.sampled_from([each for each in self.tensors if len(each.shape) == 4 and each.shape[2:] == x.shape[2:]])
+        )
         shape = (1, x.shape[1] + y.shape[1], *x.shape[2:])
         self.step(x, y, op=lambda a, b: self.node("Concat", a, b, axis=1), shape=shape)
 
@@ -166,7 +192,7 @@ def networks(draw):
     return made
 
 
-STEPS = ("conv", "conv", "conv", "add", "gate", "excite", "concat", "pool", "larger")
+STEPS = ("conv", "conv", "conv", "dense", "add", "gate", "excite", "concat", "pool", "larger")
 
 
 def _check(made: Network) -> None:
@@ -175,6 +201,7 @@ def _check(made: Network) -> None:
     x = made.rng.integers(low, high, first.shape, first.dtype, endpoint=True)
     whole = made.model(made.nodes, [first], others)
     compiled = cpuconv.compile(whole, strategy="heuristic", threads=1)
+    assert not {"Conv", "Gemm", "Linear", "MatMul"} & {each["op"] for each in compiled.explain().to_dict()["operators"]}
     found = {first.name: x} | dict(compiled.run({first.name: x}))
     for nodes, read, y in made.steps:
         model = made.model(nodes, read, [y])

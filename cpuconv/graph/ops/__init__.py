@@ -46,7 +46,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     quantised,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
-OWN = frozenset({"Copy", "Elementwise", "Linear", "QuantizedConv"})
+OWN = frozenset({"Copy", "Elementwise", "Linear", "QuantizedConv", "QuantizedLinear"})
 """Operators that are none of ONNX's: rewrites and layouts make them."""
 
 

@@ -232,7 +232,7 @@ def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProbl
 def rows_operand(place: Place) -> Operand:
     """Rows as the pixels of an image."""
     if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
-        h = w = F32.bytes
+        h = w = place.dtype.itemsize
     else:
         h, w = place.strides[0], place.strides[-2]
     return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))

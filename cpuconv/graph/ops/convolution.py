@@ -144,8 +144,8 @@ def _infer_quantized(node: Node, inputs: Inputs) -> list[Value]:
 
 
 def quantization(node: Node) -> Quantization:
-    """What the integers of a QuantizedConv mean."""
-    return Quantization(**{name: node[name] for name in _SCALES})
+    """What the integers of a QuantizedConv or QuantizedLinear mean."""
+    return Quantization(**{name: node[name] for name in SCALES})
 
 
 def quantized_conv(node: Node, arrays: Arrays) -> np.ndarray:
@@ -224,11 +224,11 @@ ATTRIBUTES = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape
 
 _SOLVED: dict[str, Any] = {"offers": conv_offers, "restored": restored_conv, "lower": lower_conv}
 
-_SCALES = {
+SCALES = {
     "x_scale": REQUIRED, "x_zero_point": 0, "w_scale": REQUIRED, "y_scale": None, "y_zero_point": 0,
     "residual_scale": None, "residual_zero_point": 0,
 }  # fmt: skip
-_QUANTIZED = {**ATTRIBUTES, "activation": None, "y": REQUIRED, **_SCALES}
+_QUANTIZED = {**ATTRIBUTES, "activation": None, "y": REQUIRED, **SCALES}
 
 OPS = (
     Op("QuantizedConv", _infer_quantized, quantized_conv, _QUANTIZED, **EXACT, **_SOLVED),

@@ -287,14 +287,16 @@ def _place(call: Call, position: int, output: Place) -> Place:
     """Where an operand lies; a known one of lower rank is packed to lie beside the output in channel blocks."""
     place = call.inputs[position]
     assert place is not None
-    array, shape, block = place.array, (1, *place.shape), call.target.isa.lanes
+    array, shape, block = place.array, (1, *place.shape), call.target.isa.block(place.element)
     if call.offer.inputs[position] or array is None:
         return place
 
     def pack() -> np.ndarray:
         return np.ascontiguousarray(layouts.from_nchw(array.reshape(image_shape(shape)), layouts.blocked(block)))
 
-    return Place.blocked(call.constants.packed(call.node.inputs[position], ("blocked", block), pack), shape, block)
+    return Place.blocked(
+        call.constants.packed(call.node.inputs[position], ("blocked", block), pack), shape, block, dtype=place.dtype
+    )
 
 
 def native(*rows: Op) -> tuple[Op, ...]:

@@ -107,7 +107,8 @@ def lower_product(call: Call) -> list[Step]:
     return [product_step(call.target, call.space, Product(stack, rows, depth, columns, left, right, result))]
 
 
-def _infer_linear(node: Node, inputs: Inputs) -> list[Value]:
+def infer_linear(node: Node, inputs: Inputs) -> list[Value]:
+    """Rows of as many columns as the weights."""
     x, w, bias, residual = *inputs[:2], given(inputs, 2), given(inputs, 3)
     if len(w.shape) != 2 or x.shape[-1] != w.shape[0]:
         raise ValueError("the inner sizes differ")
@@ -189,6 +190,6 @@ _SOLVED: dict[str, Any] = {"offers": linear_offers, "restored": restored_linear,
 OPS = (
     Op("MatMul", _infer_matmul, lambda node, arrays: arrays[0] @ arrays[1], **_PRODUCT),
     Op("Gemm", _infer_gemm, gemm, _GEMM, **_PRODUCT),
-    Op("Linear", _infer_linear, linear, {"activation": None}, **_SOLVED),
+    Op("Linear", infer_linear, linear, {"activation": None}, **_SOLVED),
     Op("Einsum", _infer_einsum, einsum, {"equation": REQUIRED}),
 )

@@ -1,21 +1,29 @@
 """Whole numbers in the place of floats: to and from them by scales, and products of them.
 
-Source: ONNX operators of these names. Products are summed exactly; no kernel has them, so that references compute them
-while the network runs.
+Source: ONNX operators of these names. Products are summed exactly; no kernel has those of ONNX, so that references
+compute them while the network runs. QuantizedLinear is ours: rewrites make it of products with constant weights.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given
-from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, output_of
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given
+from cpuconv.graph.ops.by_solvers import offer, restored, rows_operand, rows_problem, solvable, steps, way
+from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
 from cpuconv.graph.ops.elementwise import native
-from cpuconv.graph.ops.matrix import matmul_shape
+from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
+from cpuconv.kernels.binding.steps import Operands, Step
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantized_ending import ended
+from cpuconv.problem.types import Types
 
 _UINT8, _INT32 = np.dtype(np.uint8), np.dtype(np.int32)
 _EXACT = 1 << 24  # up to which float32 counts
@@ -128,12 +136,71 @@ def matmul_integer(node: Node, arrays: Arrays) -> np.ndarray:
     return _multiplied(arrays[0], given(arrays, 2), arrays[1], given(arrays, 3))
 
 
+# --- products with constant weights ---------------------------------------------------------------------------------
+
+
+def _infer_linear(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(infer_linear(node, inputs)[0].shape, node["y"])]
+
+
+def rows_of(node: Node, inputs: Inputs) -> ConvProblem:
+    """A QuantizedLinear as a convolution whose pixels are the rows."""
+    x, w = inputs[:2]
+    types = Types(OF_DTYPE[x.dtype], OF_DTYPE[w.dtype], S32, OF_DTYPE[node["y"]])
+    added = given(inputs, 3) is not None
+    return rows_problem(x.shape, w.shape[1], activation=node["activation"], residual=added, types=types)
+
+
+def quantized_linear(node: Node, arrays: Arrays) -> np.ndarray:
+    """As QuantizedConv, of rows x (..., K) and weights (K, N)."""
+    x, w, bias, residual = (given(arrays, at) for at in range(4))
+    sums = _shifted(x, node["x_zero_point"], len(w)) @ _shifted(w, 0, len(w))
+    image = (-1, w.shape[1], 1, 1)
+    added = residual if residual is None else residual.reshape(image)
+    problem = rows_of(node, [value if value is None else Value.of(value) for value in arrays])
+    y = ended(sums.astype(np.int64).reshape(image), bias, problem, added, quantization(node))
+    return y.reshape(*x.shape[:-1], -1)
+
+
+def _has_kernel(node: Node, inputs: Inputs) -> bool:
+    x, w, bias = *inputs[:2], given(inputs, 2)
+    known = w.array is not None and (bias is None or bias.array is not None)
+    return known and 0 not in x.shape + w.shape and solvable(rows_of(node, inputs))
+
+
+def _linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    return [offer(way(rows_of(node, inputs), target), inputs)] if _has_kernel(node, inputs) else []
+
+
+def _restored(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
+    found = restored(rows_of(node, inputs), target, record, same) if _has_kernel(node, inputs) else None
+    return None if found is None else offer(found, inputs)
+
+
+def _lower_linear(call: Call) -> list[Step]:
+    x, w, bias, residual = (call.given(at) for at in range(4))
+    assert x is not None and w is not None and w.array is not None
+    operands = Operands(rows_operand(x), rows_operand(call.outputs[0]), rows_operand(residual) if residual else None)
+    weight, known = w.array.T[:, :, None, None], bias.array if bias else None
+    return steps(call, operands, weight, known, "transposed", quantization(call.node))
+
+
 _BY_AXIS = {"axis": 1, "block_size": 0, "output_dtype": 0}
 
 OPS = (
     *native(
         Op("QuantizeLinear", _infer_quantize, quantize, {**_BY_AXIS, "saturate": 1, "precision": 0}, **EXACT),
         Op("DequantizeLinear", _infer_dequantize, dequantize, _BY_AXIS, **EXACT),
+    ),
+    Op(
+        "QuantizedLinear",
+        _infer_linear,
+        quantized_linear,
+        {"activation": None, "y": REQUIRED, **SCALES},
+        **EXACT,
+        offers=_linear_offers,
+        restored=_restored,
+        lower=_lower_linear,
     ),
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
     Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, **EXACT),

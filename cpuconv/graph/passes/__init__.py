@@ -39,6 +39,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("forms", forms.run),
     ("decomposed", forms.decomposed),
     ("integers", integers.run),
+    ("integers", integers.dynamic),
     ("pads", pads.run),
     ("linear", linear.run),
     ("views", views.run),

@@ -20,7 +20,7 @@ from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, 
 from cpuconv.problem import activation
 from cpuconv.problem.activation import Activation
 
-HOSTS = ("Conv", "Linear", "QuantizedConv")
+HOSTS = ("Conv", "Linear", "QuantizedConv", "QuantizedLinear")
 MOVERS = ("DepthToSpace", "Reshape", "Slice", "SpaceToDepth", "Transpose")
 
 

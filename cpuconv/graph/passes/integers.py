@@ -1,22 +1,32 @@
-"""Products of whole numbers whose results become floats are computed as floats.
+"""Products of whole numbers whose results become floats, and bytes that span floats.
 
 Patterns: Cast(P) and Cast(P + b), to float32, where P is ConvInteger(x, W, zero, ...) or MatMulInteger with constant W
-and one zero point for x. Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b) is equal up to the rounding of sums
-that float32 cannot hold.
+and one zero point for x. A product of matrices is QuantizedLinear of x less the middle m of its type, whose sums S are
+exact, as floats: S + (m - zero) · (sums of W's columns), W being less its zero points; + Cast(b). Where such W are no
+bytes they are less the middle of their type, and what that adds is a multiple of x's sums, one column more. Another is
+Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b). Equal up to the rounding of sums that float32 cannot hold.
 
-Bytes that DynamicQuantizeLinear makes of floats f are not made: Cast(x) - Cast(zero) is
-Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit.
+Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution: Cast(x) - Cast(zero) is
+Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: the least and the
+largest of f and 0, scale and zero point of these, and f / scale + zero, rounded and clamped.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph
+from cpuconv.elements import S8, S32, U8
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.by_solvers import solvable
+from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
-from cpuconv.graph.passes.rewriting import Maker, constant
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant
 from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.elementwise.expression import Constant, Operand, apply
 
+_MIDDLE = {U8.dtype: 128, S8.dtype: 0}
+_HUGE = 1e38
 _PRODUCTS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _operands = Symbol("x"), Symbol("w"), Maybe("zero"), Maybe("w_zero")
 _product = Either(tuple(operator(op)(*_operands) for op in _PRODUCTS))
@@ -31,6 +41,10 @@ def _as_floats(maker: Maker, found: Found) -> bool:
     if zero and int(np.prod(graph.value(zero).shape, dtype=np.int64)) != 1:  # type: ignore[arg-type]
         return False
     maker.origin = product.origin
+    if product.op == "MatMulInteger" and (y := _rows(maker, x, w, w_zero, zero, "product" if added else "")):
+        if added:
+            maker.node("Add", y, _float(maker, added, "added"))
+        return True
     shift = 0 if w_zero is None else w_zero.astype(np.float32)
     if product.op == "ConvInteger" and w_zero is not None and w_zero.size > 1:
         shift = w_zero.astype(np.float32).reshape(-1, *[1] * (w.ndim - 1))
@@ -39,16 +53,73 @@ def _as_floats(maker: Maker, found: Found) -> bool:
     floats, part = _floats(graph, maker, x, zero), "product" if added else ""
     y = maker.node(_PRODUCTS[product.op], floats, weight, part=part, **attributes)
     if added:
-        maker.node("Add", y, maker.node("Cast", added, part="added", to=FLOAT32))
+        maker.node("Add", y, _float(maker, added, "added"))
     return True
+
+
+def _float(maker: Maker, x: str, part: str) -> str:
+    """Whole numbers as floats."""
+    return maker.node("Elementwise", x, part=part, expression=Operand(0), to=FLOAT32)
+
+
+def _rows(maker: Maker, x: str, w: np.ndarray, w_zero: np.ndarray | None, zero: str, part: str) -> str | None:
+    """A product of rows with a matrix as floats; None where no solver has it."""
+    value = maker.graph.value(x)
+    if w.ndim != 2 or len(value.shape or ()) < 2 or {value.dtype, w.dtype} - {*_MIDDLE}:
+        return None
+    points = np.zeros(1, np.int16) if w_zero is None else w_zero.ravel().astype(np.int16)
+    whole = w.astype(np.int16) - points
+    middle, shift = _MIDDLE[value.dtype], 0 * points  # type: ignore[index]
+    weight = whole.astype(np.int8)
+    if (weight != whole).any():  # bytes less their middle, and one column more, of sums of rows
+        shift = points - _MIDDLE[w.dtype]
+        weight = np.pad((w.astype(np.int16) - _MIDDLE[w.dtype]).astype(np.int8), ((0, 0), (0, 1)), constant_values=1)
+    name = maker.constant(np.ascontiguousarray(weight), "weight")
+    numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
+    y = maker.node("QuantizedLinear", x, name, part="sums", **numbers)
+    if not solvable(rows_of(maker.new[-1], [value, Value.of(weight)])):
+        del maker.new[-1], maker.constants[name]
+        return None
+    moved = apply("sub", middle, Operand(2)) if zero else Constant(middle)
+    tree = apply("add", Operand(0), apply("mul", moved, Operand(1)))
+    operands = [y, maker.constant(whole.sum(0, dtype=np.float32), "columns"), zero]
+    if shift.any():
+        first, last, end, axis = (
+            maker.constant(np.array([at]), f"at{at}") for at in (0, w.shape[1], w.shape[1] + 1, -1)
+        )
+        parts = [maker.node("Slice", y, *ends, axis, part="part") for ends in ((first, last), (last, end))]
+        tree = apply("sub", tree, apply("mul", Operand(3), Operand(4)))
+        operands = [parts[0], *operands[1:], parts[1], maker.constant(shift.astype(np.float32), "shift")]
+    return maker.node("Elementwise", *operands, part=part, expression=tree, to=FLOAT32)
+
+
+def _span(graph: Graph, node: Node) -> Rewrite:
+    """Bytes that span floats by what kernels have."""
+    (x,), (y, scale, zero), maker = node.inputs, node.outputs, Maker(graph, node)
+    ends = [maker.reshape(maker.node(f"Reduce{name}", x, part=name), (), f"{name}0") for name in ("Min", "Max")]
+    low, high = apply("min", Operand(0), 0), apply("max", Operand(1), 0)
+    span = apply("sub", high, low)
+    none = apply("sub", 1, apply("min", apply("mul", span, _HUGE), 1))  # 1 where the span is 0
+    step = apply("max", apply("quotient", span, 255), none)
+    point = apply("sub", 0, apply("quotient", apply("min", Operand(0), 0), Operand(1)))
+    whole = apply("add", apply("round", apply("quotient", Operand(0), Operand(1))), Operand(2))
+    maker.new += [
+        TABLE["Elementwise"].node(inputs, [output], node.origin, expression=tree, to=to)
+        for inputs, output, tree, to in (
+            (ends, scale, step, None),
+            ((ends[0], scale), zero, point, U8.dtype),
+            ((x, scale, zero), y, whole, U8.dtype),
+        )
+    ]
+    return maker.done()
 
 
 def _floats(graph: Graph, maker: Maker, x: str, zero: str) -> str:
     """x less its zero point, as floats."""
     producer = graph.producer(x)
-    number = maker.node("Cast", zero, part="zero", to=FLOAT32) if zero else ""
+    number = _float(maker, zero, "zero") if zero else ""
     if producer is None or producer.op != "DynamicQuantizeLinear" or zero != producer.outputs[2]:
-        wide = maker.node("Cast", x, part="wide", to=FLOAT32)
+        wide = _float(maker, x, "wide")
         return maker.node("Sub", wide, number, part="shifted") if zero else wide
     ends = [maker.constant(np.array(end, np.float32), f"end{end}") for end in (0, 255)]
     rounded = maker.node("Round", maker.node("Div", producer.inputs[0], producer.outputs[1], part="q"), part="rounded")
@@ -56,4 +127,5 @@ def _floats(graph: Graph, maker: Maker, x: str, zero: str) -> str:
     return maker.node("Sub", moved, number, part="shifted")
 
 
+dynamic = Rewriter(__doc__, {"DynamicQuantizeLinear": _span})
 run = Search(__doc__, (Formula(operator("Cast")(_product | _product + Symbol("added"), to=FLOAT32), _as_floats),))

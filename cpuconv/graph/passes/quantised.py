@@ -1,7 +1,7 @@
-"""Convolutions between DequantizeLinear and QuantizeLinear compute with integers.
+"""Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
 
-Patterns, scales and zero points being constants: Conv of DequantizeLinear(x) and DequantizeLinear(w), where a solver
-takes these types; QuantizeLinear of such a convolution, whose results it then stores; QuantizeLinear of
+Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
+where a solver takes these types; QuantizeLinear of their results, which they then store; QuantizeLinear of
 what only moves numbers, and of the largest of them, which moves the integers as well; and of a DequantizeLinear by the
 same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is
 rounded to sums, as ONNX Runtime does, where results are bytes.
@@ -18,9 +18,19 @@ from cpuconv.elements import OF_DTYPE, S8, U8
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.by_solvers import solvable
-from cpuconv.graph.ops.convolution import problem_of, quantization
+from cpuconv.graph.ops.convolution import ATTRIBUTES, problem_of, quantization
 from cpuconv.graph.ops.elementwise import FORMS
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, sole_reader
+from cpuconv.graph.ops.quantised import rows_of
+from cpuconv.graph.passes.rewriting import (
+    Maker,
+    Rewrite,
+    Rewriter,
+    constant,
+    operand,
+    per_channel,
+    shape_of,
+    sole_reader,
+)
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization
@@ -67,10 +77,12 @@ def _dequantised(graph: Graph, name: str) -> _Scaled | None:
     return _scaled(graph, graph.producer(name), "DequantizeLinear") if name else None
 
 
-def _made(graph: Graph, node: Node, x: _Scaled, w: _Scaled, added: np.ndarray | None) -> Rewrite | None:
-    """A convolution of integers in the place of a node."""
-    array, dtype = constant(graph, w.name), graph.value(x.name).dtype
-    if array is None or not x.one or {dtype, array.dtype} - {*_BYTES} or array.ndim not in (3, 4):
+def _made(
+    graph: Graph, node: Node, x: _Scaled, w: _Scaled, array: np.ndarray | None, added: np.ndarray | None
+) -> Rewrite | None:
+    """A convolution of integers, or a product, in the place of a node; weights (K, C), (K, C, S) or (K, C, R, S)."""
+    dtype = graph.value(x.name).dtype
+    if array is None or not x.one or {dtype, array.dtype} - {*_BYTES} or array.ndim > 4:
         return None
     with np.errstate(all="ignore"):
         units = x.scale * w.scale
@@ -81,16 +93,20 @@ def _made(graph: Graph, node: Node, x: _Scaled, w: _Scaled, added: np.ndarray | 
         points = Quantization(
             x_scale=1.0, w_scale=1.0, w_zero_point=w.zero.tolist() if w.zero.size > 1 else int(w.zero[0])
         )
-        weight = signed(array.reshape(*array.shape[:2], -1, array.shape[-1]), OF_DTYPE[array.dtype], points)
+        wide = array if array.ndim == 4 else array.reshape(*array.shape[:2], 1, -1)
+        weight = signed(wide, OF_DTYPE[array.dtype], points).reshape(array.shape)
     except ArgumentError:
         return None
     maker = Maker(graph, node)
-    shared = {name: node[name] for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")}
+    kind, shared = "QuantizedLinear", {}
+    if node.op == "Conv":
+        kind, shared = "QuantizedConv", {name: node[name] for name in ATTRIBUTES}
     known = "" if added is None else maker.constant(np.ascontiguousarray(added), "bias")
-    operands = x.name, maker.constant(weight.reshape(array.shape), "weight"), known
-    maker.node("QuantizedConv", *operands, **shared, **scales, y=FLOAT32)
-    values = [graph.value(x.name), Value.of(maker.constants[operands[1]]), None if added is None else Value.of(added)]
-    problem = problem_of(maker.new[0], values)
+    weight = weight if node.op == "Conv" else np.ascontiguousarray(weight.T)
+    operands = x.name, maker.constant(weight, "weight"), known
+    maker.node(kind, *operands, **shared, **scales, y=FLOAT32)
+    values = [graph.value(x.name), Value.of(weight), None if added is None else Value.of(added)]
+    problem = problem_of(maker.new[0], values) if node.op == "Conv" else rows_of(maker.new[0], values)
     return maker.done() if problem is not None and solvable(problem) else None
 
 
@@ -100,14 +116,45 @@ def _stored(y: _Scaled) -> dict[str, Any]:
 
 def _conv(graph: Graph, node: Node) -> Rewrite | None:
     x, w = (_dequantised(graph, name) for name in node.inputs[:2])
-    bias = operand(node, 2)
-    if x is None or w is None or (w.scale.size > 1 and w.axis != 0) or node["activation"] or operand(node, 3):
+    if x is None or w is None or _axis(w) not in (None, 0) or node["activation"] or operand(node, 3):
         return None
+    return _with_bias(graph, node, x, w, constant(graph, w.name))
+
+
+def _matmul(graph: Graph, node: Node) -> Rewrite | None:
+    """Of rows with a matrix; Gemm perhaps with the transposed matrix, and a bias."""
+    x, w = (_dequantised(graph, name) for name in node.inputs[:2])
+    array = None if w is None else constant(graph, w.name)
+    if x is None or w is None or array is None or array.ndim != 2 or len(shape_of(graph, x.name)) < 2:
+        return None
+    numbers = {name: node.attributes.get(name, 1) for name in ("alpha", "beta")}
+    if node.attributes.get("transA") or set(numbers.values()) != {1}:
+        return None
+    turned = bool(node.attributes.get("transB"))
+    if _axis(w) not in ((None, 0) if turned else (None, 1, -1)):
+        return None
+    return _with_bias(graph, node, x, w, array if turned else array.T)
+
+
+def _axis(w: _Scaled) -> int | None:
+    """The axis that scales or zero points lie along; None where there is one."""
+    return None if w.one else w.axis
+
+
+def _with_bias(graph: Graph, node: Node, x: _Scaled, w: _Scaled, array: np.ndarray | None) -> Rewrite | None:
+    bias = operand(node, 2)
     given, added = _dequantised(graph, bias), constant(graph, bias)
     if given is not None and (whole := constant(graph, given.name)) is not None and not given.zero.any():
         exact = np.allclose(given.scale, x.scale * w.scale, rtol=1e-6, atol=0)
         added = whole if exact else whole.astype(np.float32) * given.scale
-    return None if bias and added is None else _made(graph, node, x, w, added)
+    if bias and (added is None or array is None):
+        return None
+    if added is not None and node.op == "Gemm":
+        each = per_channel(added, shape_of(graph, node.outputs[0]), 1)
+        if each is None:
+            return None
+        added = each.astype(added.dtype)
+    return _made(graph, node, x, w, array, added)
 
 
 def _quantize(graph: Graph, node: Node) -> Rewrite | None:
@@ -120,7 +167,7 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return Rewrite([node], [Node("Identity", (x.name,), node.outputs)]) if same and x is not None else None
     if sole_reader(graph, node.inputs[0]) is None:
         return None
-    if source.op == "QuantizedConv" and source["y"] == FLOAT32:
+    if source.op in ("QuantizedConv", "QuantizedLinear") and source["y"] == FLOAT32:
         return _ending(graph, node, source, y)
     moves = source.op in _MOVES or (source.op == "Resize" and source["mode"] == "nearest")
     return _moved(graph, node, source) if moves and len(source.outputs) == 1 else None
@@ -167,4 +214,4 @@ apart = Rewriter(
     """Every elementwise reader of dequantised integers reads the integers: they are fewer bytes.""",
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
-run = Rewriter(__doc__, {"Conv": _conv, "QuantizeLinear": _quantize})
+run = Rewriter(__doc__, {"Conv": _conv, "MatMul": _matmul, "Gemm": _matmul, "QuantizeLinear": _quantize})

@@ -21,7 +21,7 @@ from support.graph.lowered import small_work_is_shared  # noqa: E402, F401
 THREADS = st.sampled_from((1, 2))
 GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
 NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
-FIXED = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QuantizedConv"), (1, 2))  # operands known beforehand
+FIXED = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QuantizedConv", "QuantizedLinear"), (1, 2))  # constants
 NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),
     *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),

@@ -142,6 +142,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "NonMaxSuppression": sequences.boxes(),
     "QuantizeLinear": quantised.quantize(),
     "QuantizedConv": quantised.quantized_conv(),
+    "QuantizedLinear": quantised.quantized_linear(),
     "DequantizeLinear": quantised.dequantize(),
     "DynamicQuantizeLinear": quantised.dynamic(),
     "ConvInteger": quantised.conv_integer(),

@@ -69,10 +69,33 @@ def quantized_conv(draw):
         for array, dtype in zip(case.arrays[:2], (draw(_BYTES), np.dtype(np.int8)), strict=True)
     )
     bias = [rng.integers(-3000, 3000, len(w), np.int32)] if len(case.arrays) > 2 else []
+    return Case([x, w, *bias], {**case.attributes, **_numbers(draw, rng, x.dtype, len(w))})
+
+
+@st.composite
+def quantized_linear(draw):
+    """Rows of bytes times a matrix; also sums as they are."""
+    case, rng = draw(draws.linear()), draw(draws.GENERATORS)
+    x, w, bias, *_ = *case.arrays, None
+    x, w = _some(rng, x.shape, draw(_BYTES)), _some(rng, w.shape, np.dtype(np.int8))
+    bias = [] if bias is None else [rng.integers(-3000, 3000, bias.shape, np.int32)]
+    attributes = _numbers(draw, rng, x.dtype, w.shape[1])
+    if draw(st.booleans()):
+        attributes = {
+            "x_scale": 1.0,
+            "w_scale": 1.0,
+            "x_zero_point": attributes["x_zero_point"],
+            "y": np.dtype(np.int32),
+        }
+    return Case([x, w, *bias], attributes)
+
+
+def _numbers(draw, rng, x, count):
+    """Attributes of a product of so many outputs: what its integers mean, and an activation."""
     y = draw(st.sampled_from((*map(np.dtype, (np.uint8, np.int8, np.float32)),)))
-    attributes = {"x_scale": float(_scale(rng)), "x_zero_point": int(_some(rng, (), x.dtype)), "y": y}
-    attributes["w_scale"] = _scale(rng, (len(w),)) if draw(st.booleans()) else float(_scale(rng))
+    attributes = {"x_scale": float(_scale(rng)), "x_zero_point": int(_some(rng, (), x)), "y": y}
+    attributes["w_scale"] = _scale(rng, (count,)) if draw(st.booleans()) else float(_scale(rng))
     if y != np.float32:
         attributes |= {"y_scale": float(_scale(rng)) * 100, "y_zero_point": int(_some(rng, (), y))}
     attributes["activation"] = draw(st.sampled_from((None, ("relu",))))
-    return Case([x, w, *bias], {**case.attributes, **attributes})
+    return attributes
