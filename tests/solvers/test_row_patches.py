@@ -53,6 +53,14 @@ def test_channels_and_layouts(types, in_layout, c):
     check(replace(typed.blocked(problem, types), in_layout=in_layout), 1)
 
 
+@pytest.mark.parametrize("types", ["bf16:bf16:bf16", "f32:f32:bf16", "s8:s8:s8"])
+@pytest.mark.parametrize("spare", [0, 1, ISA.lanes // 2 + 1])
+def test_channels_of_a_whole_block(types, spare):
+    """Pixels that are vectors: what they have beyond their channels is nowhere in the sums."""
+    problem = of_types(replace(STEM, r=3, s=3, w=20, residual=True), types)
+    check(typed.blocked(replace(problem, c=ISA.block(problem.types.x) - spare), types), 1)
+
+
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(
     "problem",

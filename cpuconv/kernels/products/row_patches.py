@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 from cpuconv.kernels.copies.rows import RowTile, copy_bytes
 from cpuconv.kernels.emit.channels import copy_kept, spread_pixels, zip_planes
-from cpuconv.kernels.emit.intrinsics import copy_element, fill_vector, zero_element
+from cpuconv.kernels.emit.intrinsics import copy_element, copy_vector, fill_vector, zero_element
 from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.matrix_strip import load_configuration, release_tiles
 from cpuconv.runtime.kernel import inline, kernel
 
-PLANES, BESIDE, APART = range(3)
-"""Where elements lie: pixels of a channel side by side; channels of a pixel, pixel after pixel; elsewhere."""
+PLANES, BESIDE, WHOLE, APART = range(4)
+"""Where elements lie: pixels of a channel side by side; channels of a pixel, pixel after pixel, few of them, or those that
+a vector has; elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class RowPatchTile:
     bytes : int
         Of an element.
     source : int
-        PLANES, BESIDE or APART.
+        PLANES, BESIDE, WHOLE or APART.
     channels, given, pixel : int
         Elements of a pixel: that there are, that lie in the input from pixel to pixel (BESIDE), and of a line.
     run : int
@@ -102,7 +103,12 @@ def _beside(tile, args, source, target, width):
         spread_pixels(tile, source + at * args.x_w, target + at * tile.pixel * tile.bytes)
 
 
-@specialise_on_tile(lambda tile: {PLANES: _planes, BESIDE: _beside, APART: _apart}[tile.source])
+def _whole(tile, args, source, target, width):
+    for i in range(width):  # what a pixel's vector has beyond its channels goes under the next one
+        copy_vector(tile, source + i * args.x_w, target + i * tile.pixel * tile.bytes)
+
+
+@specialise_on_tile(lambda tile: {PLANES: _planes, BESIDE: _beside, WHOLE: _whole, APART: _apart}[tile.source])
 def _line(tile, args, source, target, width):
     """`width` pixels of an image row to a line."""
 

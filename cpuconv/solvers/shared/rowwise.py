@@ -22,16 +22,17 @@ from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cycles, matrix_strip
-from cpuconv.kernels.products.row_patches import APART, BESIDE, PLANES, RowPatchTile, row_patches
+from cpuconv.kernels.products.row_patches import APART, BESIDE, PLANES, WHOLE, RowPatchTile, row_patches
 from cpuconv.kernels.products.tiling import cycles, pixel_cycles, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import words
-from cpuconv.solvers.shared.blocked import least_cycles
+from cpuconv.solvers.shared.blocked import layout, least_cycles
 from layouts import Strides
 
 _BAND_SHARES = (0.4, 0.1)  # of L2, for a band
 _LINE_CYCLES, _PIECE_CYCLES = 1.0, 2.0  # of a pixel of a line, and of a vector of a band
+_APART_CYCLES = 5.5  # of an element that is copied alone to a line
 _FEW = 4  # channels that vectors interleave
 _MATRIX_COLUMNS = (32, 16)
 
@@ -132,7 +133,15 @@ def _blocks(problem: ConvProblem, params: Params, isa: Isa, sizes: Sizes) -> int
 def _band_cycles(problem: ConvProblem, isa: Isa, sizes: Sizes) -> float:
     """Cycles to make the bands of an image."""
     rows = problem.h + sum(problem.pads[:2])
-    return rows * (problem.w * _LINE_CYCLES + problem.ow * _PIECE_CYCLES * divide(sizes.piece, isa.lanes))
+    return rows * (
+        problem.w * _pixel_cycles(problem, isa) + problem.ow * _PIECE_CYCLES * divide(sizes.piece, isa.lanes)
+    )
+
+
+def _pixel_cycles(problem: ConvProblem, isa: Isa) -> float:
+    """Cycles to copy a pixel to a line."""
+    whole = problem.c <= _FEW or problem.in_layout == layout(isa, problem.types.x)
+    return _LINE_CYCLES if whole else _APART_CYCLES * problem.c
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
@@ -231,7 +240,7 @@ def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
         **view_args("x", x),
         **output_args(operands.y),
     }
-    source, given = _source(problem, sizes, x)
+    source, given = _source(problem, sizes, x, isa)
     run = sizes.run if problem.dilation[1] == 1 else 0
     tile = RowPatchTile(
         lanes, types.x.bytes, source, problem.c, given, sizes.pixel, run, sizes.piece, pieces, product.matrix
@@ -239,7 +248,7 @@ def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     return Step(row_patches, tile, args, parts_each(problem, problem.n * row_blocks), clears_tail=True)
 
 
-def _source(problem: ConvProblem, sizes: Sizes, x: Strides) -> tuple[int, int]:
+def _source(problem: ConvProblem, sizes: Sizes, x: Strides, isa: Isa) -> tuple[int, int]:
     """Where the elements of a view lie, and of channels side by side how many."""
     size = problem.types.x.bytes
     if problem.c <= _FEW:
@@ -248,4 +257,5 @@ def _source(problem: ConvProblem, sizes: Sizes, x: Strides) -> tuple[int, int]:
         beside = x.cb == size if x.block == 1 else x.c == size and problem.c <= x.block
         if beside and x.w % size == 0 and problem.c <= x.w // size <= sizes.pixel:
             return BESIDE, x.w // size
-    return APART, 0
+    whole = x.c == size and problem.c <= x.block and x.block * size == x.w == WORD * isa.lanes
+    return (WHOLE if whole else APART), 0
