@@ -19,8 +19,8 @@ from cpuconv.kernels.products.matrix_strip import load_configuration, release_ti
 from cpuconv.runtime.kernel import inline, kernel
 
 PLANES, BESIDE, WHOLE, APART = range(4)
-"""Where elements lie: pixels of a channel side by side; channels of a pixel, pixel after pixel, few of them, or those that
-a vector has; elsewhere."""
+"""Where elements lie: pixels of a channel side by side; channels of a pixel, pixel after pixel, few of them, or a
+vector's; elsewhere."""
 
 
 @dataclass(frozen=True)
