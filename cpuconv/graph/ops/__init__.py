@@ -18,6 +18,7 @@ from cpuconv.graph.ops import (
     normalization,
     pooling,
     quantised,
+    quantised_recurrent,
     recurrent,
     reduction,
     resizing,
@@ -44,9 +45,10 @@ FAMILIES: tuple[ModuleType, ...] = (
     recurrent,
     detection,
     quantised,
+    quantised_recurrent,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
-OWN = frozenset({"Copy", "Elementwise", "Linear", "QuantizedConv", "QuantizedLinear"})
+OWN = frozenset({"Copy", "Elementwise", "Linear", "QuantizedConv", "QuantizedLinear", "QuantizedLSTM"})
 """Operators that are none of ONNX's: rewrites and layouts make them."""
 
 

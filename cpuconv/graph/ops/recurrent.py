@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
 from cpuconv.graph.ops.by_solvers import rows_operand, rows_problem, steps, way
 from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
-from cpuconv.kernels.binding.steps import Operands, Step
+from cpuconv.kernels.binding.steps import Operands, Ref, Step
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed, tiles
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
@@ -67,13 +67,13 @@ def _activations(node: Node, defaults: tuple[str, ...]) -> list[Function]:
 
     The gates' inputs are clipped where asked for, but not a cell's new state, as in ONNX Runtime.
     """
-    count = len(defaults) * _directions(node)
+    count = len(defaults) * directions_of(node)
     names = tuple(node["activations"] or defaults * 2)[:count]  # an RNN has two by default, whatever its directions
     if len(names) != count or not set(names) <= _ACTIVATIONS.keys():
         raise ValueError(f"the activations must be {len(defaults)} a direction, of {', '.join(_ACTIVATIONS)}")
     lists = {name: iter(node[f"activation_{name}"] or ()) for name in ("alpha", "beta")}
     stated = [(name, _scalars(name, lists)) for name in names]
-    if stated[: len(defaults)] * _directions(node) != stated:
+    if stated[: len(defaults)] * directions_of(node) != stated:
         raise ValueError("both directions must have the same activations")
     clips = (node["clip"], node["clip"], None)
     return [_applied(*each, clip) for each, clip in zip(stated[: len(defaults)], clips, strict=False)]
@@ -151,11 +151,11 @@ def _lstm(node: Node, peepholes: bool, f: Function, g: Function, h: Function) ->
 CELLS = {
     "RNN": Cell(1, 1, ("Tanh",), _rnn),
     "GRU": Cell(3, 1, ("Sigmoid", "Tanh"), _gru),
-    "LSTM": Cell(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
+    **dict.fromkeys(("LSTM", "QuantizedLSTM"), Cell(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm)),
 }
 
 
-def _stages(node: Node, peepholes: bool) -> tuple[Stage, ...]:
+def stages_of(node: Node, peepholes: bool) -> tuple[Stage, ...]:
     cell = CELLS[node.op]
     return cell.stages(node, peepholes, *_activations(node, cell.activations))
 
@@ -163,13 +163,13 @@ def _stages(node: Node, peepholes: bool) -> tuple[Stage, ...]:
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 
-def _directions(node: Node) -> int:
+def directions_of(node: Node) -> int:
     return 2 if node["direction"] == "bidirectional" else 1
 
 
 def _infer(node: Node, inputs: Inputs) -> list[Value]:
     x, w, r = inputs[:3]
-    cell, directions = CELLS[node.op], _directions(node)
+    cell, directions = CELLS[node.op], directions_of(node)
     _activations(node, cell.activations)
     (steps, batch, size), hidden = x.shape, r.shape[-1]
     if node["layout"]:
@@ -187,7 +187,7 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(y, x.dtype), *[Value(first, x.dtype)] * cell.states]
 
 
-def _order(node: Node, steps: int, lengths: np.ndarray) -> np.ndarray:
+def order_of(node: Node, steps: int, lengths: np.ndarray) -> np.ndarray:
     """(directions, steps, batch): the time that each direction comes to; its own inverse."""
     forward = np.broadcast_to(np.arange(steps)[:, None], (steps, lengths.size))
     backward = np.where(forward < lengths, lengths - 1 - forward, forward)
@@ -208,7 +208,7 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     (steps, batch, size), (directions, rows, hidden) = x.shape, r.shape
     bias = np.zeros((directions, 2 * rows), x.dtype) if bias is None else bias
     given_bias, state_bias = np.split(bias[:, None], 2, -1)
-    state_weights, stages = r.swapaxes(1, 2), _stages(node, given(single, count) is not None)
+    state_weights = r.swapaxes(1, 2)
     peepholes = [] if given(single, count) is None else np.split(single[count][:, None], PEEPHOLES, -1)
     states = tuple(
         np.zeros((directions, batch, hidden), x.dtype)
@@ -219,16 +219,35 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
         for state in (given(single, at) for at in range(5, count))
     )
     ends = np.full(batch, steps) if lengths is None else lengths
-    order = _order(node, steps, ends)
+    order = order_of(node, steps, ends)
     read = x[order, np.arange(batch)].reshape(directions, steps * batch, size)
     fed = (read @ w.swapaxes(1, 2) + given_bias).reshape(directions, steps, batch, rows)
 
-    y = np.zeros((*fed.shape[:3], hidden), x.dtype)
+    def multiplied(vector: np.ndarray, part: slice) -> np.ndarray:
+        return vector @ state_weights[..., part] + state_bias[..., part]
+
+    return stepped(node, fed, multiplied, states, peepholes, lengths)
+
+
+def stepped(
+    node: Node,
+    fed: np.ndarray,
+    multiplied: Callable[[np.ndarray, slice], np.ndarray],
+    states: tuple[np.ndarray, ...],
+    peepholes: list[np.ndarray],
+    lengths: np.ndarray | None,
+) -> tuple[np.ndarray, ...]:
+    """What a layer gives, from what its inputs give to the gates (directions, steps, batch, rows), in each direction's
+    order, the product of states with the weights of some rows, the states before, and the peepholes."""
+    directions, steps, batch, _ = fed.shape
+    hidden, stages = states[0].shape[-1], stages_of(node, bool(peepholes))
+    ends = np.full(batch, steps) if lengths is None else lengths
+    y = np.zeros((*fed.shape[:3], hidden), fed.dtype)
     for at in range(steps):
         new, vector = states, states[0]
         for stage in stages:
             part = slice(stage.first * hidden, (stage.first + stage.gates) * hidden)
-            product = vector @ state_weights[..., part] + state_bias[..., part]
+            product = multiplied(vector, part)
             sums = [piece for whole in (fed[:, at, ..., part], product) for piece in np.split(whole, stage.gates, -1)]
             operands = [*sums, states[0], new[-1], *peepholes]
             new = tuple(output.evaluate(operands) for output in stage.outputs)
@@ -239,8 +258,8 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
             going = (at < ends)[:, None]
             states = tuple(np.where(going, after, before) for after, before in zip(new, states, strict=True))
             y[:, at] = np.where(going, new[0], 0)
-    y = y[np.arange(directions)[:, None, None], order, np.arange(batch)]
-    if node["layout"]:
+    y = y[np.arange(directions)[:, None, None], order_of(node, steps, ends), np.arange(batch)]
+    if node.attributes.get("layout"):
         return y.transpose(2, 1, 0, 3), *(state.swapaxes(0, 1) for state in states)
     return y.transpose(1, 0, 2, 3), *states
 
@@ -263,7 +282,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     (directions, _, hidden), (length, batch) = r.shape, x.shape[1::-1] if node["layout"] else x.shape[:2]
     whole = lengths is None or (lengths.array is not None and bool((lengths.array == length).all()))
     products = way(rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes), target)
-    count, _ = tiles(target.isa, _stages(node, len(inputs) > 5 + cell.states), batch, not whole)
+    count, _ = tiles(target.isa, stages_of(node, len(inputs) > 5 + cell.states), batch, not whole)
     recurrence = target.moving(math.prod(r.shape) * F32.bytes) * length * count
     states = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
     forms = (DENSE, "", "", "", "" if whole else DENSE, *states, "")[: len(inputs)]
@@ -273,10 +292,10 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 def _lower(call: Call) -> list[Step]:
     """The product of all inputs, in workspace; and one call for all steps."""
     node, lanes, cell = call.node, call.target.isa.lanes, CELLS[call.node.op]
-    x, w, r, bias, lengths = (call.given(at) for at in range(5))
+    x, w, r, bias = (call.given(at) for at in range(4))
     assert x is not None and w is not None and w.array is not None and r is not None and r.array is not None
-    peepholes, (directions, rows, hidden) = call.given(5 + cell.states), r.shape
-    stages, batch_first = _stages(node, peepholes is not None), bool(node["layout"])
+    directions, rows, hidden = r.shape
+    stages, batch_first = stages_of(node, call.given(5 + cell.states) is not None), bool(node["layout"])
     both = np.zeros((directions, 2 * rows), np.float32) if bias is None or bias.array is None else bias.array
     given_bias, state_bias = np.split(both, 2, -1)
 
@@ -287,16 +306,35 @@ def _lower(call: Call) -> list[Step]:
         call, Operands(rows_operand(x), rows_operand(fed)), weight, packed(given_bias, cell.gates, lanes), node.op
     )
 
+    def pack(stage: Stage, array: np.ndarray) -> np.ndarray:
+        return packed(array, cell.gates, lanes, stage.first, stage.gates)
+
+    weights = [
+        call.constants.packed(
+            node.inputs[2], ("state", node.op, lanes, stage.first, stage.gates), partial(pack, stage, r.array)
+        )
+        for stage in stages
+    ]
+    biases = [call.constants.keep(pack(stage, state_bias)) for stage in stages]
+    rows_fed = Rows(fed.ref, fed.strides[batch_first], columns // directions * F32.bytes, fed.strides[not batch_first])
+    length, batch = x.shape[1::-1] if batch_first else x.shape[:2]
+    return [*product, *recurrence(call, (length, batch, directions, hidden), rows_fed, weights, biases)]
+
+
+def recurrence(
+    call: Call, size: tuple[int, int, int, int], fed: Rows, weights: list[Ref], bias: list[Ref], product: str = ""
+) -> list[Step]:
+    """All steps of a layer of (steps, batch, directions, hidden units), with operands as `Layer` has them; lengths,
+    states and peepholes are those of the call, in the places where an LSTM has them."""
+    (length, batch, directions, hidden), node, cell = size, call.node, CELLS[call.node.op]
+    lengths, peepholes, batch_first = call.given(4), call.given(5 + cell.states), bool(node.attributes.get("layout"))
+
     def state(position: int) -> Rows:
         place = call.given(position)
         if place is None:
             return Rows(call.constants.keep(np.zeros(hidden, np.float32)), 0, 0, 0)
         return _states(place, batch_first)
 
-    def pack(stage: Stage, array: np.ndarray) -> np.ndarray:
-        return packed(array, cell.gates, lanes, stage.first, stage.gates)
-
-    length, batch = x.shape[1::-1] if batch_first else x.shape[:2]
     wanted = iter(call.outputs)
     y, *last = (
         next(wanted) if name else None for name in (*node.outputs, *[""] * (1 + cell.states))[: 1 + cell.states]
@@ -309,30 +347,25 @@ def _lower(call: Call) -> list[Step]:
             call, (batch, directions, hidden) if batch_first else (directions, batch, hidden)
         )
     steps_, apart, between = (y.strides[1], y.strides[2], y.strides[0]) if batch_first else y.strides[:3]
+    seen = None if peepholes is None else peepholes.array
     work = Layer(
-        stages,
+        stages_of(node, peepholes is not None),
         length,
         directions,
         batch,
         hidden,
         node["direction"] == "reverse",
-        [
-            call.constants.packed(
-                node.inputs[2], ("state", node.op, lanes, stage.first, stage.gates), partial(pack, stage, r.array)
-            )
-            for stage in stages
-        ],
-        [call.constants.keep(pack(stage, state_bias)) for stage in stages],
-        None
-        if peepholes is None or peepholes.array is None
-        else call.constants.keep(packed(peepholes.array, PEEPHOLES, lanes)),
+        weights,
+        bias,
+        None if seen is None else call.constants.keep(packed(seen, PEEPHOLES, call.target.isa.lanes)),
         Rows(lengths.ref, 0, 0, *lengths.strides) if lengths is not None and call.offer.inputs[4] else None,
-        Rows(fed.ref, fed.strides[batch_first], columns // directions * F32.bytes, fed.strides[not batch_first]),
+        fed,
         tuple(state(5 + at) for at in range(cell.states)),
         Rows(y.ref, steps_, apart, between),
         tuple(Rows(0, 0, 0, 0) if place is None else _states(place, batch_first) for place in last),
+        product,
     )
-    return [*product, *layer_steps(call.target, call.space, work)]
+    return layer_steps(call.target, call.space, work)
 
 
 def _workspace(call: Call, shape: tuple[int, ...]) -> Place:
@@ -345,7 +378,7 @@ def _states(place: Place, batch_first: bool) -> Rows:
     return Rows(place.ref, 0, b, d) if batch_first else Rows(place.ref, 0, d, b)
 
 
-_COMMON = {
+COMMON = {
     "activation_alpha": None,
     "activation_beta": None,
     "activations": None,
@@ -356,12 +389,10 @@ _COMMON = {
 }
 
 
-def _op(name: str, **attributes: object) -> Op:
-    return Op(name, _infer, layer, {**_COMMON, **attributes}, mixed=True, widened=False, offers=_offers, lower=_lower)
-
-
-OPS = (
-    _op("LSTM", input_forget=0),
-    _op("GRU", linear_before_reset=0),
-    _op("RNN", activations=["Tanh", "Tanh"]),
+_ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "LSTM": {"input_forget": 0}, "GRU": {"linear_before_reset": 0}, "RNN": {"activations": ["Tanh", "Tanh"]}
+}  # fmt: skip
+OPS = tuple(
+    Op(name, _infer, layer, {**COMMON, **own}, mixed=True, widened=False, offers=_offers, lower=_lower)
+    for name, own in _ATTRIBUTES.items()
 )

@@ -6,7 +6,7 @@ Source: the change logs of ONNX's operators. Parameters that became inputs are c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ class Reader(Protocol):
     opset: int
 
     @property
-    def constants(self) -> Mapping[str, np.ndarray]:
+    def constants(self) -> MutableMapping[str, np.ndarray]:
         """Arrays by name."""
 
     def fresh(self, hint: str) -> str:

@@ -55,6 +55,18 @@ class Builder:
             y = self.add("Transpose", y, perm=[0, *range(2, rank), 1])
         self.last("QuantizeLinear", y, scale, zero)
 
+    def array(self, value: np.ndarray) -> str:
+        """A constant of the array's own type."""
+        name = self.reader.fresh(f"{self.node.outputs[0]}.constant")
+        self.reader.constants[name] = np.ascontiguousarray(value)
+        return name
+
+    def spanned(self, x: str) -> list[str]:
+        """Bytes that span floats, their scale and their zero point."""
+        parts = [self.reader.fresh(f"{self.node.outputs[0]}.{part}") for part in ("bytes", "scale", "zero")]
+        self.add("DynamicQuantizeLinear", x, outputs=parts)
+        return parts
+
     def activated(self, y: str, activation: str, numbers: Sequence[float]) -> None:
         """The whole, an activation of `numbers`."""
         names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(activation, ())
@@ -146,14 +158,38 @@ def _skip_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
 
 
 def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
-    """An LSTM whose weights are bytes, which ONNX Runtime multiplies by bytes of x and of the state; here by floats."""
+    """An LSTM whose weights are bytes: it multiplies bytes of x, and of the state where the state's weights less their
+    zero points are bytes; else floats."""
+    x, _, _, bias, *others = map(made.input, range(8))
+    tensors = [made.reader.constants.get(made.input(at)) for at in (1, 2, 8, 9, 10, 11)]
+    if any(tensor is None for tensor in tensors):
+        raise ArgumentError(must("weights", "constant, as are their scales and zero points", made.node.inputs))
+    w, r, w_scale, w_zero, r_scale, r_zero = (np.asarray(tensor) for tensor in tensors)
+    directions, _, rows = r.shape
+    each = [np.broadcast_to(part.reshape(directions, -1), (directions, rows)) for part in (w_scale, w_zero, r_scale)]
+    less = r.astype(np.int16) - r_zero.reshape(directions, 1, -1)
+    if less.min(initial=0) < -128 or less.max(initial=0) > 127:
+        _lstm_of_floats(made, **attributes)
+        return
+    flat = w.swapaxes(0, 1).reshape(w.shape[1], -1)
+    points = each[1].reshape(-1)
+    weights = [made.array(flat), made.array(each[0].reshape(-1)), made.array(points if np.ptp(points) else points[:1])]
+    fed = _scaled_product(made, made.spanned(x), weights)
+    if bias:
+        shape, axes = made.reader.constant([directions, 2, rows], "shape"), made.reader.constant([1], "axes")
+        both = made.add("ReduceSum", made.add("Reshape", bias, shape), axes, keepdims=0)
+        fed = made.add("Add", fed, made.add("Reshape", both, made.reader.constant([-1], "shape")))
+    numbers = made.array(less.astype(np.int8)), made.array(each[2])
+    made.last("QuantizedLSTM", fed, *numbers, "", *others, **attributes)
+
+
+def _lstm_of_floats(made: Builder, **attributes: Any) -> None:
+    """DynamicQuantizeLSTM by an LSTM of floats."""
     x, w, r, *others = map(made.input, range(8))
     parts = []
     for weights, at in ((w, 8), (r, 10)):
         first, zero = (made.input(place) for place in (at, at + 1))
-        constant = made.reader.constants.get(first)
-        if constant is None:
-            raise ArgumentError(must("scales", "constant", first))
+        constant = made.reader.constants[first]
         if constant.ndim > 1 and constant.shape[1] > 1:  # one for each column of each direction
             wide = made.add("Cast", weights, to=np.dtype(np.float32))
             axis = made.reader.constant([1], f"{first}.axis")
@@ -166,25 +202,24 @@ def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
     made.last("LSTM", x, *parts, *others, **attributes)
 
 
-def _scaled_product(made: Builder, a: Sequence[str], b: Sequence[str], bias: str) -> None:
+def _scaled_product(made: Builder, a: Sequence[str], b: Sequence[str]) -> str:
     """A product of bytes, each with its scale and zero point, as floats."""
     sums = made.add("Cast", made.add("MatMulInteger", a[0], b[0], a[2], b[2]), to=np.dtype(np.float32))
-    floats = made.add("Mul", sums, made.add("Mul", a[1], b[1]))
-    made.last("Add" if bias else "Identity", floats, bias)
+    return made.add("Mul", sums, made.add("Mul", a[1], b[1]))
 
 
 def _dynamic_matmul(made: Builder) -> None:
     """A product of floats, which become bytes that span them, with bytes."""
-    a, b, scale, zero, bias = map(made.input, range(5))
-    parts = [made.reader.fresh(f"{made.node.outputs[0]}.{part}") for part in ("bytes", "scale", "zero")]
-    made.add("DynamicQuantizeLinear", a, outputs=parts)
-    _scaled_product(made, parts, (b, scale, zero), bias)
+    a, *b, bias = map(made.input, range(5))
+    product = _scaled_product(made, made.spanned(a), b)
+    made.last("Add" if bias else "Identity", product, bias)
 
 
 def _integer_matmul(made: Builder) -> None:
     """A product of bytes, as floats."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = map(made.input, range(7))
-    _scaled_product(made, (a, a_scale, a_zero), (b, b_scale, b_zero), bias)
+    product = _scaled_product(made, (a, a_scale, a_zero), (b, b_scale, b_zero))
+    made.last("Add" if bias else "Identity", product, bias)
 
 
 def _q_gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:

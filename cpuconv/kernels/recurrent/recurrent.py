@@ -25,6 +25,8 @@ from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
+from cpuconv.kernels.emit.product import BY_NAME, WORD
+from cpuconv.kernels.recurrent.recurrent_bytes import StateTile, call_state_bytes, row_bytes, state_bytes
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
@@ -35,11 +37,12 @@ _SHARED_BYTES = 1 << 18  # of the weights that a worker reads in a step; with fe
 
 @dataclass(frozen=True)
 class LayerTile:
-    """`stages` of the cell; `lengths`: each sequence has one of its own."""
+    """`stages` of the cell; `lengths`: each sequence has one of its own; `whole`: states are multiplied as bytes."""
 
     lanes: int
     stages: int
     lengths: bool
+    whole: bool = False
 
 
 @emitter
@@ -56,8 +59,8 @@ def _copy_rows(tile, source, source_step, processor, target_step, rows, floats):
 
 
 @kernel(
-    "cell cell_last second_cell second_cell_last units direction directions tiles shares cols cols_last steps backward "
-    "turned hidden panels "
+    "cell cell_last second_cell second_cell_last state units direction directions tiles shares cols cols_last steps "
+    "backward turned hidden panels "
     "lengths lengths_b fed fed_t fed_d fed_b weights weights_d bias bias_d "
     "second_weights second_weights_d second_bias second_bias_d peepholes peepholes_d "
     "h0 h0_d h0_b c0 c0_d c0_b y y_t y_d y_b y_h y_h_d y_h_b y_c y_c_d y_c_b scratch scratch_step row"
@@ -66,8 +69,8 @@ def layer(tile, worker, before, part, parts, args):
     """All steps of units (share of the panels, direction, tile of sequences): y, and the last states.
 
     Where panels are shared there is one step, and the last first state is left out. With `turned`, the first step goes
-    through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory, which lies
-    between two stages.
+    through the weights from their end. `row`: bytes of a sequence's row in the worker's scratch memory: what lies
+    between two stages, or the state as bytes, which `state` makes.
     """
     scratch = args.scratch + worker * args.scratch_step
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
@@ -95,7 +98,14 @@ def layer(tile, worker, before, part, parts, args):
             turned = (s + args.turned) % 2
             t = steps - 1 - s if args.backward + d > 0 else s
             fed_t, y_t = fed + t * args.fed_t, y + t * args.y_t
-            if tile.stages == 1:
+            if tile.whole:
+                call_state_bytes(args.state, h, h_b, args.hidden, cols, scratch, args.row)
+                call_cell(
+                    micro, fed_t, args.fed_b, scratch, args.row, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
+                    y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
+                )  # fmt: skip
+                c, c_b = y_c, args.y_c_b
+            elif tile.stages == 1:
                 call_cell(
                     micro, fed_t, args.fed_b, h, h_b, args.hidden, weights, bias, h, h_b, c, c_b, peepholes,
                     y_t, args.y_b, y_c, args.y_c_b, begin, panels, turned,
@@ -154,16 +164,19 @@ class Layer:
     backward : bool
         Whether the first direction, or the only one, goes backwards; a second one does.
     weights, bias : list[Ref]
-        For each stage, as `packed` makes them of what belongs to the state.
+        For each stage, as `packed` makes them of what belongs to the state; of bytes as `recurrent_bytes` does.
     peepholes : Ref or None
         Packed likewise.
     lengths : Rows or None
         The steps of each sequence, int32.
     fed : Rows
-        What the inputs and their bias give to the gates, in whole vectors for each gate of each panel.
+        What the inputs and their bias give to the gates, in whole vectors for each gate of each panel; of bytes gate
+        after gate.
     first, y, last : tuple[Rows, ...], Rows, tuple[Rows, ...]
         The states before all steps, the output, and the states behind them; a last first state may be left out
         (address 0).
+    product : str
+        By which weights of bytes are multiplied, a name in `product.TABLE`; "": weights are floats.
     """
 
     stages: tuple[Stage, ...]
@@ -180,6 +193,12 @@ class Layer:
     first: tuple[Rows, ...]
     y: Rows
     last: tuple[Rows, ...]
+    product: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Vectors of weights for each gate of a panel."""
+        return divide(self.hidden, WORD) * BY_NAME[self.product].parts if self.product else self.hidden
 
     def step(self, number: int) -> Layer:
         """A layer of that step alone, without the last first state; or behind all steps, of nothing but that state."""
@@ -230,7 +249,7 @@ def layer_steps(processor: Processor, space: Space, work: Layer) -> list[Step]:
     """The calls that run all steps of all sequences: a single one, or one for each step that workers share."""
     lanes, threads = processor.isa.lanes, processor.threads
     panels, (count, _) = divide(work.hidden, lanes), tiles(processor.isa, work.stages, work.batch, bool(work.lengths))
-    weights = work.stages[0].gates * work.hidden * panels * lanes * F32.bytes
+    weights = work.stages[0].gates * work.rows * panels * lanes * F32.bytes
     many = machine().is_far(weights)
     shares = min(panels, threads if many else threads // (work.directions * count))
     if len(work.stages) > 1 or work.lengths or shares < 2 or weights // shares < _SHARED_BYTES:
@@ -258,13 +277,18 @@ def _layer_step(
     panels, total, vector = divide(hidden, lanes), sum(stage.gates for stage in stages), lanes * F32.bytes
 
     def micro(number: int, cols: int) -> int | MicroRef:
-        return MicroRef(cell, CellTile(lanes, cols, total, stages[number])) if number < len(stages) else 0
+        tile = CellTile(lanes, cols, total, stages[number], work.product) if number < len(stages) else None
+        return 0 if tile is None else MicroRef(cell, tile)
+
+    row = row_bytes(hidden) if work.product else panels * vector
+    kept = cols if work.product else 2 * cols * (len(stages) > 1)
 
     args: Args = {
         "cell": micro(0, cols),
         "cell_last": micro(0, rest),
         "second_cell": micro(1, cols),
         "second_cell_last": micro(1, rest),
+        "state": MicroRef(state_bytes, StateTile(lanes, work.product)) if work.product else 0,
         "units": shares * len(directions) * count,
         "direction": directions.start,
         "directions": len(directions),
@@ -281,16 +305,16 @@ def _layer_step(
         "lengths_b": work.lengths.b if work.lengths else 0,
         "peepholes": work.peepholes or 0,
         "peepholes_d": panels * PEEPHOLES * vector,
-        "row": panels * vector,
-        **worker_args("scratch", space, 2 * cols * panels * vector if len(stages) > 1 else 0, processor.threads),
+        "row": row,
+        **worker_args("scratch", space, kept * row, processor.threads),
     }
     for number, prefix in enumerate(("", "second_")):
         gates = stages[number].gates if number < len(stages) else 0
         args |= {
             f"{prefix}weights": work.weights[number] if gates else 0,
-            f"{prefix}weights_d": panels * hidden * gates * vector,
+            f"{prefix}weights_d": panels * work.rows * gates * vector,
             f"{prefix}bias": work.bias[number] if gates else 0,
-            f"{prefix}bias_d": panels * gates * vector,
+            f"{prefix}bias_d": panels * gates * vector * (2 if work.product else 1),
         }
     firsts, lasts = (*work.first, _NONE)[:2], (*work.last, _NONE)[:2]
     for name, rows in zip(("h0", "c0", "y_h", "y_c"), (*firsts, *lasts), strict=True):
@@ -298,4 +322,4 @@ def _layer_step(
     for name, rows in (("fed", work.fed), ("y", work.y)):
         args |= {name: rows.ref, f"{name}_t": rows.t, f"{name}_d": rows.d, f"{name}_b": rows.b}
     parts = divide(shares * len(directions) * count, processor.threads) if processor.threads > 1 else 0
-    return Step(layer, LayerTile(lanes, len(stages), work.lengths is not None), args, parts)
+    return Step(layer, LayerTile(lanes, len(stages), work.lengths is not None, bool(work.product)), args, parts)

@@ -7,6 +7,7 @@ hidden units, in it a vector for each gate and element.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +20,9 @@ from cpuconv.kernels.elementwise.expression import Expression, Operand
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.kernels.recurrent.recurrent_bytes import HEADER
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -51,12 +54,17 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class CellTile:
-    """A stage for `cols` sequences at once; `total`: gates of the whole cell."""
+    """A stage for `cols` sequences at once; `total`: gates of the whole cell.
+
+    `product`: by which bytes are multiplied, a name in `product.TABLE`; "": floats are. Of bytes x is as
+    `recurrent_bytes` makes it, weights and bias are as it packs them, and what inputs give to a gate lies side by side.
+    """
 
     lanes: int
     cols: int
     total: int
     stage: Stage
+    product: str = ""
 
 
 @MicroKernel
@@ -119,16 +127,25 @@ class _Panel:
         def of_panel(address: Any, vectors: Any) -> Any:
             return vec.offset(address, builder.mul(panel, builder.mul(vectors, I64(vec.size))))
 
-        self.fed = vec.offset(of_panel(fed, I64(tile.total)), tile.stage.first * vec.size)
-        self.weights = of_panel(weights, builder.mul(depth, I64(gates)))
-        self.bias, self.peepholes = of_panel(bias, I64(gates)), of_panel(peepholes, I64(PEEPHOLES))
+        self.fed_gate: Any = I64(vec.size)
+        self.words = builder.udiv(builder.add(depth, I64(WORD - 1)), I64(WORD))
+        if tile.product:
+            self.fed_gate, parts = builder.mul(depth, I64(F32.bytes)), BY_NAME[tile.product].parts
+            self.fed = of_panel(fed, I64(1))
+            self.weights = of_panel(weights, builder.mul(self.words, I64(gates * parts)))
+            self.bias = of_panel(bias, I64(2 * gates))
+        else:
+            self.fed = vec.offset(of_panel(fed, I64(tile.total)), tile.stage.first * vec.size)
+            self.weights = of_panel(weights, builder.mul(depth, I64(gates)))
+            self.bias = of_panel(bias, I64(gates))
+        self.peepholes = of_panel(peepholes, I64(PEEPHOLES))
         self.h, self.second, *self.outputs = (of_panel(address, I64(1)) for address in (h, second, y, kept))
         left = builder.sub(depth, builder.mul(panel, I64(vec.lanes)))
         self.whole = builder.icmp_signed(">=", left, I64(vec.lanes))
         self.mask = first_lanes(vec, builder.select(self.whole, I64(vec.lanes), left))
 
     def emit(self) -> None:
-        sums = self._sums()
+        sums = self._sums_of_bytes(BY_NAME[self.tile.product]) if self.tile.product else self._sums()
         results = [self._results(col, gates) for col, gates in enumerate(sums)]
         with self.vec.builder.if_else(self.whole) as (whole, part):
             with whole:
@@ -168,6 +185,46 @@ class _Panel:
             values[:each] = [vec.add(a, b) for a, b in zip(values[:each], values[chain * each :], strict=False)]
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
+    def _sums_of_bytes(self, product: Product) -> list[list[Any]]:
+        """(bias + weights · x) · scales, the sums of bytes being exact, by sequence and gate."""
+        tile, vec, builder = self.tile, self.vec, self.vec.builder
+        gates, cols = tile.stage.gates, range(tile.cols)
+        each, size = gates * tile.cols, vec.size * product.parts
+        chains = min(_UNROLL, divide(_CHAINS, each))
+        rows = [self._sequence(self.x, self.steps.x, col) for col in cols]
+        first = [vec.load_int(vec.offset(self.bias, g * vec.size)) for g in range(gates)]
+        values = [*first * tile.cols, *[vec.int_constant(0)] * (each * (chains - 1))]
+
+        def several(count: int) -> Any:
+            def body(index: Any, values: list[Any]) -> list[Any]:
+                at = vec.offset(self.weights, builder.mul(index, I64(count * gates * size)))
+                words = builder.add(builder.mul(index, I64(count * WORD)), I64(HEADER))
+                for k in range(count):
+                    for col in cols:
+                        address = vec.offset(rows[col], builder.add(words, I64(k * WORD)))
+                        parts = product.split(vec, product.word(vec, address, False), product.x)
+                        for g, (p, part) in itertools.product(range(gates), enumerate(parts)):
+                            weight = product.load(vec, vec.offset(at, (k * gates + g) * size + p * vec.size))
+                            place = (k % chains) * each + col * gates + g
+                            values[place] = product.add(vec, part, weight, values[place])
+                return values
+
+            return body
+
+        turns = builder.udiv(self.words, I64(_UNROLL))
+        values = repeat(vec, I64(0), turns, values, several(_UNROLL))
+        values = repeat(vec, builder.mul(turns, I64(_UNROLL)), self.words, values, several(1))
+        for chain in range(1, chains):
+            values[:each] = [builder.add(a, b) for a, b in zip(values[:each], values[chain * each :], strict=False)]
+        scales = [vec.load(vec.offset(self.bias, (gates + g) * vec.size)) for g in range(gates)]
+        return [
+            [
+                vec.mul(builder.sitofp(values[col * gates + g], vec.type), vec.mul(scales[g], vec.broadcast(rows[col])))
+                for g in range(gates)
+            ]
+            for col in cols
+        ]
+
     def _results(self, col: int, sums: Sequence[Any]) -> list[Any]:
         stage = self.tile.stage
         known: dict[Expression, Any] = {Operand(at): self._operand(at, col, sums) for at in sorted(stage.read)}
@@ -177,7 +234,9 @@ class _Panel:
         """An operand of a stage's outputs, as `Stage` counts them."""
         vec, gates = self.vec, self.tile.stage.gates
         if position < gates:
-            return vec.load(vec.offset(self._sequence(self.fed, self.steps.fed, col), position * vec.size))
+            address = self._sequence(self.fed, self.steps.fed, col)
+            address = vec.offset(address, vec.builder.mul(self.fed_gate, I64(position)))
+            return vec.load_first(address, self.mask) if self.tile.product else vec.load(address)
         if position < 2 * gates:
             return sums[position - gates]
         states = (self.h, self.steps.h), (self.second, self.steps.second)

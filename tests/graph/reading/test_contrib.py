@@ -140,14 +140,17 @@ CASES = [
         (1, 2, 3, 4),
         1e-5,
     ),
-    (
-        "DynamicQuantizeLSTM",
-        [_floats(5, 2, 4), _bytes(2, 4, 12), _bytes(2, 3, 12), _floats(2, 24), None, None, None, None]
-        + [np.float32([0.01, 0.02]), np.uint8([128, 120]), np.float32([0.02, 0.01]), np.uint8([128, 130])],
-        {"direction": "bidirectional", "hidden_size": 3},
-        (1, 2, 3, 8, 9, 10, 11),
-        3e-2,
-    ),
+    *[
+        (
+            "DynamicQuantizeLSTM",
+            [_floats(5, 2, 4), _bytes(2, 4, 12), _bytes(2, 3, 12), _floats(2, 24), None, None, None, None]
+            + [np.float32([0.01, 0.02]), np.uint8([128, 120]), np.float32([0.02, 0.01]), np.uint8([128, zero])],
+            {"direction": "bidirectional", "hidden_size": 3},
+            (1, 2, 3, 8, 9, 10, 11),
+            limit,
+        )
+        for zero, limit in ((128, 1e-2), (130, 3e-2))
+    ],
 ]
 
 

@@ -124,7 +124,8 @@ def cast(draw):
 
 @st.composite
 def cast_like(draw):
-    case, other = draw(cast()), np.dtype(draw(st.sampled_from(("float64", "int32", "bool"))))
+    case = draw(cast())
+    other = draw(st.sampled_from(("float64", "int32", "bool", case.arrays[0].dtype)))
     return Case([*case.arrays, np.zeros(1, other)])
 
 

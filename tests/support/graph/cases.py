@@ -137,6 +137,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "SpaceToDepth": draws.blocks(False),
     "GridSample": draws.grid_sample(),
     "LSTM": sequences.layer(4, 2, peepholes=True, input_forget=draws.FLAG),
+    "QuantizedLSTM": sequences.quantised_lstm(),
     "GRU": sequences.layer(3, 1, linear_before_reset=draws.FLAG),
     "RNN": sequences.layer(1, 1),
     "NonMaxSuppression": sequences.boxes(),

@@ -36,6 +36,25 @@ def layer(draw, gates, states, peepholes=False, **attributes):
     return Case([numbers(rng, (steps, batch, size)), *weights, *arrays], made, 1 + states)
 
 
+@st.composite
+def quantised_lstm(draw):
+    """An LSTM whose state is multiplied as bytes, given what its inputs give to the gates."""
+    case, rng = draw(layer(4, 2, peepholes=True, input_forget=FLAG)), draw(GENERATORS)
+    x, w, r, bias, *others = case.arrays
+    directions, rows, _ = r.shape
+    hidden = draw(st.integers(1, 40))
+    (steps, batch, _), rows = x.shape, 4 * hidden
+    sizes = [None, (directions, batch, hidden), (directions, batch, hidden), (directions, 3 * hidden)]
+    others = [
+        array if array is None or shape is None else numbers(rng, shape) / 2
+        for array, shape in zip(others, sizes, strict=True)
+    ]
+    fed, weights = numbers(rng, (steps, batch, directions * rows)), rng.integers(-128, 128, (directions, hidden, rows))
+    scales = rng.uniform(0.0002, 0.002, (directions, rows)).astype(np.float32)
+    attributes = {**case.attributes, "hidden_size": hidden}
+    return Case([fed, weights.astype(np.int8), scales, None, *others], attributes, 3)
+
+
 def _activations(draw, count, directions):
     names = [draw(st.sampled_from((*_PLAIN, *_SCALED))) for _ in range(count)]
     alphas = [_SCALED[name][0] for name in names if name in _SCALED]

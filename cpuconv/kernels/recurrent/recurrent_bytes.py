@@ -1,0 +1,140 @@
+"""States of recurrent layers as bytes: a sequence's state is multiplied with weights of bytes four units at a time.
+
+A state of h becomes rint(127 h / m) as bytes, m being the largest |h| of its sequence; that is dynamic quantisation
+with a zero point that is known beforehand, so that what it adds to sums of products is known too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from cpuconv.elements import U8, Element
+from cpuconv.isa import Isa
+from cpuconv.isa.typed import store_int
+from cpuconv.isa.vector import F32, I32, I64
+from cpuconv.kernels.elementwise.functions import Math
+from cpuconv.kernels.emit.fold import FOLDS, repeat
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.product import BY_NAME, TABLE, WORD, Product, rate, usable
+from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.memory.aligned import aligned
+from cpuconv.problem.integers import divide
+from cpuconv.problem.types import Types
+from cpuconv.runtime.microkernel import MicroKernel
+
+HEADER, MOST = 64, 127  # bytes of a row before the state's own, the scale being first; what the largest |h| becomes
+
+
+def product_of_states(isa: Isa) -> Product:
+    """The fastest product of bytes on this CPU that takes one word of a state."""
+    types = Types.parse("u8:s8:f32")
+    able = (each for each in TABLE if each.takes(types) and usable(isa, each) and not each.paired)
+    return max(able, key=lambda each: rate(isa, each) / each.parts)
+
+
+def row_bytes(hidden: int) -> int:
+    """Of a state as bytes."""
+    return HEADER + divide(hidden, HEADER) * HEADER
+
+
+def _offset(element: Element) -> int:
+    return 128 if element == U8 else 0
+
+
+def packed_bytes(weights: np.ndarray, gates: int, lanes: int, product: Product) -> np.ndarray:
+    """Weights (directions, gates x hidden, depth) of int8 as [direction][panel][word][gate][part][lanes][elements]."""
+    directions, rows, depth = weights.shape
+    hidden, words = rows // gates, divide(depth, WORD)
+    panels = divide(hidden, lanes)
+    full = np.zeros((directions, gates, panels * lanes, words * WORD), np.int8)
+    full[:, :, :hidden, :depth] = weights.reshape(directions, gates, hidden, depth)
+    split = full.reshape(directions, gates, panels, lanes, words, -1, product.parts)
+    ordered = split.transpose(0, 2, 4, 1, 6, 3, 5)
+    made = aligned(ordered.shape, product.packed.dtype)
+    made[...] = ordered
+    return made
+
+
+def packed_numbers(weights: np.ndarray, scales: np.ndarray, gates: int, lanes: int, product: Product) -> np.ndarray:
+    """What sums begin with (int32), and scales (directions, gates x hidden): [direction][panel][which][gate][lanes]."""
+    directions, rows, _ = weights.shape
+    hidden, panels = rows // gates, divide(rows // gates, lanes)
+    made = aligned((directions, panels, 2, gates, lanes), np.int32)
+    made[...] = 0
+    first = -_offset(product.x) * weights.sum(-1, dtype=np.int32)
+    for at, values in enumerate((first, scales.astype(np.float32).view(np.int32))):
+        full = np.zeros((directions, gates, panels * lanes), np.int32)
+        full[:, :, :hidden] = values.reshape(directions, gates, hidden)
+        made[:, :, at] = full.reshape(directions, gates, panels, lanes).swapaxes(1, 2)
+    return made.view(np.float32)
+
+
+@dataclass(frozen=True)
+class StateTile:
+    """`product`: by which states are multiplied, a name in `product.TABLE`."""
+
+    lanes: int
+    product: str
+
+
+@MicroKernel
+def state_bytes(
+    tile: StateTile, builder: ir.IRBuilder, h: Any, h_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
+) -> None:
+    """Rows of `depth` floats at h as bytes at y + HEADER, and what one of them stands for at y.
+
+    Names with `_step` are bytes from a row to the next.
+    """
+    vec = Math(builder, tile.lanes)
+    element = BY_NAME[tile.product].x
+    whole, mask = builder.udiv(depth, I64(vec.lanes)), first_lanes(vec, builder.urem(depth, I64(vec.lanes)))
+
+    def row(index: Any) -> None:
+        start = vec.offset(vec.pointer(h), builder.mul(index, h_step))
+        target = vec.offset(vec.pointer(y), builder.mul(index, y_step))
+
+        def at(number: Any, size: int) -> Any:
+            return builder.mul(number, I64(size * vec.lanes))
+
+        def larger(number: Any, values: list[Any]) -> list[Any]:
+            return [FOLDS["max"](vec, values[0], vec.absolute(vec.load(vec.offset(start, at(number, 4)))))]
+
+        (most,) = repeat(vec, I64(0), whole, [vec.constant(0.0)], larger)
+        rest = vec.load_first(vec.offset(start, at(whole, 4)), mask)
+        most, distance = FOLDS["max"](vec, most, vec.absolute(rest)), vec.lanes // 2
+        while distance:
+            turned = vec.shuffle(most, most, [lane ^ distance for lane in range(vec.lanes)])
+            most, distance = FOLDS["max"](vec, most, turned), distance // 2
+        scale = builder.extract_element(vec.mul(most, vec.constant(1 / MOST)), I32(0))
+        builder.store(scale, builder.bitcast(target, F32.as_pointer()))
+        positive = builder.fcmp_ordered(">", most, vec.constant(2.0**-120))
+        factor = builder.select(positive, vec.div(vec.constant(MOST), most), vec.constant(0.0))
+
+        def store(value: Any, number: Any, mask: Any = None) -> None:
+            rounded = builder.add(vec.nearest_int(vec.mul(value, factor)), vec.int_constant(_offset(element)))
+            place = vec.offset(target, builder.add(at(number, 1), I64(HEADER)))
+            store_int(vec, element, rounded, place, mask, fits=True)
+
+        def stored(number: Any, values: list[Any]) -> list[Any]:
+            store(vec.load(vec.offset(start, at(number, 4))), number)
+            return []
+
+        repeat(vec, I64(0), whole, [], stored)
+        store(rest, whole, mask)
+
+    loop(builder, 0, rows, row)
+
+
+call_state_bytes = state_bytes.caller()
+
+
+def of_bytes(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """States (..., hidden) as whole numbers, and what one of them stands for, in NumPy."""
+    most = np.abs(h.astype(np.float32)).max(-1, keepdims=True, initial=0)
+    with np.errstate(divide="ignore"):
+        factor = np.where(most > 2.0**-120, np.float32(MOST) / most, np.float32(0))
+    return np.rint(h.astype(np.float32) * factor).astype(np.float64), most.astype(np.float64) / MOST
