@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.elements import BF16, F16
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import (
@@ -28,9 +29,10 @@ from cpuconv.graph.ops.base import (
     like_first,
 )
 from cpuconv.graph.ops.views import blockable, broadcast, nbytes, permuted, reshaped, unpermuted, view_offers
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, Place, stored_as
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.elementwise.converting import converted
 
 # --- the same elements ----------------------------------------------------------------------------------------------
 
@@ -160,10 +162,22 @@ def _offer_same(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _offer_cast(rule: Infer) -> Offers:
-    """Offers of what keeps the type."""
-    return lambda node, inputs, target: (
-        _offer_same(node, inputs, target) if rule(node, inputs)[0].dtype == inputs[0].dtype else []
-    )
+    """Offers of what keeps the type, and of what makes one float of another."""
+
+    def offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+        x, y = inputs[0], rule(node, inputs)[0]
+        if y.dtype == x.dtype:
+            return _offer_same(node, inputs, target)
+        if not (x.dtype in _FLOATS and y.dtype in _FLOATS and FLOAT32 in (x.dtype, y.dtype)) or 0 in x.shape:
+            return []
+        rest = [""] * (len(inputs) - 1)
+        return [Offer((DENSE, *rest), (DENSE,), target.moving(nbytes(x) + nbytes(y)))]
+
+    return offers
+
+
+def _lower_cast(call: Call) -> list[Step]:
+    return converted(call.target, call.space, call.x, call.y)
 
 
 def _view_same(node: Node, places: Sequence[Any], values: Sequence[Any]) -> list[Place]:
@@ -232,8 +246,10 @@ def _reshaping(name: str, reference: Reference, attributes: Mapping[str, object]
 
 def _casting(name: str, rule: Infer, attributes: Mapping[str, object], **rest: Any) -> Op:
     """An operator that only changes the type; kernels have the case that it stays."""
-    return Op(name, rule, identity, attributes, **rest, offers=_offer_cast(rule), view=_view_same)
+    return Op(name, rule, identity, attributes, **rest, offers=_offer_cast(rule), lower=_lower_cast, view=_view_same)
 
+
+_FLOATS = (F16.outside, BF16.outside, FLOAT32)
 
 _TURNS = {"offers": _offer_transpose, "lower": _lower_transpose, "view": _view_transposed}
 

@@ -17,6 +17,7 @@ from cpuconv.graph.passes import (
     equal,
     forms,
     formulas,
+    halves,
     integers,
     linear,
     noops,
@@ -32,6 +33,7 @@ from cpuconv.graph.passes.notes import Note, changes, summary
 __all__ = ["NAMES", "PASSES", "Note", "apply", "apply_without_sizes", "summary"]
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
+    ("halves", halves.run),
     ("noops", noops.run),
     ("quantised", quantised.run),
     ("noops", noops.run),

@@ -43,10 +43,13 @@ def twice(value: Expression) -> Expression:
 
 
 EINSUM = "Transpose Reshape Transpose Reshape MatMul Reshape Transpose"
+HALF = np.dtype(np.float16)
 NOTHING = op.Relu(x)  # what a node that goes follows
 
 # The rewrite, a graph, and the operators of what it becomes.
 CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
+    ("halves", op.Relu(op.Cast(op.Floor(x), to=HALF)), "Floor Cast Relu Cast"),
+    ("halves", (op.Cast(op.Floor(x), to=HALF), op.Relu(x)), "Floor Cast Relu"),
     ("noops", op.Sqrt(op.Identity(NOTHING)), "Relu Sqrt"),
     ("noops", op.Identity(NOTHING), "Relu"),
     ("noops", (op.Identity(NOTHING), op.Identity(NOTHING)), "Relu Identity"),
@@ -377,5 +380,5 @@ def test_nothing_is_said_of_constants_that_are_equal():
 
 
 def test_a_rewrite_that_there_is_not():
-    with pytest.raises(ArgumentError, match=r"'skip' must be names of rewrites \(noops, .*\), not 'nothing'"):
+    with pytest.raises(ArgumentError, match=r"'skip' must be names of rewrites \(halves, noops, .*\), not 'nothing'"):
         passes.apply(graph(op.Relu(x)), ["nothing"])

@@ -1,0 +1,76 @@
+"""Numbers of float16 and bfloat16 become numbers of float32, from the inputs to the outputs.
+
+Pattern: any node of the operators' table that reads or writes such. Inputs are cast to float32 before they are read,
+constants once and for all, and what the network gives is cast back, so that dtypes at the ends stay. Kernels compute
+floats in float32 (or, where `precision` allows, in bfloat16), which holds all of theirs: the results are nearer to
+exact ones, as nothing is rounded on the way, and where float16 would have overflowed they are finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cpuconv.elements import BF16, F16
+from cpuconv.graph import ops
+from cpuconv.graph.ir import Graph, Node, Value
+
+_HALVES, _FULL = (F16.outside, BF16.outside), np.dtype(np.float32)
+
+
+def run(graph: Graph) -> Graph:
+    """The graph with float32 in the place of shorter floats, but for what callers and foreign operators see."""
+    dtypes = {name: graph.value(name).dtype for name in (*graph.constants, *graph.values)}
+    halves = {name for name, dtype in dtypes.items() if dtype in _HALVES}
+    if not any(_computes(node) and not halves.isdisjoint((*node.inputs, *node.outputs)) for node in graph.nodes):
+        return graph
+    wide = {name: f"{name} as float32" for name in halves}
+    nodes: list[Node] = []
+    made: set[str] = set()
+
+    def cast(source: str, name: str) -> None:
+        """Another dtype of a value, once."""
+        if name not in made:
+            made.add(name)
+            nodes.append(ops.TABLE["Cast"].node([source], [name], source, to=dtypes.get(name, _FULL)))
+
+    for node in graph.nodes:
+        if node.meaning is None:
+            for name in halves.intersection(node.inputs).intersection(graph.inputs):
+                cast(name, wide[name])
+            made.update(wide[name] for name in halves.intersection(node.outputs))
+            attributes = {name: _widened(value) for name, value in node.attributes.items()}
+            nodes.append(replace(node.reads(wide).writes(wide), attributes=attributes))
+        else:  # foreign ones compute with what they are given
+            for name in halves.intersection(node.inputs) - {*graph.constants}:
+                if wide[name] in made and name not in graph.inputs:
+                    cast(wide[name], name)
+            nodes.append(node)
+            for name in halves.intersection(node.outputs):
+                cast(name, wide[name])
+                made.add(name)
+    for name in halves.intersection(graph.outputs) - {*graph.inputs, *graph.constants}:
+        cast(wide[name], name)
+    constants = {wide[name]: _widened(graph.constants[name]) for name in halves & {*graph.constants}}
+    values = {wide[name]: _value(graph.values[name]) for name in halves & {*graph.values}}
+    return replace(
+        graph, nodes=tuple(nodes), constants={**graph.constants, **constants}, values={**graph.values, **values}
+    ).live()
+
+
+def _computes(node: Node) -> bool:
+    """Whether a node of the table does more than change a dtype."""
+    return node.meaning is None and node.op != "Cast"
+
+
+def _value(value: Value) -> Value:
+    return Value(value.shape, _FULL, None if value.array is None else value.array.astype(_FULL))
+
+
+def _widened(value: Any) -> Any:
+    """An array or dtype of shorter floats as one of float32; anything else as it is."""
+    if isinstance(value, np.ndarray) and value.dtype in _HALVES:
+        return value.astype(_FULL)
+    return _FULL if isinstance(value, np.dtype) and value in _HALVES else value
