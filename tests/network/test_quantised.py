@@ -141,7 +141,11 @@ class Network:
 
     def gate(self) -> None:
         x = self.pick()
-        self.step(x, op=lambda a: self.node("Mul", a, self.node("Sigmoid", a)), shape=x.shape)
+        if self.draw(st.booleans()):
+            self.step(x, op=lambda a: self.node("Mul", a, self.node("Sigmoid", a)), shape=x.shape)
+        else:
+            self.step(x, op=lambda a: self.node("Sigmoid", a), shape=x.shape)
+            self.step(x, self.tensors[-1], op=lambda a, b: self.node("Mul", a, b), shape=x.shape)
 
     def excite(self) -> None:
         x = self.pick()

@@ -13,6 +13,7 @@ from cpuconv.graph.ops import (
     elementwise,
     indexing,
     joining,
+    lookup,
     matrix,
     moving,
     normalization,
@@ -34,6 +35,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     activation,
     arithmetic,
     elementwise,
+    lookup,
     matrix,
     reduction,
     joining,
@@ -48,7 +50,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     quantised_recurrent,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
-OWN = frozenset({"Copy", "Elementwise", "Linear", "QuantizedConv", "QuantizedLinear", "QuantizedLSTM"})
+OWN = frozenset({"Copy", "Elementwise", "Linear", "Lookup", "QuantizedConv", "QuantizedLinear", "QuantizedLSTM"})
 """Operators that are none of ONNX's: rewrites and layouts make them."""
 
 

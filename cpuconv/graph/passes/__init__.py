@@ -23,6 +23,7 @@ from cpuconv.graph.passes import (
     noops,
     pads,
     quantised,
+    tables,
     transposed,
     views,
     volumes,
@@ -61,6 +62,7 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("views", views.run),
     ("elementwise", quantised.apart),
     ("elementwise", elementwise.run),
+    ("tables", tables.run),
 )
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
 

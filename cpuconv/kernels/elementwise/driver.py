@@ -387,11 +387,11 @@ def elementwise_steps(
         all_blocked = all(operand.block > 1 for operand in operands)
         short = any(operand.block == lanes for operand in operands) and divide(output.shape[1], lanes) * lanes
         if short and short % output.block or not (all_blocked and vanishes(expression)):
-            steps.append(_clear(processor, output))
+            steps.append(clear_channels(processor, output))
     return steps
 
 
-def _clear(processor: Processor, output: Place) -> Step:
+def clear_channels(processor: Processor, output: Place) -> Step:
     """Lanes of the last channel block that are no channels to zero."""
     n, c, *plane = output.shape
     image, block, *_ = output.strides

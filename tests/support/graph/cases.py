@@ -143,6 +143,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "NonMaxSuppression": sequences.boxes(),
     "QuantizeLinear": quantised.quantize(),
     "QuantizedConv": quantised.quantized_conv(),
+    "Lookup": quantised.lookup(),
     "QuantizedLinear": quantised.quantized_linear(),
     "DequantizeLinear": quantised.dequantize(),
     "DynamicQuantizeLinear": quantised.dynamic(),

@@ -39,6 +39,13 @@ def dequantize(draw):
 
 
 @st.composite
+def lookup(draw):
+    """Any table."""
+    rng, shape = draw(draws.GENERATORS), draw(draws.SHAPES)
+    return Case([_some(rng, shape, draw(_BYTES)), _some(rng, (256,), draw(_BYTES))], {})
+
+
+@st.composite
 def dynamic(draw):
     return Case(draw(draws.unary()).arrays, {}, 3)
 

@@ -1,0 +1,49 @@
+"""Functions of a byte: an operator of our own, which the rewrite `tables` makes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpuconv.graph.ir import Node, Value
+from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op
+from cpuconv.graph.ops.planes import is_image
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, blocked_shape
+from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.elementwise.lookup import VALUES, lookup_steps
+
+
+def _infer(node: Node, inputs: Inputs) -> list[Value]:
+    x, table = inputs
+    if x.dtype.itemsize != 1 or table.shape != (VALUES,):
+        raise ValueError(f"{x} and a table {table}")
+    return [Value(x.shape, table.dtype)]
+
+
+def look_up(node: Node, arrays: Arrays) -> np.ndarray:
+    """table[x], x being taken without its sign."""
+    return arrays[1][arrays[0].view(np.uint8)]
+
+
+def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """From bytes to bytes that lie alike."""
+    x, table = inputs
+    if table.array is None or 0 in x.shape or not x.shape:
+        return []
+    sizes = {DENSE: x.shape}
+    if is_image(x, whole=True):
+        sizes[BLOCKED] = blocked_shape(x.shape, target.block(x.dtype))
+    return [
+        Offer((form, ""), (form,), target.moving(2 * float(np.prod(size, dtype=np.int64))))
+        for form, size in sizes.items()
+    ]
+
+
+def _lower(call: Call) -> list[Step]:
+    x, table = call.inputs
+    assert x is not None and table is not None and table.array is not None
+    kept = call.constants.keep(np.ascontiguousarray(table.array))
+    return lookup_steps(call.target, x, call.y, kept, int(table.array[0]))
+
+
+OPS = (Op("Lookup", _infer, look_up, **EXACT, offers=_offers, lower=_lower, in_place=True),)

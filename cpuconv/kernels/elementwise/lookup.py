@@ -1,0 +1,115 @@
+"""Functions of a byte by a table of all 256 values.
+
+With AVX512_VBMI two permutations of 128 bytes each look up 64 bytes, and the index's highest bit chooses between them;
+elsewhere each byte is a load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.elements import U8
+from cpuconv.isa.features import offered
+from cpuconv.isa.typed import load_narrow, store_narrow
+from cpuconv.isa.vector import I64, Vector
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Step
+from cpuconv.kernels.elementwise.driver import clear_channels
+from cpuconv.kernels.emit.fold import repeat
+from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.problem.integers import divide
+from cpuconv.runtime.kernel import kernel
+from cpuconv.runtime.microkernel import MicroKernel
+
+VALUES, _WIDE = 256, 64  # of a byte; bytes that are looked up together
+_I8 = ir.IntType(8)
+
+
+@dataclass(frozen=True)
+class LookupTile:
+    """`permuted`: by AVX512_VBMI's permutations."""
+
+    permuted: bool
+
+
+@MicroKernel
+def look_up(tile: LookupTile, builder: ir.IRBuilder, x: Any, y: Any, table: Any, count: Any) -> None:
+    """y[i] = table[x[i]] for `count` bytes; y may be x."""
+    (_permuted if tile.permuted else _one_by_one)(builder, x, y, table, count)
+
+
+def _permuted(builder: ir.IRBuilder, x: Any, y: Any, table: Any, count: Any) -> None:
+    vec, kind = Vector(builder, _WIDE), ir.VectorType(_I8, _WIDE)
+    source, target, start = map(vec.pointer, (x, y, table))
+    quarters = [load_narrow(vec, U8, vec.offset(start, at)) for at in range(0, VALUES, _WIDE)]
+    name, module = "llvm.x86.avx512.vpermi2var.qi.512", builder.module
+    permute = ir.Function(module, ir.FunctionType(kind, [kind] * 3), name)
+    zero = ir.Constant(kind, [0] * _WIDE)
+
+    def some(at: Any, mask: Any = None) -> None:
+        index = load_narrow(vec, U8, vec.offset(source, at), mask)
+        low, high = (builder.call(permute, [a, index, b]) for a, b in (quarters[:2], quarters[2:]))
+        value = builder.select(builder.icmp_signed("<", index, zero), high, low)
+        store_narrow(vec, U8, value, vec.offset(target, at), mask)
+
+    def whole(index: Any, values: list[Any]) -> list[Any]:
+        some(builder.mul(index, I64(_WIDE)))
+        return values
+
+    vectors = builder.udiv(count, I64(_WIDE))
+    repeat(vec, I64(0), vectors, [], whole)
+    some(builder.mul(vectors, I64(_WIDE)), first_lanes(vec, builder.urem(count, I64(_WIDE))))
+
+
+def _one_by_one(builder: ir.IRBuilder, x: Any, y: Any, table: Any, count: Any) -> None:
+    vec = Vector(builder, 1)
+    source, target, start = map(vec.pointer, (x, y, table))
+
+    def one(index: Any, values: list[Any]) -> list[Any]:
+        value = builder.load(vec.offset(start, builder.zext(builder.load(vec.offset(source, index)), I64)))
+        builder.store(value, vec.offset(target, index))
+        return values
+
+    repeat(vec, I64(0), count, [], one)
+
+
+_call = look_up.caller()
+
+
+@dataclass(frozen=True)
+class DriverTile:
+    """The driver is the same for all."""
+
+
+@kernel("look_up x y x_image y_image images bytes vectors table")
+def lookup(tile, worker, before, part, parts, args):
+    """A share of the vectors of each image, of `bytes` side by side."""
+    first = args.vectors * part // parts * 64
+    count = min(args.vectors * (part + 1) // parts * 64, args.bytes) - first
+    if count > 0:
+        for n in range(args.images):
+            _call(args.look_up, args.x + n * args.x_image + first, args.y + n * args.y_image + first, args.table, count)
+
+
+def lookup_steps(processor: Processor, x: Place, y: Place, table: Ref, first: int) -> list[Step]:
+    """y = table[x], both dense or both in channel blocks, images perhaps apart; `first`: the table's first byte."""
+    images, size = y.shape[0], y.size // y.shape[0]
+    if {x.strides[0], y.strides[0]} == {size}:
+        images, size = 1, images * size
+    args: Args = {
+        "look_up": MicroRef(look_up, LookupTile(offered("avx512vbmi"))),
+        "x": x.ref,
+        "y": y.ref,
+        "x_image": x.strides[0],
+        "y_image": y.strides[0],
+        "images": images,
+        "bytes": size,
+        "vectors": divide(size, _WIDE),
+        "table": table,
+    }
+    steps = [Step(lookup, DriverTile(), args, processor.parts(2 * y.size))]
+    return [*steps, clear_channels(processor, y)] if first and y.block > 1 and y.shape[1] % y.block else steps
