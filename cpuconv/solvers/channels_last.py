@@ -2,7 +2,8 @@
 
 Source: the GEMM tile after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). A
 pixel is a row of a matrix; a tile reads some rows at once, scalar by scalar, and writes whole vectors of their outputs.
-The distances between rows are constants of its code.
+The distances between rows are constants of its code. Rows of bfloat16 are read in words of two, or on AMX in whole tile
+registers: their channels fill vectors, as there is nothing beside them that may be read.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Space, Step
-from cpuconv.kernels.packing.packed_formats import Panels
+from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.convolve import NO_BAND
+from cpuconv.kernels.products.matrix_strip import fits, shapes
 from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers.shared import blocked
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import blocked, words
 
 NAME = "channels_last"
 ACCURACY = "exact"
 ROUNDING = ()
+TYPED = True
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
 
@@ -58,28 +62,57 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return "output pixels are not input pixels"
     if "NHWC" not in (problem.in_layout, problem.out_layout):
         return "neither input nor output has its channels last"
-    if problem.kg % isa.lanes:
-        return f"{problem.kg} output channels of a group do not fill vectors of {isa.lanes}"
+    if problem.kg % isa.block(problem.types.y):
+        return f"{problem.kg} output channels of a group do not fill vectors of {isa.block(problem.types.y)}"
+    if problem.types != ALL_F32 and (why := _why_not_typed(problem, isa)) is not None:
+        return why
     return blocked.aligned_groups(problem, isa)
+
+
+def _why_not_typed(problem: ConvProblem, isa: Isa) -> str | None:
+    types, block = problem.types, isa.block(problem.types.x)
+    if types.x != BF16 or problem.in_layout != "NHWC" or problem.out_layout != "NHWC":
+        return "of other types than float32 it computes rows of bfloat16"
+    return f"{problem.c} input channels do not fill vectors of {block}" if problem.c % block else None
+
+
+def _product(problem: ConvProblem, isa: Isa) -> Product:
+    return matrix_product_of(problem.types) or words.product(problem, isa)
+
+
+offset = words.offset
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
-    sizes, pixels = blocked.geometry(problem, isa), problem.oh * problem.ow
-    for tile in tiles(isa, sizes.vectors, 1, pixels, sizes.reduction, most=6):
-        largest = (int(share * machine().l2 / (tile.cols * problem.cg * F32.bytes)) for share in _BLOCK_SHARES)
-        for block in sorted({min(divide(pixels, tile.cols), max(1, size)) for size in largest}, reverse=True):
-            yield Params(tile.v, tile.cols, block)
+    pixels = problem.oh * problem.ow
+    for v, n in _tiles(problem, isa, pixels):
+        largest = (int(share * machine().l2 / (n * problem.cg * problem.types.x.bytes)) for share in _BLOCK_SHARES)
+        for block in sorted({min(divide(pixels, n), max(1, size)) for size in largest}, reverse=True):
+            yield Params(v, n, block)
+
+
+def _tiles(problem: ConvProblem, isa: Isa, pixels: int) -> list[tuple[int, int]]:
+    """Weight vectors and pixels of tiles worth trying."""
+    product, counts = _product(problem, isa), words.vector_counts(problem, isa)
+    sizes = blocked.geometry(problem, isa, product)
+    if product.matrix:
+        sides = [v for v in (2, 1, 4) if v in (counts or ()) and v < 2 * sizes.vectors]
+        return [(v, n) for v in sides for _, n in shapes(1, pixels) if fits(v, 1, n)]
+    found = tiles(as_seen(isa, product), sizes.vectors, 1, pixels, sizes.reduction, 6, counts)
+    return [(tile.v, tile.cols) for tile in found]
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, and the traffic."""
-    return blocked.bound(problem, machine, 1, problem.oh * problem.ow, band=False)
+    own = _product(problem, machine.isa)
+    return blocked.bound(problem, machine, 1, problem.oh * problem.ow, band=False, product=own)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles and the traffic of weights and activations."""
-    return blocked.cost(problem, params.as_blocked, machine, 1, problem.oh * problem.ow, band=False)
+    own = _product(problem, machine.isa)
+    return blocked.cost(problem, params.as_blocked, machine, 1, problem.oh * problem.ow, band=False, product=own)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -89,21 +122,23 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][v][lanes of K]."""
-    return Panels.of(problem, isa, params.v)
+    return words.packing(problem, isa, params.v, _product(problem, isa))
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel, for which `lanes` channels of a pixel are a block of channels."""
-    x, y = (_in_vectors(each, isa) for each in (operands.x, operands.y))
-    views = Operands(x, y, _in_vectors(operands.residual, isa) if operands.residual else None)
-    step = blocked.convolve_step(problem, params.as_blocked, isa, space, views, NO_BAND, flat=True)
-    pixels = {"xs": operands.x.strides.w // F32.bytes, "ys": operands.y.strides.w // F32.bytes}
+    types, own = problem.types, _product(problem, isa)
+    x, y = _in_vectors(operands.x, isa, types.x), _in_vectors(operands.y, isa, types.y)
+    x = replace(x, strides=x.strides._replace(h=problem.w * isa.lanes * WORD))  # the plane is one row of vectors
+    views = Operands(x, y, _in_vectors(operands.residual, isa, types.y) if operands.residual else None)
+    step = blocked.convolve_step(problem, params.as_blocked, isa, space, views, NO_BAND, flat=True, product=own)
+    pixels = {"xs": operands.x.strides.w // WORD, "ys": operands.y.strides.w // WORD}
     gemms = {name: value for name, value in step.args.items() if isinstance(value, MicroRef)}
     apart = {name: replace(gemm, tile=replace(gemm.tile, **pixels)) for name, gemm in gemms.items()}
     return [replace(step, args=step.args | apart)]
 
 
-def _in_vectors(operand: Operand, isa: Isa) -> Operand:
+def _in_vectors(operand: Operand, isa: Isa, element: Element) -> Operand:
     """The same view with channels counted in vectors."""
-    strides = operand.strides
-    return replace(operand, strides=strides._replace(block=isa.lanes, cb=isa.lanes * strides.cb, c=strides.cb))
+    strides, block = operand.strides, isa.block(element)
+    return replace(operand, strides=strides._replace(block=block, cb=block * strides.cb, c=strides.cb))

@@ -180,3 +180,23 @@ def _fixed(path) -> cpuconv.Model:
 def test_other_precisions_are_refused(wrong):
     with pytest.raises(ArgumentError, match="'precision' must be one of float32, bfloat16"):
         cpuconv.compile(MODEL, precision=wrong)
+
+
+def test_products_of_rows_and_the_copies_that_they_need():
+    """Whether or not the model finds bfloat16 faster there, every node is computed by kernels."""
+    text = """g (float[2,64,48] x) => (float[2,64,16] y) <float[48,512] w, float[512,256] v, float[256,16] u> {
+        a = Relu(x)
+        b = MatMul(a, w)
+        c = Relu(b)
+        d = MatMul(c, v)
+        e = Add(d, d)
+        y = MatMul(e, u)
+    }"""
+    source, rng = parse(text), np.random.default_rng(0)
+    for name, shape in (("w", (48, 512)), ("v", (512, 256)), ("u", (256, 16))):
+        array = rng.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(shape[0]))
+        source.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    feed = {"x": x_of(2, 64, 48)}
+    narrow = cpuconv.compile(source, threads=1, **NARROW)
+    near(narrow.run(feed), cpuconv.compile(source, strategy="heuristic").run(feed), 0.01)
+    assert all(work.node_plan.offer is not None for work in narrow._programs.last.executable.works)

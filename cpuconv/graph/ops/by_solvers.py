@@ -36,7 +36,7 @@ from cpuconv.solvers.shared import blocked
 from layouts import Strides
 
 _LIES = {"NCHW": (STRIDED, DENSE), "NHWC": (DENSE, DENSE)}  # what is read, and what is written, in plain layouts
-_BF16_LIES = {"NCHW": DENSE_BF16}  # what is read
+_BF16_LIES = {"NCHW": DENSE_BF16, "NHWC": DENSE_BF16}  # what is read
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,14 @@ def way(problem: ConvProblem, target: Target) -> Convolution:
     return Convolution(problem, target, favourite(problem, target.limits).cost.estimate)
 
 
+def halved(problem: ConvProblem, target: Target) -> ConvProblem | None:
+    """The problem with a bfloat16 input, where the target's precision allows that and kernels multiply it."""
+    if problem.types != ALL_F32 or BLOCKED_BF16 not in target.blocks():
+        return None
+    made = replace(problem, types=Types(BF16, BF16, F32, F32))
+    return made if solvable(made) else None
+
+
 def restored(
     problem: ConvProblem, target: Target, record: Mapping[str, Any], same: bool, free: bool = False
 ) -> Convolution | None:
@@ -197,6 +205,8 @@ def restored(
         x, y = problem.types.x, problem.types.y
         if not (ends[0] in _starts(known.c, x, target) and ends[1] in _ends(known.k, y, target)):
             return None
+    elif known.types != types:
+        return None
     if problem.groups != known.groups * joined or (problem.c, problem.k) != (known.c, known.k):
         return None
     asked = _shared(problem, target, groups=known.groups, in_layout=layouts[0], out_layout=layouts[1], types=types)

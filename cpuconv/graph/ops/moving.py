@@ -25,7 +25,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     blocks = target.blocks(x.dtype) if blockable(x) else ()
     ways = [(STRIDED, DENSE), *((plain, block) for block in blocks for plain in (STRIDED, DENSE))]
     ways += [(block, goal) for block in blocks for goal in (DENSE, *blocks)]
-    ways += [(plain, DENSE_BF16) for plain in (DENSE, STRIDED) if BLOCKED_BF16 in blocks]
+    ways += [(form, DENSE_BF16) for form in (DENSE, STRIDED, *blocks) if BLOCKED_BF16 in target.blocks(x.dtype)]
     seconds = target.moving(2 * nbytes(x))
     return [Offer((source,), (goal,), seconds) for source, goal in ways]
 

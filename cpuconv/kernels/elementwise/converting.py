@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cpuconv.kernels.binding.place import Place
+import math
+
+from cpuconv.kernels.binding.place import FLOAT32, Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Space, Step
 from cpuconv.kernels.copies.copying import copy_steps
@@ -13,12 +15,15 @@ from cpuconv.kernels.elementwise.expression import Operand
 def converted(processor: Processor, space: Space, x: Place, y: Place) -> list[Step]:
     """The calls that write the numbers of one place to another of the same shape, whatever the floats of each.
 
-    Both are of one dtype, or float32 and bfloat16, which lies in channel blocks or, from a plain place, dense.
+    Both are of one dtype, or float32 and bfloat16, which lies in channel blocks or, as what is written, dense.
     """
     if x.dtype == y.dtype:
         return copy_steps(processor, space, x, y)
     if (x.block > 1) == (y.block > 1):
         return elementwise_steps(processor, Operand(0), y, [x])
+    if y.block == 1 and y.dtype != FLOAT32:
+        plain = Place.plain(space.reserve(math.prod(x.shape) * FLOAT32.itemsize), x.shape)
+        return [*converted(processor, space, x, plain), *converted(processor, space, plain, y)]
     wide = [place for place in (x, y) if place.block > 1]  # the plain one is float32
     between = Place.blocked(space.reserve(_bytes(wide[0], processor)), x.shape, processor.isa.lanes)
     return [*converted(processor, space, x, between), *converted(processor, space, between, y)]

@@ -6,8 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpuconv.elements import rounded, widened
 from cpuconv.graph.ops import TABLE
 from cpuconv.isa import current
+from cpuconv.kernels.binding.place import DENSE, DENSE_BF16
 from support.graph import lowered
 from support.graph.draws import ACTIVATIONS, GENERATORS, numbers
 from support.running.sharing import small_work_is_shared
@@ -45,3 +47,27 @@ def test_nothing_is_offered_without_constant_weights():
     assert not lowered.offers(node, [x, w])
     assert not lowered.offers(node, [x[:0], w], (1,))
     assert not lowered.offers(node, [x.astype(np.float64), w.astype(np.float64)], (1,))
+
+
+@settings(max_examples=20, deadline=None)
+@given(cases(), st.sampled_from((1, 2)), st.booleans())
+def test_rows_of_bfloat16(case, threads, apart):
+    """Of numbers that bfloat16 holds: products are exact, and sums of float32 go out as they are."""
+    arrays, activation = case
+    arrays = [array if array is None else widened(rounded(array)).reshape(array.shape) for array in arrays]
+    names = ["" if array is None else name for array, name in zip(arrays, "xwbr", strict=True)]
+    node = TABLE["Linear"].node(names, ["y"], activation=activation)
+    made = lowered.offers(node, arrays, CONSTANT, threads, precision="bfloat16")
+    narrow = [each for each in made if DENSE_BF16 in each.inputs]
+    with small_work_is_shared():
+        assert lowered.check(node, arrays, CONSTANT, threads, apart, 1e-4, narrow) == len(narrow)
+
+
+def test_bfloat16_is_offered_for_several_rows():
+    rng = np.random.default_rng(0)
+    node = TABLE["Linear"].node(["x", "w"], ["y"])
+    for rows in (1, 40):
+        arrays = [numbers(rng, (rows, 8 * LANES)), numbers(rng, (8 * LANES, 8 * LANES))]
+        forms = [made.inputs[0] for made in lowered.offers(node, arrays, (1,), precision="bfloat16")]
+        assert forms == [DENSE, DENSE_BF16][: 1 + (rows > 1)]
+        assert len(lowered.offers(node, arrays, (1,))) == 1

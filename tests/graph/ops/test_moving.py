@@ -410,6 +410,7 @@ def test_floats_become_bfloat16_and_come_back(channels, apart):
     made = offers(node("Copy"), [x], precision="bfloat16")
     forms = {(*offer.inputs, *offer.outputs) for offer in made}
     assert {(DENSE, DENSE_BF16), (DENSE, BLOCKED_BF16), (BLOCKED, BLOCKED_BF16), (BLOCKED_BF16, BLOCKED)} <= forms
+    assert {(BLOCKED, DENSE_BF16), (BLOCKED_BF16, DENSE_BF16)} <= forms
     for offer in made:
         (got,) = run_offer(node("Copy"), [x], offer, apart=apart)
         narrow = any(form in (DENSE_BF16, BLOCKED_BF16) for form in (*offer.inputs, *offer.outputs))

@@ -1,0 +1,48 @@
+"""Rows of bfloat16 times a matrix, in place: by words on vectors and in tile registers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from cpuconv.conv.recipe import Candidate
+from cpuconv.isa import current
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import Types
+from cpuconv.solvers import channels_last, why_not
+from support import typed
+
+ISA = current()
+TYPES = ("bf16:bf16:f32", "bf16:bf16:bf16")
+
+
+def problem(types: str, rows: int, depth: int = 1, columns: int = 1, **more: object) -> ConvProblem:
+    """Depth and columns in whole blocks."""
+    made = Types.parse(types)
+    c, k = depth * ISA.block(made.x), columns * ISA.block(made.y)
+    return ConvProblem(1, c, 1, rows, k, 1, 1, in_layout="NHWC", out_layout="NHWC", types=made, **more)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("small_work_is_shared")
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("rows", [1, 7, 16, 17, 32, 33])
+@pytest.mark.parametrize("more", [{}, {"residual": True, "activation": "gelu"}, {"threads": 2, "n": 2, "h": 3}])
+def test_rows_depths_and_columns(types, rows, more):
+    for depth, columns in ((1, 1), (3, 5)):
+        made = replace(problem(types, rows, depth, columns), **more)
+        assert why_not(channels_last, made, ISA) is None
+        for params in itertools.islice(channels_last.candidates(made, ISA), 2):
+            typed.check(made, Candidate(channels_last, params))
+
+
+def test_what_does_not_fill_vectors_is_refused_in_words():
+    made = problem("bf16:bf16:f32", 5)
+    assert why_not(channels_last, replace(made, c=made.c + 1), ISA) == (
+        f"{made.c + 1} input channels do not fill vectors of {made.c}"
+    )
+    assert "output channels" in (why_not(channels_last, replace(made, k=made.k + 1), ISA) or "")
+    assert "rows of bfloat16" in (why_not(channels_last, replace(made, out_layout="NCHW"), ISA) or "")
+    assert "rows of bfloat16" in (why_not(channels_last, replace(made, types=Types.parse("u8:s8:f32")), ISA) or "")
