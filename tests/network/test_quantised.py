@@ -161,6 +161,18 @@ class Network:
         shape = (1, x.shape[1] + y.shape[1], *x.shape[2:])
         self.step(x, y, op=lambda a, b: self.node("Concat", a, b, axis=1), shape=shape)
 
+    def swap(self) -> None:
+        """Halves of channels change places."""
+        x = self.pick()
+        sizes = [x.shape[1] // 2, x.shape[1] - x.shape[1] // 2]
+
+        def op(floats: str) -> str:
+            halves = [f"{floats}.{at}" for at in range(2)]
+            self.nodes.append(helper.make_node("Split", [floats, self.constant(np.int64(sizes))], halves, axis=1))
+            return self.node("Concat", *halves[::-1], axis=1)
+
+        self.step(x, op=op, shape=x.shape)
+
     def pool(self) -> None:
         x = self.pick()
         window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
@@ -196,7 +208,7 @@ def networks(draw):
     return made
 
 
-STEPS = ("conv", "conv", "conv", "dense", "add", "gate", "excite", "concat", "pool", "larger")
+STEPS = ("conv", "conv", "conv", "dense", "add", "gate", "excite", "concat", "swap", "pool", "larger")
 
 
 def _check(made: Network) -> None:

@@ -1,10 +1,10 @@
 """Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
 
 Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
-where a solver takes these types; QuantizeLinear of their results, which they then store; QuantizeLinear of
-what only moves numbers, and of the largest of them, which moves the integers as well; and of a DequantizeLinear by the
-same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded once. A bias of floats is
-rounded to sums, as ONNX Runtime does, where results are bytes.
+where a solver takes these types; QuantizeLinear of their results, which they then store; QuantizeLinear of what only
+moves numbers, and of the largest of them, which moves the integers as well; Split of numbers that integers stand for;
+QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at ties: sums are
+exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where results are bytes.
 """
 
 from __future__ import annotations
@@ -199,6 +199,22 @@ def _moved(graph: Graph, node: Node, source: Node) -> Rewrite | None:
     return maker.done()
 
 
+def _split(graph: Graph, node: Node) -> Rewrite | None:
+    """Parts of integers."""
+    x = _dequantised(graph, node.inputs[0])
+    if x is None or not x.one:
+        return None
+    source, maker = graph.producer(node.inputs[0]), Maker(graph, node)
+    assert source is not None
+    names = [maker.named(f"part{at}") for at in range(len(node.outputs))]
+    maker.new = [replace(node, inputs=(x.name, *node.inputs[1:]), outputs=tuple(names))]
+    maker.new += [
+        replace(source, inputs=(name, *source.inputs[1:]), outputs=(output,))
+        for name, output in zip(names, node.outputs, strict=True)
+    ]
+    return maker.done()
+
+
 def _apart(graph: Graph, node: Node) -> Rewrite | None:
     for name in node.inputs:
         source = graph.producer(name) if name else None
@@ -214,4 +230,6 @@ apart = Rewriter(
     """Every elementwise reader of dequantised integers reads the integers: they are fewer bytes.""",
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
-run = Rewriter(__doc__, {"Conv": _conv, "MatMul": _matmul, "Gemm": _matmul, "QuantizeLinear": _quantize})
+run = Rewriter(
+    __doc__, {"Conv": _conv, "MatMul": _matmul, "Gemm": _matmul, "Split": _split, "QuantizeLinear": _quantize}
+)

@@ -244,7 +244,7 @@ class Maker:
 
     def constant(self, array: np.ndarray, part: str) -> str:
         """The name of a new constant."""
-        name = self._fresh(part)
+        name = self.named(part)
         array = array.view()
         array.flags.writeable = False
         self.constants[name] = array
@@ -252,7 +252,7 @@ class Maker:
 
     def node(self, op: str, *inputs: str, part: str = "", **attributes: Any) -> str:
         """The name of the output of a new node: a new one if `part` says what of, else that of the last old node."""
-        output = self._fresh(part) if part else self.output
+        output = self.named(part) if part else self.output
         self.new.append(ops.TABLE[op].node(trimmed(inputs), [output], self.origin, **attributes))
         return output
 
@@ -265,7 +265,8 @@ class Maker:
         """All of it."""
         return Rewrite(self.old, self.new, self.constants)
 
-    def _fresh(self, part: str) -> str:
+    def named(self, part: str) -> str:
+        """A name that the graph does not have."""
         hints = (f"{self.output}.{part}{number or ''}" for number in itertools.count())
         known = (self.graph.constants, self.graph.values, self._names)
         name = next(name for name in hints if not any(name in names for names in known))

@@ -18,7 +18,7 @@ import numpy as np
 import layouts
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer, Target
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, stored_as
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, blocked_shape, stored_as
 
 _HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred
 _COPY_SECONDS = 1e-6  # of a copy, beside moving the bytes
@@ -59,8 +59,10 @@ def conversion(value: Value, written: str, read: str, target: Target) -> float:
     if fits(written, read):
         return 0.0
     assert value.shape is not None and value.dtype is not None
-    each = sum(stored_as(form, value.dtype).itemsize for form in (written, read))
-    size = math.prod(int(axis or 0) for axis in value.shape) * each
+    shape = [int(axis or 0) for axis in value.shape]
+    size = sum(math.prod(shape) * stored_as(form, value.dtype).itemsize for form in (written, read))
+    if value.dtype.itemsize == 1 and BLOCKED in (written, read):  # few channels leave much of their blocks empty
+        size += math.prod(blocked_shape(shape, target.block(value.dtype))) - math.prod(shape)
     return _COPY_SECONDS + _TURNING[copied_form(read)] * target.moving(float(size))
 
 
