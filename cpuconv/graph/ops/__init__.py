@@ -50,7 +50,9 @@ FAMILIES: tuple[ModuleType, ...] = (
     quantised_recurrent,
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
-OWN = frozenset({"Copy", "Elementwise", "Linear", "Lookup", "QuantizedConv", "QuantizedLinear", "QuantizedLSTM"})
+OWN = frozenset(
+    {"Copy", "Elementwise", "Linear", "Lookup", "QuantizedConv", "QuantizedLinear", "QuantizedLSTM", "QuantizedMean"}
+)
 """Operators that are none of ONNX's: rewrites and layouts make them."""
 
 

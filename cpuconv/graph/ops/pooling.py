@@ -15,6 +15,7 @@ from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
 from cpuconv.graph.ops.window import Window
+from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
@@ -158,6 +159,16 @@ def _offers_global(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return plane_offers(node, inputs, _infer_global(node, inputs)[0], target)
 
 
+def _infer_mean(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value(_infer_global(node, inputs)[0].shape, FLOAT32)]
+
+
+def _offers_mean(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    x = inputs[0]
+    made = blocked_offer(node, x, _infer_mean(node, inputs)[0], target, floats(x, target)) if is_image(x, True) else []
+    return made if x.dtype != FLOAT32 else []
+
+
 _SHARED = {"kernel_shape": REQUIRED, "pads": None, "strides": None}
 _WINDOW = {**_SHARED, "auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None}
 
@@ -179,6 +190,13 @@ OPS = (
     Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}),
     _whole("GlobalMaxPool", global_max_pool, "max"),
     _whole("GlobalAveragePool", global_average_pool, "sum", mean=True),
+    Op(
+        "QuantizedMean",
+        _infer_mean,
+        global_average_pool,
+        offers=_offers_mean,
+        lower=partial(lower_planes, fold="sum", mean=True),
+    ),
     Op("GlobalLpPool", _infer_global, global_lp_pool, {"p": 2}),
     Op("MaxUnpool", _infer_unpool, max_unpool, _SHARED, parameters=(2,), **EXACT),
 )

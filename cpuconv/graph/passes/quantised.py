@@ -2,9 +2,10 @@
 
 Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
 where a solver takes these types; QuantizeLinear of their results, which they then store; QuantizeLinear of what only
-moves numbers, and of the largest of them, which moves the integers as well; Split of numbers that integers stand for;
-QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at ties: sums are
-exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where results are bytes.
+moves numbers, and of the largest of them, which moves the integers as well; Split of numbers that integers stand for,
+and means of planes; QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at
+ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where results are
+bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from cpuconv.graph.passes.rewriting import (
     sole_reader,
 )
 from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.kernels.elementwise.expression import Operand, apply
 from cpuconv.problem.asked_types import signed
 from cpuconv.problem.quantization import Quantization
 
@@ -199,6 +201,17 @@ def _moved(graph: Graph, node: Node, source: Node) -> Rewrite | None:
     return maker.done()
 
 
+def _mean(graph: Graph, node: Node) -> Rewrite | None:
+    """The mean of numbers, of the mean of integers."""
+    x, shape = _dequantised(graph, node.inputs[0]), shape_of(graph, node.inputs[0])
+    if x is None or not x.one or x.zero.dtype not in _BYTES or len(shape) not in (3, 4) or 0 in shape:
+        return None
+    maker = Maker(graph, node)
+    tree = apply("mul", apply("sub", Operand(0), float(x.zero[0])), float(x.scale[0]))
+    maker.node("Elementwise", maker.node("QuantizedMean", x.name, part="mean"), expression=tree)
+    return maker.done()
+
+
 def _split(graph: Graph, node: Node) -> Rewrite | None:
     """Parts of integers."""
     x = _dequantised(graph, node.inputs[0])
@@ -230,6 +243,5 @@ apart = Rewriter(
     """Every elementwise reader of dequantised integers reads the integers: they are fewer bytes.""",
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
-run = Rewriter(
-    __doc__, {"Conv": _conv, "MatMul": _matmul, "Gemm": _matmul, "Split": _split, "QuantizeLinear": _quantize}
-)
+_RULES = {"Conv": _conv, "GlobalAveragePool": _mean, "Split": _split, "QuantizeLinear": _quantize}
+run = Rewriter(__doc__, {**_RULES, **dict.fromkeys(("MatMul", "Gemm"), _matmul)})

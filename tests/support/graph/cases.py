@@ -144,6 +144,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "QuantizeLinear": quantised.quantize(),
     "QuantizedConv": quantised.quantized_conv(),
     "Lookup": quantised.lookup(),
+    "QuantizedMean": quantised.mean(),
     "QuantizedLinear": quantised.quantized_linear(),
     "DequantizeLinear": quantised.dequantize(),
     "DynamicQuantizeLinear": quantised.dynamic(),

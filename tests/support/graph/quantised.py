@@ -46,6 +46,13 @@ def lookup(draw):
 
 
 @st.composite
+def mean(draw):
+    """Planes of bytes."""
+    case, rng = draw(draws.planes()), draw(draws.GENERATORS)
+    return Case([_some(rng, case.arrays[0].shape, draw(_BYTES))], {})
+
+
+@st.composite
 def dynamic(draw):
     return Case(draw(draws.unary()).arrays, {}, 3)
 
