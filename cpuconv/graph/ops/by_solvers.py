@@ -163,12 +163,12 @@ def way(problem: ConvProblem, target: Target) -> Convolution:
     return Convolution(problem, target, favourite(problem, target.limits).cost.estimate)
 
 
-def halved(problem: ConvProblem, target: Target) -> ConvProblem | None:
-    """The problem with a bfloat16 input, where the target's precision allows that and kernels multiply it."""
-    if problem.types != ALL_F32 or BLOCKED_BF16 not in target.blocks():
-        return None
-    made = replace(problem, types=Types(BF16, BF16, F32, F32))
-    return made if solvable(made) else None
+def of_rows(problem: ConvProblem, target: Target) -> list[ConvProblem]:
+    """A product of rows in float32; and with rows of bfloat16, where the target allows that and kernels multiply it."""
+    if problem.types != ALL_F32 or problem.in_layout != "NHWC" or BLOCKED_BF16 not in target.blocks():
+        return [problem]
+    narrow = replace(problem, types=Types(BF16, BF16, F32, F32))
+    return [problem, narrow] if solvable(narrow) else [problem]
 
 
 def restored(

@@ -16,7 +16,7 @@ from cpuconv.conv.recipe import padded_bias
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.ops.by_solvers import halved, offer, restored, rows_operand, rows_problem, steps, way
+from cpuconv.graph.ops.by_solvers import of_rows, offer, restored, rows_operand, rows_problem, steps, way
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.products.matmul import Matrices, Product, product_step, seconds
@@ -143,13 +143,6 @@ def _rows(node: Node, inputs: Inputs) -> ConvProblem:
     return rows_problem(inputs[0].shape, inputs[1].shape[1], activation=node["activation"], residual=added)
 
 
-def _problems(node: Node, inputs: Inputs, target: Target) -> list[ConvProblem]:
-    """The product in float32, and with rows of bfloat16 where the target allows that."""
-    problem = _rows(node, inputs)
-    narrow = halved(problem, target)
-    return [problem] if narrow is None else [problem, narrow]
-
-
 def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Rows of channels in and out; a single row is a stream of the weights."""
     if not _has_kernel(inputs):
@@ -157,14 +150,14 @@ def linear_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if _is_stream(inputs):
         forms = (DENSE, "", "", DENSE if given(inputs, 3) is not None else "")
         return [Offer(forms[: len(inputs)], (DENSE,), target.moving(math.prod(inputs[1].shape) * target.weights.bytes))]
-    return [offer(way(problem, target), inputs) for problem in _problems(node, inputs, target)]
+    return [offer(way(problem, target), inputs) for problem in of_rows(_rows(node, inputs), target)]
 
 
 def restored_linear(node: Node, inputs: Inputs, target: Target, record: Mapping[str, Any], same: bool) -> Offer | None:
     """The offer of a record."""
     if not _has_kernel(inputs) or _is_stream(inputs):
         return None
-    known = (restored(problem, target, record, same) for problem in _problems(node, inputs, target))
+    known = (restored(problem, target, record, same) for problem in of_rows(_rows(node, inputs), target))
     found = next(filter(None, known), None)
     return None if found is None else offer(found, inputs)
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpuconv.elements import F32
+from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
-from cpuconv.graph.ops.by_solvers import rows_operand, rows_problem, steps, way
+from cpuconv.graph.ops.by_solvers import of_rows, rows_operand, rows_problem, steps, way
 from cpuconv.graph.ops.elementwise import FORMS
-from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
+from cpuconv.kernels.binding.place import DENSE, DENSE_BF16, FLOAT32, Place
 from cpuconv.kernels.binding.steps import Operands, Ref, Step
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed, tiles
@@ -281,12 +281,16 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
         return []
     (directions, _, hidden), (length, batch) = r.shape, x.shape[1::-1] if node["layout"] else x.shape[:2]
     whole = lengths is None or (lengths.array is not None and bool((lengths.array == length).all()))
-    products = way(rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes), target)
+    problem = rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes)
     count, _ = tiles(target.isa, stages_of(node, len(inputs) > 5 + cell.states), batch, not whole)
     recurrence = target.moving(math.prod(r.shape) * F32.bytes) * length * count
     states = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
-    forms = (DENSE, "", "", "", "" if whole else DENSE, *states, "")[: len(inputs)]
-    return [Offer(forms, (DENSE,) * (1 + cell.states), products.seconds + recurrence, products)]
+    forms = ("", "", "", "" if whole else DENSE, *states, "")[: len(inputs) - 1]
+    made = []
+    for products in (way(each, target) for each in of_rows(problem, target)):
+        first = DENSE_BF16 if products.problem.types.x == BF16 else DENSE
+        made.append(Offer((first, *forms), (DENSE,) * (1 + cell.states), products.seconds + recurrence, products))
+    return made
 
 
 def _lower(call: Call) -> list[Step]:

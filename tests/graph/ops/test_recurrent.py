@@ -12,11 +12,13 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
+from cpuconv.elements import rounded, widened
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.interpret import run  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
-from cpuconv.isa import current  # noqa: E402
+from cpuconv.isa import current
+from cpuconv.kernels.binding.place import DENSE, DENSE_BF16  # noqa: E402
 from cpuconv.kernels.recurrent import recurrent  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graphs import close  # noqa: E402
@@ -122,6 +124,16 @@ def test_kernels(form, hidden, batch, direction, optional, layout, threads):
     node, arrays = sized(form, hidden, batch, direction, optional, layout)
     constant = (*CONSTANT, 7) if len(arrays) > 7 else CONSTANT
     assert lowered.check(node, arrays, constant, threads, apart=optional) == 1
+
+
+@pytest.mark.parametrize(("form", "layout"), [("LSTM", 1), ("GRU", 0)])
+def test_inputs_may_be_bfloat16(form, layout):
+    """Of numbers that bfloat16 holds; states and their products are float32."""
+    node, arrays = sized(form, LANES + 1, 3, "bidirectional", False, layout)
+    arrays = [widened(rounded(array)).reshape(array.shape) for array in arrays]
+    made = lowered.offers(node, arrays, CONSTANT, precision="bfloat16")
+    assert [each.inputs[0] for each in made] == [DENSE, DENSE_BF16]
+    assert lowered.check(node, arrays, CONSTANT, made=made[1:]) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)
