@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpuconv.elements import F32
+from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, STRIDED, image_shape
+from cpuconv.kernels.binding.place import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.windows.resizing import Sources, resize_step
@@ -281,14 +281,16 @@ def space_to_depth(node: Node, arrays: Arrays) -> np.ndarray:
 def _shuffle_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """In channel blocks where these stay together, else from any strides: one copy."""
     (x,), b = inputs, node["blocksize"]
-    if not is_image(x):
+    if not is_image(x, whole=True):
         return []
     to_space = node.op == "DepthToSpace"
     kept = x.shape[1] // (b * b) if to_space else x.shape[1]
-    seconds = target.moving(2 * F32.bytes * math.prod(x.shape))
-    plain = Offer((STRIDED,), (DENSE,), seconds)
-    together = node.attributes.get("mode", "DCR") == "DCR" and kept % target.isa.lanes == 0
-    return [Offer((BLOCKED,), (BLOCKED,), seconds), plain] if together else [plain]
+    together = node.attributes.get("mode", "DCR") == "DCR"
+    forms = {form: stored_as(form, x.dtype) for form in target.blocks(x.dtype) if together}
+    whole = {form: dtype for form, dtype in forms.items() if kept % target.isa.block(OF_DTYPE[dtype]) == 0}
+    ways = [((form,), (form,), dtype.itemsize) for form, dtype in whole.items()]
+    ways.append(((STRIDED,), (DENSE,), x.dtype.itemsize))
+    return [Offer(first, second, target.moving(2 * size * math.prod(x.shape))) for first, second, size in ways]
 
 
 def _lower_shuffle(call: Call) -> list[Step]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cpuconv.elements import rounded, widened
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
 from cpuconv.graph.ops.resizing import COORDINATES, ROUNDING
@@ -100,3 +101,13 @@ def test_channels_and_pixels_change_places(op, mode, apart, channels, b, n, size
     made = ops.TABLE[op].node(["x"], ["y"], blocksize=b, mode=mode)
     together = channels % LANES == 0 and mode != "CRD"
     assert lowered.check(made, [x], threads=2, apart=apart, tolerance=0) == 1 + together
+    narrow = widened(rounded(x)).reshape(x.shape)
+    more = channels % (2 * LANES) == 0 and mode != "CRD"
+    assert lowered.check(made, [narrow], apart=apart, tolerance=0, precision="bfloat16") == 1 + together + more
+
+
+@pytest.mark.parametrize("channels", [LANES, 4 * LANES])
+def test_bytes_of_channels_and_pixels_change_places(channels):
+    x = np.random.default_rng(0).integers(0, 256, (1, 4 * channels, 3, 2), np.uint8)
+    made = ops.TABLE["DepthToSpace"].node(["x"], ["y"], blocksize=2)
+    assert lowered.check(made, [x]) == 1 + (channels == 4 * LANES)
