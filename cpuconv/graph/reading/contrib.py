@@ -162,8 +162,11 @@ def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
     zero points are bytes; else floats."""
     x, _, _, bias, *others = map(made.input, range(8))
     tensors = [made.reader.constants.get(made.input(at)) for at in (1, 2, 8, 9, 10, 11)]
+    if tensors[2] is None or tensors[4] is None:
+        raise ArgumentError(must("scales", "constant", [made.input(at) for at in (8, 10)]))
     if any(tensor is None for tensor in tensors):
-        raise ArgumentError(must("weights", "constant, as are their scales and zero points", made.node.inputs))
+        _lstm_of_floats(made, **attributes)
+        return
     w, r, w_scale, w_zero, r_scale, r_zero = (np.asarray(tensor) for tensor in tensors)
     directions, _, rows = r.shape
     each = [np.broadcast_to(part.reshape(directions, -1), (directions, rows)) for part in (w_scale, w_zero, r_scale)]
