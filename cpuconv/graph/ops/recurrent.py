@@ -314,9 +314,7 @@ def _lower(call: Call) -> list[Step]:
         return packed(array, cell.gates, lanes, stage.first, stage.gates)
 
     weights = [
-        call.constants.packed(
-            node.inputs[2], ("state", node.op, lanes, stage.first, stage.gates), partial(pack, stage, r.array)
-        )
+        call.constants.packed(node.inputs[2], ("state", node.op, lanes, *stage[:2]), partial(pack, stage, r.array))
         for stage in stages
     ]
     biases = [call.constants.keep(pack(stage, state_bias)) for stage in stages]
@@ -391,8 +389,6 @@ COMMON = {
     "hidden_size": None,
     "layout": 0,
 }
-
-
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "LSTM": {"input_forget": 0}, "GRU": {"linear_before_reset": 0}, "RNN": {"activations": ["Tanh", "Tanh"]}
 }  # fmt: skip
