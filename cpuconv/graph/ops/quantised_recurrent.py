@@ -2,8 +2,8 @@
 
 Source: com.microsoft's DynamicQuantizeLSTM, of which it is what follows the product of the inputs: an operator of our
 own. Its inputs: what the inputs and all biases give to the gates (steps, batch, directions · 4 · hidden), weights of
-the state (directions, hidden, 4 · hidden), their scales (directions, 4 · hidden), none, lengths, states, peepholes. A
-state has a scale of its own for each sequence, where ONNX Runtime has one for all.
+the state (directions, hidden, 4 · hidden), their scales and zero points (directions, 4 · hidden), floats both, lengths,
+states, peepholes. A state has a scale of its own for each sequence, where ONNX Runtime has one for all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
     directions, (steps, batch, columns), hidden = directions_of(node), fed.shape, r.shape[1]
     stages_of(node, False)
     rows, state = _GATES * hidden, (directions, batch, hidden)
-    needed = [(directions, hidden, rows), (directions, rows), None, (batch,), state, state, (directions, 3 * hidden)]
+    needed = [(directions, hidden, rows), *[(directions, rows)] * 2, (batch,), state, state, (directions, 3 * hidden)]
     if columns != directions * rows:
         raise ValueError(f"{columns} columns of {directions * rows}")
     for value, shape in zip(inputs[1:], needed, strict=False):
@@ -43,9 +43,9 @@ def _infer(node: Node, inputs: Inputs) -> list[Value]:
 
 def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     """As LSTM, the product with the state being one of bytes and bytes."""
-    fed, r, scale = arrays[:3]
+    fed, r, scale, points = arrays[:4]
     directions, (steps, batch, _), hidden = directions_of(node), fed.shape, r.shape[1]
-    weights, lengths = r.astype(np.float64), given(arrays, 4)
+    weights, lengths = r.astype(np.float64) - points[:, None], given(arrays, 4)
     states = tuple(
         np.zeros((directions, batch, hidden), fed.dtype) if state is None else state
         for state in (given(arrays, at) for at in (5, 6))
@@ -63,8 +63,8 @@ def layer(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    (fed, r, scale), lengths, peepholes = inputs[:3], given(inputs, 4), given(inputs, 7)
-    known = [value for value in (r, scale, peepholes) if value is not None]
+    (fed, r, scale, points), lengths, peepholes = inputs[:4], given(inputs, 4), given(inputs, 7)
+    known = [value for value in (r, scale, points, peepholes) if value is not None]
     if any(value.array is None for value in known) or r.dtype != S8.dtype or fed.dtype != FLOAT32:
         return []
     if 0 in fed.shape + r.shape:
@@ -78,14 +78,15 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower(call: Call) -> list[Step]:
-    fed, r, scale = call.inputs[:3]
-    assert fed is not None and r is not None and r.array is not None and scale is not None and scale.array is not None
+    fed, r, scale, points = call.inputs[:4]
+    assert fed is not None and r is not None and scale is not None and points is not None
+    assert r.array is not None and scale.array is not None and points.array is not None
     lanes, (length, batch, _), (directions, hidden, rows) = call.target.isa.lanes, fed.shape, r.shape
     product, weights = product_of_states(call.target.isa), r.array.swapaxes(1, 2)
     packed = call.constants.packed(
         call.node.inputs[1], (_OP, lanes, product.name), partial(packed_bytes, weights, _GATES, lanes, product)
     )
-    numbers = call.constants.keep(packed_numbers(weights, scale.array, _GATES, lanes, product))
+    numbers = call.constants.keep(packed_numbers(weights, scale.array, points.array, _GATES, lanes, product))
     over = Rows(fed.ref, fed.strides[0], rows * F32.bytes, fed.strides[1])
     return recurrence(call, (length, batch, directions, hidden), over, [packed], [numbers], product.name)
 

@@ -158,8 +158,7 @@ def _skip_layer_normalization(made: Builder, epsilon: float = 1e-12) -> None:
 
 
 def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
-    """An LSTM whose weights are bytes: it multiplies bytes of x, and of the state where the state's weights less their
-    zero points are bytes; else floats."""
+    """An LSTM whose weights are bytes: it multiplies bytes of x and of the state; floats where weights are computed."""
     x, _, _, bias, *others = map(made.input, range(8))
     tensors = [made.reader.constants.get(made.input(at)) for at in (1, 2, 8, 9, 10, 11)]
     if tensors[2] is None or tensors[4] is None:
@@ -169,11 +168,10 @@ def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
         return
     w, r, w_scale, w_zero, r_scale, r_zero = (np.asarray(tensor) for tensor in tensors)
     directions, _, rows = r.shape
-    each = [np.broadcast_to(part.reshape(directions, -1), (directions, rows)) for part in (w_scale, w_zero, r_scale)]
-    less = r.astype(np.int16) - r_zero.reshape(directions, 1, -1)
-    if less.min(initial=0) < -128 or less.max(initial=0) > 127:
-        _lstm_of_floats(made, **attributes)
-        return
+    each = [
+        np.broadcast_to(part.reshape(directions, -1), (directions, rows)) for part in (w_scale, w_zero, r_scale, r_zero)
+    ]
+    middle = 128 if r.dtype == np.uint8 else 0
     flat = w.swapaxes(0, 1).reshape(w.shape[1], -1)
     points = each[1].reshape(-1)
     weights = [made.array(flat), made.array(each[0].reshape(-1)), made.array(points if np.ptp(points) else points[:1])]
@@ -182,8 +180,9 @@ def _dynamic_lstm(made: Builder, **attributes: Any) -> None:
         shape, axes = made.reader.constant([directions, 2, rows], "shape"), made.reader.constant([1], "axes")
         both = made.add("ReduceSum", made.add("Reshape", bias, shape), axes, keepdims=0)
         fed = made.add("Add", fed, made.add("Reshape", both, made.reader.constant([-1], "shape")))
-    numbers = made.array(less.astype(np.int8)), made.array(each[2])
-    made.last("QuantizedLSTM", fed, *numbers, "", *others, **attributes)
+    moved = (r.astype(np.int16) - middle).astype(np.int8)
+    numbers = map(made.array, (moved, each[2], each[3].astype(np.float32) - np.float32(middle)))
+    made.last("QuantizedLSTM", fed, *numbers, *others, **attributes)
 
 
 def _lstm_of_floats(made: Builder, **attributes: Any) -> None:

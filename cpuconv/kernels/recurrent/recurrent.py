@@ -26,7 +26,7 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
 from cpuconv.kernels.emit.product import BY_NAME, WORD
-from cpuconv.kernels.recurrent.recurrent_bytes import StateTile, call_state_bytes, row_bytes, state_bytes
+from cpuconv.kernels.recurrent.recurrent_bytes import NUMBERS, StateTile, call_state_bytes, row_bytes, state_bytes
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
@@ -314,7 +314,7 @@ def _layer_step(
             f"{prefix}weights": work.weights[number] if gates else 0,
             f"{prefix}weights_d": panels * work.rows * gates * vector,
             f"{prefix}bias": work.bias[number] if gates else 0,
-            f"{prefix}bias_d": panels * gates * vector * (2 if work.product else 1),
+            f"{prefix}bias_d": panels * gates * vector * (NUMBERS if work.product else 1),
         }
     firsts, lasts = (*work.first, _NONE)[:2], (*work.last, _NONE)[:2]
     for name, rows in zip(("h0", "c0", "y_h", "y_c"), (*firsts, *lasts), strict=True):

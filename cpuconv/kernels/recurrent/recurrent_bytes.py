@@ -26,7 +26,8 @@ from cpuconv.problem.integers import divide
 from cpuconv.problem.types import Types
 from cpuconv.runtime.microkernel import MicroKernel
 
-HEADER, MOST = 64, 127  # bytes of a row before the state's own, the scale being first; what the largest |h| becomes
+HEADER, MOST = 64, 127  # bytes of a row before the state's own: a scale and a sum; what the largest |h| becomes
+NUMBERS = 3  # of each gate of a hidden unit
 
 
 def product_of_states(isa: Isa) -> Product:
@@ -59,14 +60,17 @@ def packed_bytes(weights: np.ndarray, gates: int, lanes: int, product: Product) 
     return made
 
 
-def packed_numbers(weights: np.ndarray, scales: np.ndarray, gates: int, lanes: int, product: Product) -> np.ndarray:
-    """What sums begin with (int32), and scales (directions, gates x hidden): [direction][panel][which][gate][lanes]."""
+def packed_numbers(
+    weights: np.ndarray, scales: np.ndarray, points: np.ndarray, gates: int, lanes: int, product: Product
+) -> np.ndarray:
+    """What sums begin with (int32), scales and zero points of weights (directions, gates x hidden), as NUMBERS rows:
+    [direction][panel][row][gate][lanes]."""
     directions, rows, _ = weights.shape
     hidden, panels = rows // gates, divide(rows // gates, lanes)
-    made = aligned((directions, panels, 2, gates, lanes), np.int32)
+    made = aligned((directions, panels, NUMBERS, gates, lanes), np.int32)
     made[...] = 0
     first = -_offset(product.x) * weights.sum(-1, dtype=np.int32)
-    for at, values in enumerate((first, scales.astype(np.float32).view(np.int32))):
+    for at, values in enumerate((first, *(each.astype(np.float32).view(np.int32) for each in (scales, points)))):
         full = np.zeros((directions, gates, panels * lanes), np.int32)
         full[:, :, :hidden] = values.reshape(directions, gates, hidden)
         made[:, :, at] = full.reshape(directions, gates, panels, lanes).swapaxes(1, 2)
@@ -85,13 +89,21 @@ class StateTile:
 def state_bytes(
     tile: StateTile, builder: ir.IRBuilder, h: Any, h_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
 ) -> None:
-    """Rows of `depth` floats at h as bytes at y + HEADER, and what one of them stands for at y.
+    """Rows of `depth` floats at h as bytes at y + HEADER, and at y what one of them stands for and their sum.
 
     Names with `_step` are bytes from a row to the next.
     """
     vec = Math(builder, tile.lanes)
     element = BY_NAME[tile.product].x
     whole, mask = builder.udiv(depth, I64(vec.lanes)), first_lanes(vec, builder.urem(depth, I64(vec.lanes)))
+
+    def across(fold: str, value: Any) -> Any:
+        """The fold of all lanes, in each of them."""
+        distance = vec.lanes // 2
+        while distance:
+            turned = vec.shuffle(value, value, [lane ^ distance for lane in range(vec.lanes)])
+            value, distance = FOLDS[fold](vec, value, turned), distance // 2
+        return value
 
     def row(index: Any) -> None:
         start = vec.offset(vec.pointer(h), builder.mul(index, h_step))
@@ -105,26 +117,25 @@ def state_bytes(
 
         (most,) = repeat(vec, I64(0), whole, [vec.constant(0.0)], larger)
         rest = vec.load_first(vec.offset(start, at(whole, 4)), mask)
-        most, distance = FOLDS["max"](vec, most, vec.absolute(rest)), vec.lanes // 2
-        while distance:
-            turned = vec.shuffle(most, most, [lane ^ distance for lane in range(vec.lanes)])
-            most, distance = FOLDS["max"](vec, most, turned), distance // 2
+        most = across("max", FOLDS["max"](vec, most, vec.absolute(rest)))
         scale = builder.extract_element(vec.mul(most, vec.constant(1 / MOST)), I32(0))
         builder.store(scale, builder.bitcast(target, F32.as_pointer()))
         positive = builder.fcmp_ordered(">", most, vec.constant(2.0**-120))
         factor = builder.select(positive, vec.div(vec.constant(MOST), most), vec.constant(0.0))
 
-        def store(value: Any, number: Any, mask: Any = None) -> None:
-            rounded = builder.add(vec.nearest_int(vec.mul(value, factor)), vec.int_constant(_offset(element)))
+        def store(value: Any, number: Any, total: Any, mask: Any = None) -> Any:
+            rounded = vec.nearest_int(vec.mul(value, factor))
             place = vec.offset(target, builder.add(at(number, 1), I64(HEADER)))
-            store_int(vec, element, rounded, place, mask, fits=True)
+            moved = builder.add(rounded, vec.int_constant(_offset(element)))
+            store_int(vec, element, moved, place, mask, fits=True)
+            return vec.add(total, builder.sitofp(rounded, vec.type))
 
         def stored(number: Any, values: list[Any]) -> list[Any]:
-            store(vec.load(vec.offset(start, at(number, 4))), number)
-            return []
+            return [store(vec.load(vec.offset(start, at(number, 4))), number, values[0])]
 
-        repeat(vec, I64(0), whole, [], stored)
-        store(rest, whole, mask)
+        (total,) = repeat(vec, I64(0), whole, [vec.constant(0.0)], stored)
+        total = builder.extract_element(across("sum", store(rest, whole, total, mask)), I32(0))
+        builder.store(total, builder.bitcast(vec.offset(target, 4), F32.as_pointer()))
 
     loop(builder, 0, rows, row)
 

@@ -22,7 +22,7 @@ from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.emit.transpose import first_lanes
-from cpuconv.kernels.recurrent.recurrent_bytes import HEADER
+from cpuconv.kernels.recurrent.recurrent_bytes import HEADER, NUMBERS
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -133,7 +133,7 @@ class _Panel:
             self.fed_gate, parts = builder.mul(depth, I64(F32.bytes)), BY_NAME[tile.product].parts
             self.fed = of_panel(fed, I64(1))
             self.weights = of_panel(weights, builder.mul(self.words, I64(gates * parts)))
-            self.bias = of_panel(bias, I64(2 * gates))
+            self.bias = of_panel(bias, I64(NUMBERS * gates))
         else:
             self.fed = vec.offset(of_panel(fed, I64(tile.total)), tile.stage.first * vec.size)
             self.weights = of_panel(weights, builder.mul(depth, I64(gates)))
@@ -186,7 +186,7 @@ class _Panel:
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
     def _sums_of_bytes(self, product: Product) -> list[list[Any]]:
-        """(bias + weights · x) · scales, the sums of bytes being exact, by sequence and gate."""
+        """Σ (weights - zero points) · x, times scales, the sums of bytes being exact, by sequence and gate."""
         tile, vec, builder = self.tile, self.vec, self.vec.builder
         gates, cols = tile.stage.gates, range(tile.cols)
         each, size = gates * tile.cols, vec.size * product.parts
@@ -216,14 +216,16 @@ class _Panel:
         values = repeat(vec, builder.mul(turns, I64(_UNROLL)), self.words, values, several(1))
         for chain in range(1, chains):
             values[:each] = [builder.add(a, b) for a, b in zip(values[:each], values[chain * each :], strict=False)]
-        scales = [vec.load(vec.offset(self.bias, (gates + g) * vec.size)) for g in range(gates)]
-        return [
-            [
-                vec.mul(builder.sitofp(values[col * gates + g], vec.type), vec.mul(scales[g], vec.broadcast(rows[col])))
-                for g in range(gates)
-            ]
-            for col in cols
-        ]
+        scales, points = (
+            [vec.load(vec.offset(self.bias, (row * gates + g) * vec.size)) for g in range(gates)] for row in (1, 2)
+        )
+
+        def number(col: int, g: int) -> Any:
+            unit, total = vec.broadcast(rows[col]), vec.broadcast(vec.offset(rows[col], F32.bytes))
+            whole = vec.sub(builder.sitofp(values[col * gates + g], vec.type), vec.mul(points[g], total))
+            return vec.mul(whole, vec.mul(scales[g], unit))
+
+        return [[number(col, g) for g in range(gates)] for col in cols]
 
     def _results(self, col: int, sums: Sequence[Any]) -> list[Any]:
         stage = self.tile.stage

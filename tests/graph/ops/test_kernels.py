@@ -22,7 +22,7 @@ THREADS = st.sampled_from((1, 2))
 GATES = ("Gelu",)  # their errors are relative to x: far out on the negative side, terms cancel
 NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
 FIXED = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QuantizedConv", "QuantizedLinear"), (1, 2))
-FIXED |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 7)}  # operands known beforehand
+FIXED |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 3, 7)}  # operands known beforehand
 ROUNDED = ("QuantizedLSTM",)  # states that lie between two bytes may become either
 NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),

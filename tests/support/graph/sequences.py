@@ -52,7 +52,8 @@ def quantised_lstm(draw):
     fed, weights = numbers(rng, (steps, batch, directions * rows)), rng.integers(-128, 128, (directions, hidden, rows))
     scales = rng.uniform(0.0002, 0.002, (directions, rows)).astype(np.float32)
     attributes = {**case.attributes, "hidden_size": hidden}
-    return Case([fed, weights.astype(np.int8), scales, None, *others], attributes, 3)
+    points = rng.integers(-20, 20, (directions, rows)).astype(np.float32)
+    return Case([fed, weights.astype(np.int8), scales, points, *others], attributes, 3)
 
 
 def _activations(draw, count, directions):
