@@ -58,6 +58,8 @@ class Params:
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """1x1 pixel by pixel, output channels in whole vectors, where an activation has its channels last already."""
+    if (why := words.why_not(problem, isa)) is not None:
+        return why
     if not is_plain(problem):
         return "output pixels are not input pixels"
     if "NHWC" not in (problem.in_layout, problem.out_layout):
