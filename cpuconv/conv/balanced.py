@@ -43,9 +43,7 @@ def _balanced(rows: np.ndarray) -> np.ndarray:
     steps = np.abs(widened(others) - numbers)
     able = (numbers != 0) & (np.signbit(errors) == np.signbit(total)) & (steps <= 2 * wrong) & np.isfinite(steps)
     costs = np.where(able, steps - 2 * np.abs(errors), np.inf)  # of squared error, for each unit that the total falls
-    few = min(
-        rows.shape[1], 8 + 2 * int(np.sqrt(rows.shape[1]))
-    )  # an even spread of errors asks for a third of the root
+    few = min(rows.shape[1], 8 + 2 * int(np.sqrt(rows.shape[1])))  # an even spread asks for a third of the root
     if few < rows.shape[1]:
         best = np.argpartition(costs, few - 1, axis=1)[:, :few]
         best = np.take_along_axis(best, np.argsort(np.take_along_axis(costs, best, 1), 1), 1)

@@ -88,8 +88,8 @@ class DriverTile:
 @kernel("look_up x y x_image y_image images bytes vectors table")
 def lookup(tile, worker, before, part, parts, args):
     """A share of the vectors of each image, of `bytes` side by side."""
-    first = args.vectors * part // parts * 64
-    count = min(args.vectors * (part + 1) // parts * 64, args.bytes) - first
+    first = args.vectors * part // parts * _WIDE
+    count = min(args.vectors * (part + 1) // parts * _WIDE, args.bytes) - first
     if count > 0:
         for n in range(args.images):
             _call(args.look_up, args.x + n * args.x_image + first, args.y + n * args.y_image + first, args.table, count)

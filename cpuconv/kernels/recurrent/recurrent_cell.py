@@ -8,7 +8,7 @@ hidden units, in it a vector for each gate and element.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -178,11 +178,7 @@ class _Panel:
 
             return body
 
-        turns = builder.udiv(self.depth, I64(_UNROLL))
-        values = repeat(vec, I64(0), turns, values, several(_UNROLL))
-        values = repeat(vec, builder.mul(turns, I64(_UNROLL)), self.depth, values, several(1))
-        for chain in range(1, chains):
-            values[:each] = [vec.add(a, b) for a, b in zip(values[:each], values[chain * each :], strict=False)]
+        values = self._folded(self.depth, values, several, each, vec.add)
         return [values[col * gates : (col + 1) * gates] for col in cols]
 
     def _sums_of_bytes(self, product: Product) -> list[list[Any]]:
@@ -211,11 +207,7 @@ class _Panel:
 
             return body
 
-        turns = builder.udiv(self.words, I64(_UNROLL))
-        values = repeat(vec, I64(0), turns, values, several(_UNROLL))
-        values = repeat(vec, builder.mul(turns, I64(_UNROLL)), self.words, values, several(1))
-        for chain in range(1, chains):
-            values[:each] = [builder.add(a, b) for a, b in zip(values[:each], values[chain * each :], strict=False)]
+        values = self._folded(self.words, values, several, each, builder.add)
         scales, points = (
             [vec.load(vec.offset(self.bias, (row * gates + g) * vec.size)) for g in range(gates)] for row in (1, 2)
         )
@@ -226,6 +218,19 @@ class _Panel:
             return vec.mul(whole, vec.mul(scales[g], unit))
 
         return [[number(col, g) for g in range(gates)] for col in cols]
+
+    def _folded(
+        self, count: Any, values: list[Any], several: Callable[[int], Any], each: int, add: Callable[[Any, Any], Any]
+    ) -> list[Any]:
+        """`each` sums of so many products, of the chains of sums that loops of `several` add to."""
+        vec, builder = self.vec, self.vec.builder
+        turns = builder.udiv(count, I64(_UNROLL))
+        values = repeat(vec, I64(0), turns, values, several(_UNROLL))
+        values = repeat(vec, builder.mul(turns, I64(_UNROLL)), count, values, several(1))
+        total = values[:each]
+        for first in range(each, len(values), each):
+            total = [add(a, b) for a, b in zip(total, values[first : first + each], strict=True)]
+        return total
 
     def _results(self, col: int, sums: Sequence[Any]) -> list[Any]:
         stage = self.tile.stage
