@@ -31,8 +31,8 @@ import cpuconv
 from bench.compare import positive
 from bench.soak_networks import NETWORKS, Feed, Network
 from cpuconv.errors import CpuconvError, RunStopped, SourceError
-from cpuconv.graph import interpret
 from cpuconv.memory import aligned, large_pages
+from cpuconv.network import interpret
 
 CASES = 16  # feeds of a network
 ROUNDS = 20  # after each of which memory is looked at: what a quarter of them leaves at least, from the second on

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
 from cpuconv.graph.reading.onnx_reader import read
+from cpuconv.network.interpret import run
 from cpuconv.network.sizes.specialise import specialise
 
 Sizes = Mapping[str, Sequence[int | str]]  # a symbol where a size is left open

@@ -53,8 +53,8 @@ class NetworkProblem:
 
 def keep(network: Network, path: Path) -> Path:
     """Write beside a network's file what it gives by the operators' references, for a random image, and the image."""
-    from cpuconv.graph.interpret import interpret
     from cpuconv.graph.reading.onnx_reader import read
+    from cpuconv.network.interpret import interpret
     from cpuconv.network.sizes.specialise import specialise
 
     arrays = network.feed(network.inputs)

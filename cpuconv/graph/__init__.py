@@ -4,6 +4,4 @@
   may ask for.
 - `ops` is the table of operators, `lowering` the interface between them and what runs networks.
 - `passes` rewrite graphs.
-
-Beside these, `interpret` computes any graph by the operators' references, which results are compared with.
 """

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.locks import lazy
 from cpuconv.errors import SourceError
-from cpuconv.graph.stopping import Stop
+from cpuconv.runtime.stopping import Stop
 
 Shape = tuple[int | str | None, ...]  # of each axis: its size, the symbol that stands for it, or None: unknown
 

@@ -12,4 +12,6 @@ these rooms to each, on as many threads as are fastest (`thread_count`); the `dy
 sizes that it finds. `programs` asks for each when it is needed first, and remembers it. `compiling` puts all of that
 together into a `model`, which is what callers see. `reports` say what became of a network and where its time goes;
 `problems` lists the convolutions that a warmup tunes; `ports` are inputs and outputs, and the checks of arrays.
+`interpret` computes any graph by the operators' references, which results are compared with, and `folding` bounds what
+is computed of constants.
 """

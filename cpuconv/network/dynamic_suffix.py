@@ -8,12 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
-from cpuconv.graph.interpret import Timed, interpret
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.stopping import Stop
+from cpuconv.network.interpret import Timed, interpret
 from cpuconv.network.reports.explain import Explanation, late_rows
 from cpuconv.network.reports.profile import Profile, of_references
 from cpuconv.network.sizes.cutting import Stages
+from cpuconv.runtime.stopping import Stop
 
 
 class Network(Protocol):

@@ -12,7 +12,6 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Value
-from cpuconv.graph.stopping import Stop
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, fed
@@ -20,6 +19,7 @@ from cpuconv.network.programs import Programs
 from cpuconv.network.reports.explain import Explanation
 from cpuconv.network.reports.profile import Profile, combined, profile
 from cpuconv.network.saved.writing import write
+from cpuconv.runtime.stopping import Stop
 
 
 class Model:

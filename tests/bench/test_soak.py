@@ -13,8 +13,8 @@ import cpuconv
 from bench import soak
 from bench.soak import STUCK, Soak, main
 from bench.soak_networks import NETWORKS
-from cpuconv.graph import interpret
 from cpuconv.memory import large_pages
+from cpuconv.network import interpret
 from cpuconv.network.running import caller, callers
 
 pytestmark = [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cpuconv.errors import ArgumentError, SourceError
-from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
+from cpuconv.network.interpret import interpret
 from cpuconv.network.sizes.specialise import specialise
 
 F32 = np.dtype(np.float32)

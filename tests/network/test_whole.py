@@ -19,7 +19,7 @@ from autotune.interpreter import VARIABLE  # noqa: E402
 from bench.networks import networks  # noqa: E402
 from bench.networks.model import batched, resize  # noqa: E402
 from cpuconv.graph import passes  # noqa: E402
-from cpuconv.graph.interpret import interpret  # noqa: E402
+from cpuconv.network.interpret import interpret  # noqa: E402
 from support.graphs import made, runtime_session  # noqa: E402
 from support.running.callers import at_once  # noqa: E402
 

@@ -15,11 +15,11 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import cpuconv
-from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.definition import Definition
+from cpuconv.network.interpret import interpret
 from cpuconv.network.programs import Programs
 from cpuconv.network.sizes.specialise import specialise
 

@@ -13,11 +13,12 @@ import numpy as np
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
-from cpuconv.graph.ops.views import Box, Cut, blockable, cut, nbytes, permuted, stays_dense, view_offers, whole
+from cpuconv.graph.ops.views import blockable, nbytes, view_offers
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_pick import pick_step, picks
 from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.copies.place_views import Box, Cut, cut, permuted, stays_dense, whole
 
 _INT64 = np.dtype(np.int64)
 

@@ -17,25 +17,23 @@ from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers, known
-from cpuconv.graph.ops.views import (
-    Box,
-    Cut,
-    blockable,
-    broadcast,
-    cut,
-    nbytes,
-    other_channels,
-    stays_dense,
-    view_offers,
-    whole,
-    whole_blocks,
-    whole_planes,
-)
+from cpuconv.graph.ops.views import blockable, nbytes, view_offers
 from cpuconv.kernels.binding.constants import Constants
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, in_words, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_shift import shift_step
 from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.place_views import (
+    Box,
+    Cut,
+    broadcast,
+    cut,
+    other_channels,
+    stays_dense,
+    whole,
+    whole_blocks,
+    whole_planes,
+)
 
 
 def _infer_concat(node: Node, inputs: Inputs) -> list[Value]:

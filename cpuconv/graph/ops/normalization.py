@@ -13,9 +13,9 @@ import numpy as np
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.axis_lowering import Axes, line_offers, line_steps
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
-from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
+from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
+from cpuconv.kernels.axis.lines import Axes
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.instance_norm import normalise_step
@@ -140,7 +140,7 @@ def _offers_softmax(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 def _lower_softmax(call: Call) -> list[Step]:
     axis = axis_in(call.node["axis"], len(call.outputs[0].shape))
-    return line_steps(call, Axes(axis, axis + 1), call.outputs[0])
+    return lower_lines(call, Axes(axis, axis + 1), call.outputs[0])
 
 
 def _softmax_op(name: str, reference: Reference) -> Op:
@@ -160,7 +160,7 @@ def _lower_layer(call: Call) -> list[Step]:
     rank = len(call.outputs[0].shape)
     affine = [place for place in call.inputs[1:] if place is not None]
     axes = Axes(axis_in(call.node["axis"], rank), rank)
-    return line_steps(call, axes, call.outputs[0], affine, epsilon=call.node["epsilon"], shift=len(affine) > 1)
+    return lower_lines(call, axes, call.outputs[0], affine, epsilon=call.node["epsilon"], shift=len(affine) > 1)
 
 
 def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -181,7 +181,7 @@ def _lower_instance(call: Call) -> list[Step]:
         parts = call.target.parts(x.size + y.size)
         return [normalise_step(call.target.isa, x, y, scale.array, bias.array, epsilon, parts)]
     axes = Axes(2, len(y.shape))
-    return line_steps(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
+    return lower_lines(call, axes, y, (scale, bias), channels=y.shape[1], epsilon=epsilon)
 
 
 def _offers_lrn(node: Node, inputs: Inputs, target: Target) -> list[Offer]:

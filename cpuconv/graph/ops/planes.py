@@ -1,15 +1,18 @@
-"""Kernels over planes in channel blocks: which tensors they take, what they cost, and folds of whole planes."""
+"""Kernels over planes in channel blocks, and along lines of plain tensors: what they take and cost, and their calls."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from cpuconv.elements import BF16, F32, S8, U8
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.graph.ops.base import Inputs
-from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32, blocked_shape
+from cpuconv.kernels.axis.lines import Axes, line_steps
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, FLOAT32, Place, blocked_shape
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.spatial import planes_step
 
@@ -60,3 +63,24 @@ def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
     x = call.x
     factor = 1 / math.prod(x.shape[2:]) if mean else None
     return [planes_step(call.target.isa, x, call.y, fold, factor, call.target.parts(x.size))]
+
+
+def line_offers(operands: Inputs, operations: int, target: Target, parameters: int = 0) -> list[Offer]:
+    """The one offer of work along lines of the first operand: float32, dense in and out.
+
+    `operations` is vector operations an element, `parameters` the inputs after the operands.
+    """
+    present = [value for value in operands if value is not None]
+    if any(value.dtype != FLOAT32 or 0 in value.shape or not value.shape for value in present):
+        return []
+    size = math.prod(operands[0].shape)
+    seconds = target.moving(2 * size * F32.bytes) + target.computing(operations * size)
+    forms = tuple(DENSE if value is not None else "" for value in operands)
+    return [Offer(forms + ("",) * parameters, (DENSE,), seconds)]
+
+
+def lower_lines(
+    call: Call, axes: Axes, y: Place, affine: Sequence[Place] = (), channels: int = 0, **tile: Any
+) -> list[Step]:
+    """The node's work along the lines of its first input; the arguments are those of `line_steps`."""
+    return line_steps(call.target, call.space, call.node.op, axes, call.x, y, affine, channels, **tile)

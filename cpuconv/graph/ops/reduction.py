@@ -12,10 +12,10 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer, Target
-from cpuconv.graph.ops.axis_lowering import full, line_offers, line_steps, neighbouring
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
-from cpuconv.graph.ops.planes import lower_planes, plane_offers
+from cpuconv.graph.ops.planes import line_offers, lower_lines, lower_planes, plane_offers
 from cpuconv.kernels.axis.axis_driver import WORKS
+from cpuconv.kernels.axis.lines import full, neighbouring
 from cpuconv.kernels.binding.steps import Step
 
 Function = Callable[..., np.ndarray]
@@ -76,7 +76,7 @@ def lower_rows(call: Call) -> list[Step]:
     chosen = _axes(call.node, len(x.shape), known(call.inputs, 1))
     axes = neighbouring(x.shape, chosen)
     assert axes is not None
-    return line_steps(call, axes, full(call.outputs[0], x.shape, chosen))
+    return lower_lines(call, axes, full(call.outputs[0], x.shape, chosen))
 
 
 def _op(name: str, function: Function) -> Op:

@@ -28,10 +28,11 @@ from cpuconv.graph.ops.base import (
     integers,
     like_first,
 )
-from cpuconv.graph.ops.views import blockable, broadcast, nbytes, permuted, reshaped, unpermuted, view_offers
+from cpuconv.graph.ops.views import blockable, nbytes, view_offers
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.place_views import broadcast, permuted, reshaped, unpermuted
 from cpuconv.kernels.elementwise.converting import converted
 
 # --- the same elements ----------------------------------------------------------------------------------------------

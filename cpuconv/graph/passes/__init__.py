@@ -29,9 +29,9 @@ from cpuconv.graph.passes import (
     volumes,
     weights,
 )
-from cpuconv.graph.passes.notes import Note, changes, summary
+from cpuconv.graph.passes.notes import Note, changes
 
-__all__ = ["NAMES", "PASSES", "Note", "apply", "apply_without_sizes", "summary"]
+__all__ = ["NAMES", "PASSES", "Note", "apply", "apply_without_sizes"]
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("halves", halves.run),

@@ -10,7 +10,7 @@ import numpy as np
 from cpuconv.errors import RunStopped, SourceError
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.reading.tensors import is_external, tensors_in
-from cpuconv.graph.stopping import Stop, check
+from cpuconv.runtime.stopping import Stop, check
 
 if TYPE_CHECKING:
     import onnx

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.graph.interpret import run
 from cpuconv.graph.ir import Node
-from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.calls.timed import Stopwatch, now
 from cpuconv.memory.large_pages import large
+from cpuconv.network.interpret import run
 from cpuconv.network.running.arena import ARENA, WORKSPACE
 from cpuconv.network.running.recording import Bound, Recording
 from cpuconv.problem.arrays import address
+from cpuconv.runtime.stopping import Stop, check
 
 
 @dataclass(frozen=True)

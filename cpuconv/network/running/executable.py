@@ -10,13 +10,13 @@ import numpy as np
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Value
 from cpuconv.graph.lowering import Target
-from cpuconv.graph.stopping import Stop
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.network.running.arena import Memory
 from cpuconv.network.running.caller import Caller, Segment
 from cpuconv.network.running.callers import Callers
 from cpuconv.network.selection.layout import NodePlan
+from cpuconv.runtime.stopping import Stop
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from cpuconv import runtime
-from cpuconv.graph.stopping import Stop, check
 from cpuconv.kernels.binding.bound_step import bind
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.parallel_group import grouped
 from cpuconv.kernels.calls.timed import Stopwatch
+from cpuconv.runtime.stopping import Stop, check
 
 _SLICE_SECONDS = 20e-3  # by the model, which may be wrong by some factor: a run ends within 50 ms of the wish
 

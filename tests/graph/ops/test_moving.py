@@ -16,11 +16,11 @@ from cpuconv.elements import rounded, widened  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.lowering import Call  # noqa: E402
-from cpuconv.graph.ops.views import permuted  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref, Space  # noqa: E402
 from cpuconv.kernels.copies.copying import UNZIP, copy_step  # noqa: E402
+from cpuconv.kernels.copies.place_views import permuted  # noqa: E402
 from cpuconv.network.running.recording import Recording  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402

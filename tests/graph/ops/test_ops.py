@@ -10,9 +10,9 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.graph.ops.base import REQUIRED  # noqa: E402
+from cpuconv.network.interpret import interpret  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graphs import check, close, made, one_node, parse, runtime_session  # noqa: E402
 

@@ -14,12 +14,12 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 import cpuconv  # noqa: E402
 from cpuconv.elements import rounded, widened
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.interpret import run  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.ops import TABLE  # noqa: E402
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import DENSE, DENSE_BF16  # noqa: E402
 from cpuconv.kernels.recurrent import recurrent  # noqa: E402
+from cpuconv.network.interpret import run  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graphs import close  # noqa: E402
 

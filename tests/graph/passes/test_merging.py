@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.passes import elementwise  # noqa: E402
+from cpuconv.network.interpret import interpret  # noqa: E402
 from support.graph import (
     draws,  # noqa: E402
     lowered,  # noqa: E402

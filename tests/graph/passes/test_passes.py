@@ -11,6 +11,7 @@ from cpuconv.errors import ArgumentError
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
 from cpuconv.graph.passes import NAMES, PASSES
+from cpuconv.network.reports.rewrites import summary
 from cpuconv.problem import activation as activations
 from support.graph.expressions import Expression, feed, graph, op
 from support.graph.layers import W, array, conv, hard, layer, normalized, same
@@ -353,7 +354,7 @@ def test_notes_say_what_became_of_what():
         ("weights", "Conv 'v2', BatchNormalization 'v3' became Conv 'v3'."),
         ("epilogues", "Conv 'v3', Relu 'y0' became Conv 'y0'."),
     ]
-    assert passes.summary(notes) == [
+    assert summary(notes) == [
         ("noops", "1 Identity removed"),
         ("weights", "1 BatchNormalization into Conv"),
         ("epilogues", "1 Relu into Conv"),
@@ -365,7 +366,7 @@ def test_notes_are_counted_by_rewrite():
     b = op.Relu(conv(a, array(6, 6, 3, 3) - 1) + a)
     c = op.Relu(conv(b, array(6, 6, 3, 3) - 1) + op.Exp(op.MatMul(b, array(4, 4))))
     _, notes = passes.apply(graph(c * op.Sigmoid(c)))
-    told = passes.summary(notes)
+    told = summary(notes)
     assert ("epilogues", "3 Relu and 2 Add into Conv") in told
     assert ("linear", "1 (MatMul) became Linear") in told
     assert ("formulas", "1 (Sigmoid, Mul) became Swish") in told

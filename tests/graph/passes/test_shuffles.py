@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.passes import views
+from cpuconv.network.interpret import interpret
 
 
 def network(shape, split, perm, end) -> Graph:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph, Value
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.passes import transposed
+from cpuconv.network.interpret import interpret
 from support.graph.draws import GENERATORS, numbers
 
 

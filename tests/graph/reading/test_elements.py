@@ -19,12 +19,12 @@ from onnx import TensorProto, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.graph.reading.skeleton import LONG, skeleton  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.memory.mapped_files import Mapped, check_unchanged, contents, lender, let_go, own  # noqa: E402
+from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402

@@ -20,11 +20,11 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from autotune.interpreter import python  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
-from cpuconv.graph.interpret import interpret  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
 from cpuconv.graph.ops import OWN, TABLE  # noqa: E402
 from cpuconv.graph.passes import noops  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
+from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.sizes.specialise import specialise  # noqa: E402
 from support.graphs import NEWEST, close, made, one_node, parse, run  # noqa: E402
 

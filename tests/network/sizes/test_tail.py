@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 
 import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, SourceError  # noqa: E402
-from cpuconv.graph.interpret import interpret  # noqa: E402
+from cpuconv.network.interpret import interpret  # noqa: E402
 from cpuconv.network.sizes.cutting import cut  # noqa: E402
 from support.graph.detector import detector  # noqa: E402
 from support.graphs import close, made, parse, programs_of, runtime_session  # noqa: E402

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpuconv.graph.interpret import interpret
 from cpuconv.graph.ir import Graph
+from cpuconv.network.interpret import interpret
 from support.graph.expressions import Expression, op
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpuconv.elements import F32
-from cpuconv.graph.lowering import Call, Offer, Target
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
 from cpuconv.kernels.axis.axis_emitter import AxisTile
-from cpuconv.kernels.binding.place import DENSE, FLOAT32, Place
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.problem.integers import divide
@@ -69,37 +69,29 @@ class _Walk:
         return cls(strides[0] if axes.first else 0, row, step)
 
 
-def line_offers(operands: Sequence[Any], operations: int, target: Target, parameters: int = 0) -> list[Offer]:
-    """The one offer of work along lines of the first operand: float32, dense in and out.
-
-    Parameters
-    ----------
-    operands : Sequence[Value or None]
-    operations : int
-        Vector operations an element.
-    target : Target
-    parameters : int
-        Inputs after the operands.
-    """
-    present = [value for value in operands if value is not None]
-    if any(value.dtype != FLOAT32 or 0 in value.shape or not value.shape for value in present):
-        return []
-    size = math.prod(operands[0].shape)
-    seconds = target.moving(2 * size * F32.bytes) + target.computing(operations * size)
-    forms = tuple(DENSE if value is not None else "" for value in operands)
-    return [Offer(forms + ("",) * parameters, (DENSE,), seconds)]
-
-
 def line_steps(
-    call: Call, axes: Axes, y: Place, affine: Sequence[Place] = (), channels: int = 0, **tile: Any
+    processor: Processor,
+    space: Space,
+    work: str,
+    axes: Axes,
+    x: Place,
+    y: Place,
+    affine: Sequence[Place] = (),
+    channels: int = 0,
+    **tile: Any,
 ) -> list[Step]:
-    """The node's work along the lines of its first input.
+    """Work along the lines of a tensor.
 
     Parameters
     ----------
-    call : Call
+    processor : Processor
+    space : Space
+        Where operands that do not lie for it are copied to.
+    work : str
+        One of `WORKS`.
     axes : Axes
-        Of the first input.
+        Of `x`.
+    x : Place
     y : Place
         The output with the axes of the input; those of a reduction have one element.
     affine : Sequence[Place]
@@ -109,20 +101,20 @@ def line_steps(
     **tile
         Further fields of `AxisTile`.
     """
-    x, isa, steps = call.x, call.target.isa, []
+    isa, threads, steps = processor.isa, processor.threads, []
     after: list[Step] = []
     walk, y_walk = _Walk.of(x, axes), _Walk.of(y, axes)
     if walk is None or affine and walk.step not in (0, F32.bytes):
-        x, copied = gathered(isa, call.space, x, call.target.threads)
+        x, copied = gathered(isa, space, x, threads)
         steps, walk = [copied], _Walk.of(x, axes)
     if y_walk is None or affine and y_walk.step not in (0, F32.bytes):
-        packed = Place.plain(call.space.reserve(y.size), y.shape)
-        after, y, y_walk = [_copy(isa, call.space, packed, y, call.target.threads)], packed, _Walk.of(packed, axes)
+        packed = Place.plain(space.reserve(y.size), y.shape)
+        after, y, y_walk = [_copy(isa, space, packed, y, threads)], packed, _Walk.of(packed, axes)
     assert walk is not None and y_walk is not None
     operands = []
     for place in affine:
         if merged(place.shape, place.strides) not in (0, F32.bytes):
-            place, copied = gathered(isa, call.space, place, call.target.threads)
+            place, copied = gathered(isa, space, place, threads)
             steps.append(copied)
         operands.append(place.ref)
     size, inner = math.prod(x.shape[axes.first : axes.last]), math.prod(x.shape[axes.last :])
@@ -131,8 +123,8 @@ def line_steps(
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
     held = vectors if not across and vectors <= isa.registers // 2 else 0
-    many = AxisTile(isa.lanes, _VECTORS, call.node.op, across, held, **tile)
-    one = AxisTile(isa.lanes, 1, call.node.op, across, masked=True, **tile)
+    many = AxisTile(isa.lanes, _VECTORS, work, across, held, **tile)
+    one = AxisTile(isa.lanes, 1, work, across, masked=True, **tile)
     args = {
         "micro": MicroRef(work_on_line, many) if wide else 0,
         "micro_last": MicroRef(work_on_line, one) if narrow else 0,
@@ -151,7 +143,7 @@ def line_steps(
         "channels": channels or 1,
         "channel_step": F32.bytes if channels else 0,
     }
-    parts = call.target.parts(x.size + y.size)
+    parts = processor.parts(x.size + y.size)
     return [*steps, Step(work_on_lines, AxisDriverTile(isa.lanes, _VECTORS), args, parts), *after]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.limits import check_values
 from cpuconv.graph.ops.base import is_float
-from cpuconv.graph.stopping import Stop, check
+from cpuconv.network.folding import check_values
+from cpuconv.runtime.stopping import Stop, check
 
 Timed = Callable[[Node, float, int], None]  # is told of a node that has run, its seconds, and the bytes of its operands
 

@@ -1,0 +1,128 @@
+"""Views of places: a place read by other axes, or a part of it; nothing runs.
+
+A box says which elements of an axis are taken: where they start, how many, and the step between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from cpuconv.kernels.binding.place import Place, image_shape
+from cpuconv.kernels.copies.copying import joined
+
+
+class Cut(NamedTuple):
+    """Elements of an axis: the first, how many, and the step from one to the next."""
+
+    start: int
+    size: int
+    step: int = 1
+
+
+Box = Sequence[Cut]  # of every axis
+
+
+def reshaped(place: Place, shape: Sequence[int]) -> Place | None:
+    """The same elements by axes of other sizes; None where no strides say so.
+
+    A blocked place stays one, where batch and channels do; with a single pixel it may become a plain one.
+    """
+    if place.block > 1:
+        n, c, *_ = place.shape
+        if len(shape) in (3, 4) and tuple(shape[:2]) == (n, c):
+            return place.at(0, shape, (*place.strides[:2], *_plane_strides(shape, place)))
+        if math.prod(place.shape[2:]) > 1 or (n > 1 and c % place.block):
+            return None
+        image, _, _, _, lane = place.strides
+        plain = replace(place, shape=(n, c), strides=(image, lane), block=1, array=None)
+        return reshaped(plain, shape)
+    strides = _regrouped(place.shape, place.strides, shape, place.dtype.itemsize)
+    return None if strides is None else place.at(0, shape, strides)
+
+
+def _plane_strides(shape: Sequence[int], place: Place) -> tuple[int, int, int]:
+    """Byte strides of h, w and lane."""
+    pixel = place.block * place.dtype.itemsize
+    return image_shape(shape)[3] * pixel, pixel, place.dtype.itemsize
+
+
+def _regrouped(
+    shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int], itemsize: int
+) -> tuple[int, ...] | None:
+    """Strides by which the axes of `wanted` walk the elements of the axes given."""
+    runs = joined(zip(shape, strides, strict=True))
+    made, left, step = [], 1, itemsize
+    for size in reversed(wanted):
+        if size > 1 and left == 1:
+            left, step = runs.pop()
+        if left % size:
+            return None
+        made.append(step)
+        left //= size
+        step *= size
+    return tuple(reversed(made))
+
+
+def broadcast(place: Place, shape: Sequence[int]) -> Place:
+    """A plain place by larger axes, along which the walk stands still, and more of them in front."""
+    missing = len(shape) - len(place.shape)
+    steps = [0 if size == 1 else step for size, step in zip(place.shape, place.strides, strict=True)]
+    return place.at(0, shape, [0] * missing + steps)
+
+
+def permuted(place: Place, order: Sequence[int]) -> Place:
+    """A plain place by its axes in another order."""
+    return place.at(0, [place.shape[axis] for axis in order], [place.strides[axis] for axis in order])
+
+
+def unpermuted(place: Place, order: Sequence[int]) -> Place:
+    """The plain place of which `permuted` gives this one."""
+    return permuted(place, [list(order).index(axis) for axis in range(len(order))])
+
+
+def whole(shape: Sequence[int], axis: int, taken: Cut) -> list[Cut]:
+    """Everything, but of one axis what is taken."""
+    return [taken if at == axis else Cut(0, size) for at, size in enumerate(shape)]
+
+
+def cut(place: Place, box: Box) -> Place:
+    """A part of a place; of a blocked one whole blocks of channels, as `whole_blocks` says."""
+    shape = tuple(each.size for each in box)
+    if place.block == 1:
+        taken, strides = list(box), list(place.strides)
+    else:
+        n, c, *plane = box
+        blocks = Cut(c.start // place.block, c.size)
+        h, w = plane if len(plane) == 2 else (Cut(0, 1), *plane)
+        taken, strides = [n, blocks, h, w, Cut(0, place.block)], list(place.strides)
+    offset = sum(each.start * stride for each, stride in zip(taken, strides, strict=True))
+    return place.at(offset, shape, [each.step * stride for each, stride in zip(taken, strides, strict=True)])
+
+
+def whole_blocks(channels: int, taken: Cut, lanes: int) -> bool:
+    """Whether a part of the channels is made of whole blocks, in order."""
+    start, size, step = taken
+    return start % lanes == 0 and (size % lanes == 0 or start + size == channels) and (step == 1 or size == 1)
+
+
+def whole_planes(shape: Sequence[int], box: Box) -> bool:
+    """Whether a part of a tensor has all of every plane, and images in order."""
+    return box[0].step > 0 and all(each == Cut(0, size) for each, size in zip(box[2:], shape[2:], strict=True))
+
+
+def other_channels(shape: Sequence[int], box: Box) -> bool:
+    """Whether a part of a tensor is a range of its channels."""
+    return box[1].step == 1 and all(
+        each == Cut(0, size) for each, size in zip(box, shape, strict=True) if each is not box[1]
+    )
+
+
+def stays_dense(shape: Sequence[int], box: Box) -> bool:
+    """Whether a part of a contiguous tensor is contiguous."""
+    cuts = [axis for axis, each in enumerate(box) if each != Cut(0, shape[axis])]
+    if not cuts:
+        return True
+    return box[cuts[-1]].step == 1 and math.prod(box[axis].size for axis in range(cuts[-1])) == 1
