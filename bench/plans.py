@@ -83,7 +83,7 @@ def compared(
 ) -> dict[str, Any]:
     """A network's plan, its seconds, each way's time over the plan's (centre, least and most likely), what the plan
     takes over the sum of its layers alone, and seconds of the kinds of operators that are no convolutions."""
-    from cpuconv.graph.lowering import Target
+    from cpuconv.conv.choice.target import Target
     from cpuconv.graph.reading.onnx_reader import read
     from cpuconv.network.running.building import build
     from cpuconv.network.running.packed import Packed
@@ -139,7 +139,7 @@ def problem_of(node_plan: NodePlan) -> ConvProblem | None:
 
 def alone(network_plan: NetworkPlan, threads: int) -> float | None:
     """Seconds of the convolutions and products of a network, each alone; None if one is not tuned."""
-    from cpuconv.graph.lowering import IN_NETWORK
+    from cpuconv.conv.choice.target import IN_NETWORK
 
     total, known = 0.0, roofs(threads)
     for each in network_plan.nodes:

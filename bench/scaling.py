@@ -7,7 +7,7 @@ share. Nothing is run and nothing compiled.
 
 Roofs are those that `autotune doctor --measure` found for one thread, else the model's. Private caches and L3 serve
 each core alike; memory serves all cores as fast as `--memory-cores` of them. What a barrier costs is measured for two
-workers; for more, who are asked one after another, it is assumed (`cpuconv.graph.lowering`).
+workers; for more, who are asked one after another, it is assumed (`cpuconv.kernels.binding.processor`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from bench.settings import machine_name, words
 from cpuconv.conv import least_work as algorithms
 from cpuconv.conv.choice.model import Choice, modelled_cost
 from cpuconv.conv.choice.select import choose, favourite_layouts
+from cpuconv.conv.choice.target import IN_NETWORK, Target
 from cpuconv.conv.choice.tuned import roofs as measured_roofs
 from cpuconv.conv.recipe import assemble
-from cpuconv.graph.lowering import IN_NETWORK, Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from cpuconv.api.options import tuner_for
 from cpuconv.conv.choice.model import check_options
+from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled

@@ -23,9 +23,9 @@ from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
 from cpuconv.cli.profile_page import page
 from cpuconv.cli.results import save, summaries, table
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
+from cpuconv.conv.choice.target import PRECISIONS
 from cpuconv.errors import ArgumentError, CpuconvError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import PRECISIONS
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.model import Model
 from cpuconv.network.saved.container import is_saved

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from cpuconv import api
+from cpuconv.conv.choice.target import FULL
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
-from cpuconv.graph.lowering import FULL
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.integrations.background import Background
 from cpuconv.integrations.binding import IOBinding, OrtValue, view

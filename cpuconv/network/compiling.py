@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.locks import Lock
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import Target
 from cpuconv.network.definition import Definition
 from cpuconv.network.model import Model
 from cpuconv.network.program_builder import ProgramBuilder

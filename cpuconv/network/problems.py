@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cpuconv.conv.choice.target import FULL, Target, check_precision
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import FULL, Target, check_precision
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, plans

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import Target
 from cpuconv.memory.mapped_files import let_go, own
 from cpuconv.network.definition import Definition
 from cpuconv.network.dynamic_suffix import Network, Tail

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.machine.cores import thread_counts
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import Convolution
 from cpuconv.graph.ir import Value
-from cpuconv.graph.lowering import Target
-from cpuconv.graph.ops.by_solvers import Convolution
 from cpuconv.kernels.binding.processor import join_seconds
 from cpuconv.network.running.building import build
 from cpuconv.network.running.executable import CompiledNode, Executable

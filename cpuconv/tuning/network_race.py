@@ -16,8 +16,8 @@ from autotune.timing.sample import clock
 from autotune.tuning import search
 from autotune.tuning.effort import EFFORTS
 from autotune.workload import Candidate, Rejected
+from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import FULL, HALF, Target
 from cpuconv.graph.ops.base import is_float
 from cpuconv.isa import current
 from cpuconv.memory.aligned import aligned

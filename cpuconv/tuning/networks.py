@@ -6,8 +6,8 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from cpuconv.conv.choice.target import FULL, Target
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.lowering import FULL, Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled

@@ -12,12 +12,12 @@ from autotune.machine.roofline import Work
 from autotune.store.store import Store
 from cpuconv.conv.choice import model, select
 from cpuconv.conv.choice.model import AUTO, Limits
+from cpuconv.conv.choice.target import FULL
 from cpuconv.conv.least_work import DTYPES, work_of
 from cpuconv.conv.recipe import Candidate, assemble, current_sources, effective_threads
 from cpuconv.conv.session import TABLES
 from cpuconv.elements import F32
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
-from cpuconv.graph.lowering import FULL
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.emit.product import matrix_product_of, product_of
 from cpuconv.network.problems import problems_of

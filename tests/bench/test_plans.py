@@ -17,7 +17,7 @@ from autotune.store.rows import COLD  # noqa: E402
 from autotune.store.store import Store  # noqa: E402
 from bench import plans  # noqa: E402
 from bench.networks import Network, __main__, problem  # noqa: E402
-from cpuconv.graph.lowering import Target  # noqa: E402
+from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Lower, Offer, Target
+from cpuconv.graph.lowering import Lower, Offer
 from cpuconv.kernels.binding.place import Place
 from cpuconv.runtime.stopping import Stop
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import restored, solvable, ways
 from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.ops.by_solvers import offer, restored, solvable, steps, ways
+from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.graph.ops.window import Window, halves, stated_pads
 from cpuconv.kernels.binding.place import image_shape
 from cpuconv.kernels.binding.steps import Operands, Step

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 import layouts
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import OF_DTYPE, S8, S32, U8
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, broadcast, near
 from cpuconv.graph.ops.planes import stored
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, blocked_shape, image_shape

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers, known
 from cpuconv.graph.ops.views import blockable, nbytes, view_offers
 from cpuconv.kernels.binding.constants import Constants

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op
 from cpuconv.graph.ops.planes import is_image
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, blocked_shape

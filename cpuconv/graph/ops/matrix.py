@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import restored, way
 from cpuconv.conv.recipe import padded_bias
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
-from cpuconv.graph.ops.by_solvers import of_rows, offer, restored, rows_operand, rows_problem, steps, way
+from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.kernels.products.matmul import Matrices, Product, product_step, seconds

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
 from cpuconv.graph.ops.views import blockable, nbytes
 from cpuconv.kernels.binding.place import BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED

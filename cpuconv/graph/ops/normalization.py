@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
 from cpuconv.kernels.axis.lines import Axes

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import BF16, F32, S8, U8
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Inputs
 from cpuconv.kernels.axis.lines import Axes, line_steps
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, FLOAT32, Place, blocked_shape

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.rows import rows_operand, rows_problem
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import restored, solvable, way
 from cpuconv.elements import OF_DTYPE, S32
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, axis_in, given
-from cpuconv.graph.ops.by_solvers import offer, restored, rows_operand, rows_problem, solvable, steps, way
+from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
 from cpuconv.graph.ops.elementwise import native
 from cpuconv.graph.ops.matrix import infer_linear, matmul_shape

@@ -13,9 +13,10 @@ from functools import partial
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import F32, S8
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given
 from cpuconv.graph.ops.recurrent import CELLS, COMMON, directions_of, order_of, recurrence, stages_of, stepped
 from cpuconv.kernels.binding.place import DENSE, FLOAT32

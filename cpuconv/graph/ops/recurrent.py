@@ -15,11 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import way
 from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
-from cpuconv.graph.ops.by_solvers import of_rows, rows_operand, rows_problem, steps, way
+from cpuconv.graph.ops.by_solvers import steps
 from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.kernels.binding.place import DENSE, DENSE_BF16, FLOAT32, Place
 from cpuconv.kernels.binding.steps import Operands, Ref, Step

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.planes import line_offers, lower_lines, lower_planes, plane_offers
 from cpuconv.kernels.axis.axis_driver import WORKS

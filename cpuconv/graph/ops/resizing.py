@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.kernels.binding.place import DENSE, STRIDED, image_shape, stored_as

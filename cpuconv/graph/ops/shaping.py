@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import BF16, F16
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import (
     REQUIRED,
     Arrays,

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpuconv.conv.choice.ways import solvable
 from cpuconv.elements import S8, S32, U8
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
-from cpuconv.graph.ops.by_solvers import solvable
 from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant

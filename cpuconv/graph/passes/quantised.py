@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpuconv.conv.choice.ways import solvable
 from cpuconv.elements import OF_DTYPE, S8, U8
 from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.ops.by_solvers import solvable
 from cpuconv.graph.ops.convolution import ATTRIBUTES, problem_of, quantization
 from cpuconv.graph.ops.elementwise import FORMS
 from cpuconv.graph.ops.quantised import rows_of

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.locks import lazy
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Value
-from cpuconv.graph.lowering import Target
 from cpuconv.graph.ops.base import Op
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref

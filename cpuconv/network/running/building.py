@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import layouts
+from cpuconv.conv.choice.target import Target
 from cpuconv.elements import rounded
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
 from cpuconv.graph.limits import check_bytes, nbytes
-from cpuconv.graph.lowering import Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.memory.mapped_files import let_go, own

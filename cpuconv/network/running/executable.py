@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.errors import CpuconvError
 from cpuconv.graph.ir import Value
-from cpuconv.graph.lowering import Target
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.calls.timed import Stopwatch
 from cpuconv.network.running.arena import Memory

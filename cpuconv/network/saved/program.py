@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.machine.device import fingerprint
 from cpuconv.conv.choice.model import Limits
-from cpuconv.graph.lowering import FULL, Target
+from cpuconv.conv.choice.target import FULL, Target
 from cpuconv.isa import current
 from cpuconv.kernels.packing import packed_formats
 from cpuconv.kernels.packing.packing import Packing

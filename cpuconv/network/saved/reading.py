@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from cpuconv.conv.choice.model import Limits, check_options
+from cpuconv.conv.choice.target import FULL, check_precision
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.lowering import FULL, check_precision
 from cpuconv.graph.passes import NAMES, Note
 from cpuconv.graph.passes.notes import Mention
 from cpuconv.kernels.binding.place import FLOAT32

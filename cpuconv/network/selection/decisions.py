@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.errors import SourceError, must
 from cpuconv.graph.ir import Node
-from cpuconv.graph.lowering import Offer, Target
+from cpuconv.graph.lowering import Offer
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ A logit of 8 that is rounded to bfloat16 moves its probability by a hundredth.
 
 from __future__ import annotations
 
+from cpuconv.conv.choice.target import HALF, Target
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.lowering import HALF, Offer, Target
+from cpuconv.graph.lowering import Offer
 from cpuconv.kernels.binding.place import BFLOAT16, FLOAT32, stored_as
 
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Linear", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"))

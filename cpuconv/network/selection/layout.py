@@ -10,9 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.lowering import Offer, Target
+from cpuconv.graph.lowering import Offer
 from cpuconv.graph.ops.base import MISFITS, Op, misfit
 from cpuconv.kernels.binding.place import DENSE
 from cpuconv.network.selection.decisions import Decision, Decisions, name_of

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import layouts
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.lowering import Offer, Target
+from cpuconv.graph.lowering import Offer
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, blocked_shape, stored_as
 
 _HOST_SECONDS = 1e-4  # of a node that the reference computes: enough that any kernel is preferred

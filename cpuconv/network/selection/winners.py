@@ -16,9 +16,9 @@ from autotune.store.rows import RowLimits
 from autotune.store.store import sources_hash
 from autotune.workload import WEIGHTS
 from cpuconv.conv import session
+from cpuconv.conv.choice.target import FULL, IN_NETWORK, Target
 from cpuconv.conv.recipe import current_sources
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.lowering import FULL, IN_NETWORK, Target
 from cpuconv.network.selection.planning import PLANS
 
 

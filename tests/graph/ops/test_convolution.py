@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpuconv.conv.choice.model import Limits, favourite
+from cpuconv.conv.choice.ways import joined_groups, way, ways
 from cpuconv.conv.recipe import effective_threads
 from cpuconv.elements import rounded, widened
 from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Offer
-from cpuconv.graph.ops import TABLE, by_solvers
-from cpuconv.graph.ops.by_solvers import offer, way, ways
+from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.by_solvers import offer
 from cpuconv.graph.ops.convolution import problem_of
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
@@ -185,7 +186,7 @@ def test_groups_that_share_blocks_are_joined_where_the_model_finds_it_cheaper():
     ],
 )
 def test_groups_are_joined_to_the_most_that_do_not_share_blocks_and_to_one(each, groups, options):
-    assert by_solvers.joined_groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
+    assert joined_groups(ConvProblem(1, each * groups, 8, 8, each * groups, 3, 3, groups=groups)) == options
 
 
 def test_joined_groups_share_no_packed_weights_with_others():

@@ -10,9 +10,9 @@ onnx = pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from cpuconv.conv.choice.target import FULL, HALF  # noqa: E402
 from cpuconv.elements import rounded, widened  # noqa: E402
 from cpuconv.graph import ops  # noqa: E402
-from cpuconv.graph.lowering import FULL, HALF  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED_BF16  # noqa: E402
 from support.graph import lowered  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402

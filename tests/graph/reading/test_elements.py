@@ -18,8 +18,8 @@ from hypothesis import strategies as st  # noqa: E402
 from onnx import TensorProto, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
+from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
-from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.graph.reading.skeleton import LONG, skeleton  # noqa: E402
 from cpuconv.isa import current  # noqa: E402

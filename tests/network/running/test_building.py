@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
-from cpuconv.graph.lowering import Target  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.graph.lowering import Target
+from cpuconv.conv.choice.target import Target
 from cpuconv.isa import current
 from cpuconv.network.running.arena import Memory, _lowest_gap, arrange, plan_memory
 from cpuconv.network.selection.layout import lay_out

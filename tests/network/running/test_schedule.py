@@ -14,7 +14,7 @@ pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from cpuconv.graph.lowering import Target  # noqa: E402
+from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import Place  # noqa: E402

@@ -12,12 +12,11 @@ onnx = pytest.importorskip("onnx")
 
 from hypothesis import given, settings  # noqa: E402
 
-from cpuconv.conv.choice import model  # noqa: E402
+from cpuconv.conv.choice import model, ways  # noqa: E402
 from cpuconv.conv.choice.model import Limits  # noqa: E402
+from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Graph  # noqa: E402
-from cpuconv.graph.lowering import Target  # noqa: E402
-from cpuconv.graph.ops import by_solvers  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
@@ -76,7 +75,7 @@ def no_ranking_after(monkeypatch):
     def start() -> None:
         monkeypatch.setattr(model, "modelled_cost", fail)
         for name in ("search", "favourite", "choose"):
-            monkeypatch.setattr(by_solvers, name, fail)
+            monkeypatch.setattr(ways, name, fail)
 
     return start
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st  # noqa: E402
 
 import cpuconv  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
+from cpuconv.conv.choice.target import Target  # noqa: E402
 from cpuconv.graph.ir import Graph, Node, Value  # noqa: E402
-from cpuconv.graph.lowering import Offer, Target  # noqa: E402
+from cpuconv.graph.lowering import Offer  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED  # noqa: E402

@@ -25,9 +25,9 @@ from autotune.store.rows import Row
 from autotune.wisdom import document as wisdom
 from bench.tuning import fuzz as wisdom_fuzz
 from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.target import Target as Machine
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.graph.ir import Graph, Value
-from cpuconv.graph.lowering import Target as Machine
 from cpuconv.graph.ops import OWN
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import numpy_helper
 
-from cpuconv.graph.lowering import Target
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.selection.layout import NetworkPlan, lay_out

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import layouts
+from cpuconv.conv.choice.target import FULL, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.lowering import FULL, Call, Offer, Target
+from cpuconv.graph.lowering import Call, Offer
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import (
     BLOCKED,

@@ -1,0 +1,45 @@
+"""Products of rows with a matrix as convolutions: the rows are the pixels of an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.ways import solvable
+from cpuconv.elements import BF16, F32
+from cpuconv.kernels.binding.place import BLOCKED_BF16, Place
+from cpuconv.kernels.binding.steps import Operand
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32, Types
+from layouts import Strides
+
+
+def rows_problem(shape: Sequence[int], columns: int, **fields: Any) -> ConvProblem:
+    """A product of rows, an operand of `shape`, with a matrix of so many columns: the rows are pixels of an image.
+
+    The first axis of several is the height, the others are the width. One row is one pixel.
+    """
+    *rows, depth = shape
+    high, wide = (rows[0], math.prod(rows[1:])) if len(rows) > 1 else (1, math.prod(rows))
+    layout = "NHWC" if high * wide > 1 else "NCHW"
+    return ConvProblem(1, depth, high, wide, columns, 1, 1, in_layout=layout, out_layout=layout, **fields)
+
+
+def rows_operand(place: Place) -> Operand:
+    """Rows as the pixels of an image."""
+    if math.prod(place.shape[:-1]) == 1:  # of one pixel height and width say nothing: as in a dense plane
+        h = w = place.dtype.itemsize
+    else:
+        h, w = place.strides[0], place.strides[-2]
+    return Operand(place.ref, Strides(place.size, 1, place.strides[-1], 0, h, w))
+
+
+def of_rows(problem: ConvProblem, target: Target) -> list[ConvProblem]:
+    """A product of rows in float32; and with rows of bfloat16, where the target allows that and kernels multiply it."""
+    if problem.types != ALL_F32 or problem.in_layout != "NHWC" or BLOCKED_BF16 not in target.blocks():
+        return [problem]
+    narrow = replace(problem, types=Types(BF16, BF16, F32, F32))
+    return [problem, narrow] if solvable(narrow) else [problem]

@@ -1,0 +1,60 @@
+"""What convolutions are chosen and compiled for, alone or as parts of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.conv.choice.model import Limits
+from cpuconv.conv.choice.select import Tuner
+from cpuconv.elements import BF16, F32, Element
+from cpuconv.errors import ArgumentError, must
+from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, FLOAT32
+from cpuconv.kernels.binding.processor import Processor
+
+IN_NETWORK = Limits(cold=True)
+IDLE_BYTES = 256 << 20  # by default
+FULL, HALF = PRECISIONS = ("float32", "bfloat16")
+
+
+def check_precision(precision: object) -> None:
+    """Raise `ArgumentError` for an unknown precision."""
+    if precision not in PRECISIONS:
+        raise ArgumentError(must("precision", f"one of {', '.join(PRECISIONS)}", repr(precision)))
+
+
+@dataclass(frozen=True)
+class Target(Processor):
+    """What a convolution, or a network of them, is compiled for.
+
+    Attributes
+    ----------
+    isa : Isa
+    threads : int
+    strategy : str
+        How convolutions are chosen: "heuristic", "cached" or "profile".
+    limits : Limits
+        What their choices keep to.
+    tuner : Tuner or None
+        What times candidates for "profile".
+    idle_bytes : int
+        Most bytes that runs of a program leave for the next ones, beside those of one run.
+    precision : str
+        "float32"; or "bfloat16": float32 tensors may be stored, and multiplied, as bfloat16.
+    """
+
+    strategy: str = "cached"
+    limits: Limits = IN_NETWORK
+    tuner: Tuner | None = None
+    idle_bytes: int = IDLE_BYTES
+    precision: str = FULL
+
+    @property
+    def weights(self) -> Element:
+        """What constant matrices that are read once a run are stored as."""
+        return BF16 if self.precision == HALF else F32
+
+    def blocks(self, dtype: np.dtype = FLOAT32) -> tuple[str, ...]:
+        """The forms of channel blocks that a tensor of that type may lie in."""
+        return (BLOCKED, BLOCKED_BF16) if self.precision == HALF and dtype == FLOAT32 else (BLOCKED,)

@@ -1,0 +1,93 @@
+"""The kernel calls of a convolution whose operands lie in the memory of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.conv.balanced import balanced
+from cpuconv.conv.choice.ways import Convolution
+from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
+from cpuconv.conv.recipe import assemble
+from cpuconv.elements import BF16
+from cpuconv.kernels.binding.constants import Constants
+from cpuconv.kernels.binding.steps import Operands, Ref, Space, Step
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.quantization import Quantization
+
+
+def steps_of(
+    asked: Convolution,
+    operands: Operands,
+    constants: Constants,
+    space: Space,
+    name: str,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    view: Hashable = None,
+    quantization: Quantization | None = None,
+) -> list[Step]:
+    """The kernel calls of a convolution.
+
+    Parameters
+    ----------
+    asked : Convolution
+    operands : Operands
+    constants : Constants
+        Keep the packed weights and the bias.
+    space : Space
+        Workspace of the calls.
+    name : str
+        Of the constant that the weights are.
+    weight : numpy.ndarray, (K, C/groups, R, S)
+        Of any strides; of integers less their zero points.
+    bias : numpy.ndarray, (K,), or None
+    view : hashable
+        Tells views of one constant apart, which may be packed in the same form.
+    quantization : Quantization or None
+        Of integers.
+    """
+    problem, candidate, joined, threads = asked.problem, asked.choice.candidate, asked.joined, asked.target.threads
+    given = {name: operand for name, operand in vars(operands).items() if operand is not None}
+    named = {name: replace(operand, ref=Ref(name)) for name, operand in given.items()}  # they may be in workspace
+    recipe = assemble(problem, candidate, Operands(**named))
+    packing = candidate.packing(problem)
+    numbers = None if quantization is None else Numbers.of(weight, quantization)
+
+    def pack() -> np.ndarray:
+        return packing.pack(_joined(_as_stored(weight, problem), joined, problem.groups), threads, constants.room)
+
+    known: dict[str, Ref | int] = {name: operand.ref for name, operand in given.items()} | {
+        "w": constants.packed(name, (view, joined, packing), pack),
+        "bias": constants.keep(ending_block(problem, candidate, bias, numbers)),
+        "fill": fill_of(problem, quantization),
+        "workspace": space.reserve(recipe.workspace) if recipe.workspace else Ref("workspace"),
+    }
+    return [_placed(step, known, alone=recipe.threads < threads) for step in recipe.steps]
+
+
+def _as_stored(weight: np.ndarray, problem: ConvProblem) -> np.ndarray:
+    """float32 weights as the problem has them."""
+    return balanced(weight) if problem.types.w == BF16 else weight
+
+
+def _joined(weight: np.ndarray, joined: int, groups: int) -> np.ndarray:
+    """Weights (K, C/groups, R, S) with every `joined` groups as one, zeros between them."""
+    if joined == 1:
+        return weight
+    k, c, *taps = weight.shape
+    made = np.zeros((groups, joined, k // groups // joined, joined, c, *taps), weight.dtype)
+    same = np.arange(joined)
+    made[:, same, :, same] = weight.reshape(groups, joined, -1, c, *taps).swapaxes(0, 1)
+    return made.reshape(k, joined * c, *taps)
+
+
+def _placed(step: Step, known: dict[str, Ref | int], alone: bool) -> Step:
+    """A step with other bases in its addresses; `alone`: run by one worker."""
+    args = {
+        name: known[value.name] + value.offset if isinstance(value, Ref) and value.name in known else value
+        for name, value in step.args.items()
+    }
+    return replace(step, args=args, parts=0 if alone else step.parts)
