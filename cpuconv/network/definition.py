@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from cpuconv.errors import ArgumentError, SourceError, must
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.passes import Note
 from cpuconv.memory.mapped_files import check_unchanged
+from cpuconv.network.notes import Note, note
 from cpuconv.network.ports import sizes
 from cpuconv.network.saved.program import Settings, Shapes
 from cpuconv.network.saved.reading import Saved
@@ -56,7 +57,8 @@ class Definition:
         self.graph: Graph | None = graph
         self.notes: list[Note] = []
         if not self.is_fixed:
-            self.graph, self.notes = passes.apply_without_sizes(graph, settings.rewriting.skip_passes)
+            watch, skip = partial(note, self.notes), settings.rewriting.skip_passes
+            self.graph = passes.apply_without_sizes(graph, skip, watch)
 
     @property
     def is_fixed(self) -> bool:

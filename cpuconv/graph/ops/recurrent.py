@@ -24,11 +24,12 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
 from cpuconv.graph.ops.by_solvers import steps
 from cpuconv.graph.ops.elementwise import FORMS
-from cpuconv.kernels.binding.place import DENSE, DENSE_BF16, FLOAT32, Place
+from cpuconv.kernels.binding.place import DENSE, DENSE_BF16, FLOAT32
 from cpuconv.kernels.binding.steps import Operands, Ref, Step
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
-from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed, tiles
+from cpuconv.kernels.recurrent.recurrent import Rows, packed, tiles
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
+from cpuconv.kernels.recurrent.tensors import Recurrence, Size, Tensors, recurrence_steps, workspace
 from cpuconv.problem.integers import divide
 
 Function = Callable[[Expression], Expression]
@@ -307,7 +308,7 @@ def _lower(call: Call) -> list[Step]:
     given_bias, state_bias = np.split(both, 2, -1)
 
     columns = directions * cell.gates * divide(hidden, lanes) * lanes
-    fed = _workspace(call, (*x.shape[:2], columns))
+    fed = workspace(call.space, (*x.shape[:2], columns))
     weight = packed(w.array, cell.gates, lanes).transpose(0, 1, 3, 4, 2).reshape(columns, -1, 1, 1)
     product = steps(
         call, Operands(rows_operand(x), rows_operand(fed)), weight, packed(given_bias, cell.gates, lanes), node.op
@@ -326,61 +327,25 @@ def _lower(call: Call) -> list[Step]:
     return [*product, *recurrence(call, (length, batch, directions, hidden), rows_fed, weights, biases)]
 
 
-def recurrence(
-    call: Call, size: tuple[int, int, int, int], fed: Rows, weights: list[Ref], bias: list[Ref], product: str = ""
-) -> list[Step]:
-    """All steps of a layer of (steps, batch, directions, hidden units), with operands as `Layer` has them; lengths,
-    states and peepholes are those of the call, in the places where an LSTM has them."""
-    (length, batch, directions, hidden), node, cell = size, call.node, CELLS[call.node.op]
-    lengths, peepholes, batch_first = call.given(4), call.given(5 + cell.states), bool(node.attributes.get("layout"))
-
-    def state(position: int) -> Rows:
-        place = call.given(position)
-        if place is None:
-            return Rows(call.constants.keep(np.zeros(hidden, np.float32)), 0, 0, 0)
-        return _states(place, batch_first)
-
-    wanted = iter(call.outputs)
-    y, *last = (
-        next(wanted) if name else None for name in (*node.outputs, *[""] * (1 + cell.states))[: 1 + cell.states]
+def recurrence(call: Call, size: Size, fed: Rows, weights: list[Ref], bias: list[Ref], product: str = "") -> list[Step]:
+    """All steps of a layer, with operands as `Layer` has them; lengths, states and peepholes are those of the call, in
+    the places where an LSTM has them."""
+    node, cell = call.node, CELLS[call.node.op]
+    written = iter(call.outputs)
+    names = (*node.outputs, *[""] * (1 + cell.states))[: 1 + cell.states]
+    y, *last = (next(written) if name else None for name in names)
+    peepholes = call.given(5 + cell.states)
+    tensors = Tensors(
+        call.given(4) if call.given(4) and call.offer.inputs[4] else None,
+        None if peepholes is None else peepholes.array,
+        tuple(call.given(5 + at) for at in range(cell.states)),
+        y,
+        tuple(last),
+        bool(node.attributes.get("layout")),
     )
-    y = y or _workspace(
-        call, (batch, length, directions, hidden) if batch_first else (length, directions, batch, hidden)
-    )
-    if cell.states > 1:
-        last[1] = last[1] or _workspace(
-            call, (batch, directions, hidden) if batch_first else (directions, batch, hidden)
-        )
-    steps_, apart, between = (y.strides[1], y.strides[2], y.strides[0]) if batch_first else y.strides[:3]
-    seen = None if peepholes is None else peepholes.array
-    work = Layer(
-        stages_of(node, peepholes is not None),
-        length,
-        directions,
-        batch,
-        hidden,
-        node["direction"] == "reverse",
-        weights,
-        bias,
-        None if seen is None else call.constants.keep(packed(seen, PEEPHOLES, call.target.isa.lanes)),
-        Rows(lengths.ref, 0, 0, *lengths.strides) if lengths is not None and call.offer.inputs[4] else None,
-        fed,
-        tuple(state(5 + at) for at in range(cell.states)),
-        Rows(y.ref, steps_, apart, between),
-        tuple(Rows(0, 0, 0, 0) if place is None else _states(place, batch_first) for place in last),
-        product,
-    )
-    return layer_steps(call.target, call.space, work)
-
-
-def _workspace(call: Call, shape: tuple[int, ...]) -> Place:
-    """A tensor that nobody else reads."""
-    return Place.plain(call.space.reserve(math.prod(shape) * F32.bytes), shape)
-
-
-def _states(place: Place, batch_first: bool) -> Rows:
-    d, b, _ = place.strides
-    return Rows(place.ref, 0, b, d) if batch_first else Rows(place.ref, 0, d, b)
+    stages, backward = stages_of(node, peepholes is not None), node["direction"] == "reverse"
+    work = Recurrence(size, stages, backward, fed, weights, bias, product)
+    return recurrence_steps(call.target, call.space, call.constants, work, tensors)
 
 
 COMMON = {

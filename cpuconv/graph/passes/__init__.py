@@ -29,9 +29,10 @@ from cpuconv.graph.passes import (
     volumes,
     weights,
 )
-from cpuconv.graph.passes.notes import Note, changes
 
-__all__ = ["NAMES", "PASSES", "Note", "apply", "apply_without_sizes"]
+__all__ = ["NAMES", "PASSES", "apply", "apply_without_sizes"]
+
+Watch = Callable[[str, Graph, Graph], None]  # told of each rewrite: its name, and the graphs before and after
 
 PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
     ("halves", halves.run),
@@ -67,17 +68,16 @@ PASSES: tuple[tuple[str, Callable[[Graph], Graph]], ...] = (
 NAMES = tuple(dict.fromkeys(name for name, _ in PASSES))
 
 
-def apply_without_sizes(graph: Graph, skip: Collection[str] = ()) -> tuple[Graph, list[Note]]:
-    """A graph of open sizes after the rewrites that need none, and what they did.
+def apply_without_sizes(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:
+    """A graph of open sizes after the rewrites that need none.
 
     They are done once for all sizes, so that weights are folded once.
     """
-    after = graph if "weights" in skip else weights.run_without_sizes(graph)
-    return after, changes("weights", graph, after)
+    return graph if "weights" in skip else _run("weights", weights.run_without_sizes, graph, watch)
 
 
-def apply(graph: Graph, skip: Collection[str] = (), *, noted: bool = True) -> tuple[Graph, list[Note]]:
-    """The graph after all rewrites, and what they did.
+def apply(graph: Graph, skip: Collection[str] = (), watch: Watch | None = None) -> Graph:
+    """The graph after all rewrites.
 
     Parameters
     ----------
@@ -85,8 +85,7 @@ def apply(graph: Graph, skip: Collection[str] = (), *, noted: bool = True) -> tu
         What `specialise` returned.
     skip : Collection[str]
         Names of rewrites to leave out.
-    noted : bool
-        Whether to say what they did, which takes time.
+    watch : Watch or None
 
     Raises
     ------
@@ -96,9 +95,14 @@ def apply(graph: Graph, skip: Collection[str] = (), *, noted: bool = True) -> tu
     for name in skip:
         if name not in NAMES:
             raise ArgumentError(must("skip", f"names of rewrites ({', '.join(NAMES)})", repr(name)))
-    notes = []
     for name, run in PASSES:
         if name not in skip:
-            before, graph = graph, run(graph)
-            notes += changes(name, before, graph) if noted else []
-    return graph, notes
+            graph = _run(name, run, graph, watch)
+    return graph
+
+
+def _run(name: str, run: Callable[[Graph], Graph], graph: Graph, watch: Watch | None) -> Graph:
+    after = run(graph)
+    if watch is not None:
+        watch(name, graph, after)
+    return after

@@ -7,13 +7,12 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.passes.notes import frozen
 from cpuconv.graph.passes.rewriting import without
 
 _SAMPLE = 16  # elements that tell most constants apart
@@ -36,6 +35,17 @@ def constants(graph: Graph) -> Graph:
         else:
             names[name] = same
     return replace(graph, nodes=tuple(node.reads(names) for node in graph.nodes)).live() if names else graph
+
+
+def frozen(value: object) -> Hashable:
+    """An attribute as something that can be compared and hashed."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, Mapping):
+        return tuple((name, frozen(item)) for name, item in sorted(value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(frozen, value))
+    return value if isinstance(value, Hashable) else id(value)
 
 
 def nodes(graph: Graph) -> Graph:

@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from cpuconv.conv.choice.model import Choice
 from cpuconv.graph.ir import Node
-from cpuconv.graph.passes import Note
+from cpuconv.network.notes import Note
 from cpuconv.network.reports.rewrites import summary
 from cpuconv.network.running.executable import Executable
 from cpuconv.network.selection.layout import LEAST, NetworkPlan, NodePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from cpuconv.graph.passes.notes import Mention, Note
+from cpuconv.network.notes import Mention, Note
 
 
 def summary(notes: Iterable[Note]) -> list[tuple[str, str]]:

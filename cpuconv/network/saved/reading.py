@@ -15,9 +15,9 @@ from cpuconv.conv.choice.model import Limits, check_options
 from cpuconv.conv.choice.target import FULL, check_precision
 from cpuconv.errors import CpuconvError, SourceError
 from cpuconv.graph.ir import Graph, Node, Value
-from cpuconv.graph.passes import NAMES, Note
-from cpuconv.graph.passes.notes import Mention
+from cpuconv.graph.passes import NAMES
 from cpuconv.kernels.binding.place import FLOAT32
+from cpuconv.network.notes import Mention, Note
 from cpuconv.network.saved.container import Container, checksum
 from cpuconv.network.saved.encoding import (
     arrays_of,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from cpuconv.graph import passes
 from cpuconv.graph.ir import Graph
-from cpuconv.graph.passes import Note
 from cpuconv.graph.passes.quantised import OPERATORS
 from cpuconv.graph.passes.quantised import run as with_integers
+from cpuconv.network.notes import Note, note
 from cpuconv.network.sizes.cutting import cut
 from cpuconv.network.sizes.specialise import specialise
 
@@ -44,4 +45,5 @@ def prepared(graph: Graph, shapes: Mapping[str, Sequence[int]], options: Rewriti
     quantised = any(node.op in OPERATORS for node in graph.nodes) and "quantised" not in options.skip_passes
     early = with_integers if quantised else None
     head, tail = cut(specialise(graph, shapes, strict=options.strict, early=early))
-    return Prepared(*passes.apply(head, options.skip_passes, noted=noted), tail)
+    notes: list[Note] = []
+    return Prepared(passes.apply(head, options.skip_passes, partial(note, notes) if noted else None), notes, tail)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.passes.equal import frozen
 
 
 class Mention(NamedTuple):
@@ -61,15 +59,9 @@ class Note:
         return Counter(node.op for node in self.new) - Counter(node.op for node in self.old)
 
 
-def frozen(value: object) -> Hashable:
-    """An attribute as something that can be compared and hashed."""
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, Mapping):
-        return tuple((name, frozen(item)) for name, item in sorted(value.items()))
-    if isinstance(value, (list, tuple)):
-        return tuple(map(frozen, value))
-    return value if isinstance(value, Hashable) else id(value)
+def note(notes: list[Note], rewrite: str, before: Graph, after: Graph) -> None:
+    """Add what became of the nodes of `before` to notes."""
+    notes += changes(rewrite, before, after)
 
 
 def changes(rewrite: str, before: Graph, after: Graph) -> list[Note]:

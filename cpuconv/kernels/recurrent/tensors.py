@@ -1,0 +1,103 @@
+"""Recurrent layers whose states and outputs are tensors of ONNX's LSTM, with time or sequences as the first axis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.elements import F32
+from cpuconv.kernels.binding.constants import Constants
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Ref, Space, Step
+from cpuconv.kernels.recurrent.recurrent import Layer, Rows, layer_steps, packed
+from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
+
+Size = tuple[int, int, int, int]  # steps, sequences, directions, hidden units
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What is computed: a layer without its tensors, its fields being those of `Layer`."""
+
+    size: Size
+    stages: tuple[Stage, ...]
+    backward: bool
+    fed: Rows
+    weights: list[Ref]
+    bias: list[Ref]
+    product: str = ""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a layer; each but `batch_first` is None where it is left out.
+
+    Attributes
+    ----------
+    lengths : Place
+        (sequences,)
+    peepholes : numpy.ndarray
+        (directions, 3 hidden)
+    states, last : tuple[Place, ...]
+        Before and behind all steps: (directions, sequences, hidden).
+    y : Place
+        (steps, directions, sequences, hidden)
+    batch_first : bool
+        Whether tensors have their axis of sequences first.
+    """
+
+    lengths: Place | None
+    peepholes: np.ndarray | None
+    states: tuple[Place | None, ...]
+    y: Place | None
+    last: tuple[Place | None, ...]
+    batch_first: bool
+
+    def rows(self, place: Place) -> Rows:
+        """The rows of states."""
+        first, second, _ = place.strides
+        return Rows(place.ref, 0, *((second, first) if self.batch_first else (first, second)))
+
+
+def recurrence_steps(
+    processor: Processor, space: Space, constants: Constants, work: Recurrence, tensors: Tensors
+) -> list[Step]:
+    """All steps of a layer; states that are not given are zeros, and outputs that nobody asks for are in workspace."""
+    (steps, batch, directions, hidden), lengths = work.size, tensors.lengths
+    outer, inner = (batch, (steps, directions)) if tensors.batch_first else (steps, (directions, batch))
+    y, last = tensors.y or workspace(space, (outer, *inner, hidden)), list(tensors.last)
+    if len(last) > 1 and last[1] is None:  # steps leave the cell's state there
+        shape = (batch, directions) if tensors.batch_first else (directions, batch)
+        last[1] = workspace(space, (*shape, hidden))
+
+    def first(place: Place | None) -> Rows:
+        return Rows(constants.keep(np.zeros(hidden, np.float32)), 0, 0, 0) if place is None else tensors.rows(place)
+
+    t, d, b = (y.strides[1], y.strides[2], y.strides[0]) if tensors.batch_first else y.strides[:3]
+    seen = None if tensors.peepholes is None else packed(tensors.peepholes, PEEPHOLES, processor.isa.lanes)
+    layer = Layer(
+        work.stages,
+        steps,
+        directions,
+        batch,
+        hidden,
+        work.backward,
+        work.weights,
+        work.bias,
+        None if seen is None else constants.keep(seen),
+        None if lengths is None else Rows(lengths.ref, 0, 0, *lengths.strides),
+        work.fed,
+        tuple(map(first, tensors.states)),
+        Rows(y.ref, t, d, b),
+        tuple(Rows(0, 0, 0, 0) if place is None else tensors.rows(place) for place in last),
+        work.product,
+    )
+    return layer_steps(processor, space, layer)
+
+
+def workspace(space: Space, shape: tuple[int, ...]) -> Place:
+    """A tensor of float32 that nobody else reads."""
+    return Place.plain(space.reserve(math.prod(shape) * F32.bytes), shape)
