@@ -7,6 +7,7 @@ name says which tensor is meant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -57,6 +58,12 @@ class Value:
     def concrete(self) -> bool:
         """Whether every size and the dtype are known."""
         return self.dtype is not None and self.shape is not None and all(isinstance(size, int) for size in self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, where sizes and dtype are known; sizes that are not count as 0."""
+        assert self.shape is not None and self.dtype is not None
+        return math.prod(size if isinstance(size, int) else 0 for size in self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         dtype = "?" if self.dtype is None else self.dtype.name

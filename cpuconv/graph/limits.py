@@ -1,18 +1,14 @@
-"""Bounds on what a model may ask for: a file from anywhere takes neither all memory nor all time of a machine."""
+"""Bounds on the nodes of a model: a file from anywhere must not take all time of a machine."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
-from cpuconv.graph.ir import Value
 
 MOST_NODES = 100_000  # of a model, those of its subgraphs and calls of its functions among them
 MOST_DEPTH = 16  # graphs within nodes, and functions within functions
-SMALL = 1 << 24  # bytes that are not worth a look at what is free
 
 
 def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
@@ -60,33 +56,3 @@ def check_nodes(graph: Any, functions: Sequence[Any] = ()) -> None:
         return total, deepest
 
     measured(graph.node, 0, ())
-
-
-def check_bytes(size: int, what: str) -> None:
-    """See that something fits into the memory that is free now.
-
-    Raises
-    ------
-    SourceError
-        It does not; `what` begins the message.
-    """
-    if size > SMALL:
-        check_room(size, free_bytes(), what)
-
-
-def nbytes(value: Value) -> int:
-    """Bytes of a tensor of known sizes."""
-    assert value.shape is not None and value.dtype is not None
-    return math.prod(int(size or 0) for size in value.shape) * value.dtype.itemsize
-
-
-def check_room(size: int, room: float, what: str) -> None:
-    """See that something fits into so many bytes.
-
-    Raises
-    ------
-    SourceError
-        It does not; `what` begins the message.
-    """
-    if size > room:
-        raise SourceError(f"{what} takes {size / 1e9:.4g} GB of memory, where {room / 1e9:.4g} GB may be taken.")

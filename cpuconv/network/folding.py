@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.machine.memory import free_bytes
 from cpuconv.errors import SourceError
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.limits import SMALL, check_bytes, check_room, nbytes
+from cpuconv.memory.room import SMALL, check_bytes, check_room
 
 MOST_STEPS = 200_000  # nodes within nodes that are computed of constants, counted each time: seconds of the evaluator
 _FOLDED = 0.25  # of free memory for constants that are computed, which take as much again on the way
@@ -26,7 +26,7 @@ def check_values(node: Node, values: Sequence[Value]) -> None:
             continue
         if any(isinstance(size, int) and size < 0 for size in value.shape):
             raise SourceError(f"{node.label}: an output of shape {value} has a negative size.")
-        check_bytes(nbytes(value), f"{node.label}: an output of shape {value}")
+        check_bytes(value.nbytes, f"{node.label}: an output of shape {value}")
 
 
 class Folding:
@@ -44,7 +44,7 @@ class Folding:
         SourceError
             They do not fit beside those that are there already.
         """
-        self._add(node, sum(nbytes(value) for value in values if value.concrete))
+        self._add(node, sum(value.nbytes for value in values if value.concrete))
 
     def step(self, node: Node, steps: int, size: int) -> None:
         """Count `steps` nodes of a graph within a node, which are computed once, and `size` bytes of its results.

@@ -21,7 +21,7 @@ import cpuconv  # noqa: E402
 from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError  # noqa: E402
 from cpuconv.graph import limits  # noqa: E402
 from cpuconv.graph.reading.onnx_reader import read  # noqa: E402
-from cpuconv.memory import mapped_files  # noqa: E402
+from cpuconv.memory import mapped_files, room  # noqa: E402
 from cpuconv.network import folding  # noqa: E402
 from support.damage.damageable import damageable, looping, nested  # noqa: E402
 from support.damage.onnx_mutations import mutated  # noqa: E402
@@ -34,14 +34,14 @@ WIDE = "kernel_shape = [100000, 100000], pads = [50000, 50000, 50000, 50000]"
 
 @pytest.fixture
 def most(monkeypatch):
-    """Set the bounds of `limits` and `folding` on nodes and steps, and what they take for free memory."""
+    """Set the bounds of `limits`, `room` and `folding` on nodes and steps, and what they take for free memory."""
     names = {"nodes": [(limits, "MOST_NODES")], "steps": [(folding, "MOST_STEPS")]}
-    names["free"] = [(limits, "free_bytes"), (folding, "free_bytes")]
+    names["free"] = [(room, "free_bytes"), (folding, "free_bytes")]
 
     def bounded(**bounds):
         for name, bound in bounds.items():
-            for room, attribute in names[name]:
-                monkeypatch.setattr(room, attribute, bound)
+            for module, attribute in names[name]:
+                monkeypatch.setattr(module, attribute, bound)
 
     return bounded
 

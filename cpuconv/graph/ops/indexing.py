@@ -14,12 +14,12 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
-from cpuconv.graph.ops.views import blockable, nbytes, view_offers
+from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_pick import pick_step, picks
-from cpuconv.kernels.copies.copying import copy_step
-from cpuconv.kernels.copies.place_views import Box, Cut, cut, permuted, stays_dense, whole
+from cpuconv.kernels.copies.gathering import gather_step
+from cpuconv.kernels.copies.place_views import Box, Cut, cut, stays_dense, whole
 
 _INT64 = np.dtype(np.int64)
 
@@ -79,7 +79,7 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     data, indices = inputs
     if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
         return []
-    seconds = target.moving(2 * nbytes(_infer_gather(node, inputs)[0]))
+    seconds = target.moving(2 * _infer_gather(node, inputs)[0].nbytes)
     reads = _block_reads(node, inputs, target.isa.lanes)
     copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds * (reads + 1) / 2)] if reads else []
     box = _evenly(node, inputs)
@@ -115,33 +115,12 @@ def _view_gathered(node: Node, places: Sequence[Any], values: Sequence[Any]) -> 
 
 
 def _lower_gather(call: Call) -> list[Step]:
-    """One copy: of two axes, if the indices are a grid of them, as those of channel shuffles are; else by a table."""
     (data, indices), y = call.inputs, call.outputs[0]
     assert data is not None and indices is not None and indices.array is not None
     if y.block > 1:
         return [pick_step(call.target, data, y, _channels(data, indices))]
     axis = axis_in(call.node["axis"], len(data.shape))
-    places, stride = indices.array % data.shape[axis], data.strides[axis]
-    order = [axis, *(other for other in range(len(data.shape)) if other != axis)]
-    x, y = permuted(data.at(0, y.shape), order), permuted(y, order)
-    grid = _grid(places)
-    if grid is None:
-        return [copy_step(call.target, x, y, places * stride)]
-    rows, columns = grid.shape
-    shape, steps = (rows, columns, *x.shape[1:]), (grid[1, 0] - grid[0, 0], grid[0, 1] - grid[0, 0])
-    x = x.at(int(grid[0, 0]) * stride, shape, (*(int(step) * stride for step in steps), *x.strides[1:]))
-    return [copy_step(call.target, x, y.at(0, shape, (columns * y.strides[0], *y.strides)))]
-
-
-def _grid(places: np.ndarray) -> np.ndarray | None:
-    """Evenly spaced rows of evenly spaced numbers, two or more of each, if numbers in a line are that; else None."""
-    steps = np.diff(places)
-    columns = int(np.argmax(steps != steps[0])) + 1
-    if columns == 1 or places.size % columns:
-        return None
-    grid = places.reshape(-1, columns)
-    even = all((np.diff(grid, 2, axis) == 0).all() for axis in (0, 1)) and (np.diff(grid, 1, 1) == steps[0]).all()
-    return grid if even else None
+    return [gather_step(call.target, data, y, axis, indices.array)]
 
 
 def _infer_gather_elements(node: Node, inputs: Inputs) -> list[Value]:

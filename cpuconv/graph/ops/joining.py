@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import accumulate, product
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +17,18 @@ from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, as_reference, axis_in, given, integers, known
-from cpuconv.graph.ops.views import blockable, nbytes, view_offers
-from cpuconv.kernels.binding.constants import Constants
+from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, in_words, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_shift import shift_step
 from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.padding import Stretches, is_unpadded, padded, padding_steps
 from cpuconv.kernels.copies.place_views import (
     Box,
     Cut,
-    broadcast,
     cut,
     other_channels,
+    repeats,
     stays_dense,
     whole,
     whole_blocks,
@@ -173,7 +172,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
             if blocks and planes:
                 ways.append((form, form))
             elif blocks or dtype == FLOAT32 and all(other_channels(x.shape, box) for box in parts):
-                source, size = (form, *[""] * (len(inputs) - 1)), nbytes(x) * dtype.itemsize // x.dtype.itemsize
+                source, size = (form, *[""] * (len(inputs) - 1)), x.nbytes * dtype.itemsize // x.dtype.itemsize
                 copies.append(Offer(source, (form,) * len(parts), target.moving(2 * size)))
         return view_offers(inputs, ways, len(parts)) + copies
 
@@ -208,11 +207,14 @@ def _concat_boxes(node: Node, inputs: Inputs) -> list[Box]:
 def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     if any(0 in value.shape for value in inputs):
         return []
-    offers = [Offer((STRIDED,) * len(inputs), (DENSE,), target.moving(2 * sum(map(nbytes, inputs))))]
+    size = sum(value.nbytes for value in inputs)
+    offers = [Offer((STRIDED,) * len(inputs), (DENSE,), target.moving(2 * size))]
     for form in target.blocks(inputs[0].dtype) if blockable(inputs[0]) else ():
         dtype = stored_as(form, inputs[0].dtype)
         if _fills_words(node, inputs, dtype):
-            seconds = target.moving(2 * sum(map(nbytes, inputs)) * dtype.itemsize / inputs[0].dtype.itemsize)
+            seconds = target.moving(
+                2 * sum(value.nbytes for value in inputs) * dtype.itemsize / inputs[0].dtype.itemsize
+            )
             offers.append(Offer((form,) * len(inputs), (form,), seconds))
     return offers
 
@@ -259,99 +261,40 @@ def _lower_concat(call: Call) -> list[Step]:
 
 # --- around it, and again and again ---------------------------------------------------------------------------------
 
-_MOST_COPIES = 16  # of a padding; more of them are not worth their calls
 
-
-class _Piece(NamedTuple):
-    """A stretch of an axis of the output: where it starts, and what of the input it repeats (None: the constant)."""
-
-    start: int
-    size: int
-    source: Cut | None
-
-
-def _pieces(mode: str, size: int, before: int, behind: int) -> list[_Piece] | None:
-    """The stretches of a padded axis, the input's own first; None where they are more than these."""
-    low, high = max(0, -before), size - max(0, -behind)
-    before, behind, kept = max(0, before), max(0, behind), high - low
-    most = {"constant": before + behind, "edge": before + behind, "reflect": kept - 1, "wrap": kept}[mode]
-    if kept < 1 or max(before, behind) > most:
-        return None
-    ends = {
-        "constant": (None, None),
-        "edge": (Cut(low, before, 0), Cut(high - 1, behind, 0)),
-        "reflect": (Cut(low + before, before, -1), Cut(high - 2, behind, -1)),
-        "wrap": (Cut(high - before, before), Cut(low, behind)),
-    }[mode]
-    pieces = [_Piece(before, kept, Cut(low, kept)), _Piece(0, before, ends[0])]
-    return [piece for piece in (*pieces, _Piece(before + kept, behind, ends[1])) if piece.size]
-
-
-def _padded(node: Node, inputs: Inputs) -> list[list[_Piece]] | None:
+def _stretches(node: Node, inputs: Inputs) -> list[Stretches] | None:
     """The stretches of every axis; None where kernels do not have them."""
     x, constant = inputs[0], given(inputs, 2)
-    pads = _pads(node, len(x.shape), inputs[1].array, known(inputs, 3))
-    pieces = [_pieces(node["mode"], size, *pair) for size, pair in zip(x.shape, pads, strict=True)]
-    if any(each is None for each in pieces) or (constant is not None and constant.array is None):
+    if constant is not None and constant.array is None:
         return None
-    copies = math.prod(len([piece for piece in each if piece.source]) for each in pieces if each)
-    return pieces if copies <= _MOST_COPIES else None  # type: ignore[return-value]
+    return padded(node["mode"], x.shape, _pads(node, len(x.shape), inputs[1].array, known(inputs, 3)))
 
 
 def _offer_pad(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    pieces = None if 0 in inputs[0].shape else _padded(node, inputs)
-    if pieces is None:
+    stretches = None if 0 in inputs[0].shape else _stretches(node, inputs)
+    if stretches is None:
         return []
     ways = [(STRIDED, DENSE)]
-    if blockable(inputs[0]) and pieces[1] == [_Piece(0, inputs[0].shape[1], Cut(0, inputs[0].shape[1]))]:
+    if blockable(inputs[0]) and is_unpadded(stretches[1], inputs[0].shape[1]):
         ways.append((BLOCKED, BLOCKED))
-    rest, seconds = [""] * (len(inputs) - 1), target.moving(2 * nbytes(_infer_pad(node, inputs)[0]))
+    rest, seconds = [""] * (len(inputs) - 1), target.moving(2 * _infer_pad(node, inputs)[0].nbytes)
     return [Offer((source, *rest), (goal,), seconds) for source, goal in ways]
 
 
 def _lower_pad(call: Call) -> list[Step]:
-    """A copy for each choice of a stretch of every axis, and of the constant for each that has no source."""
-    x, y, constant = call.x, call.y, known(call.inputs, 2)
-    pieces = _padded(call.node, call.inputs)
-    assert pieces is not None
-    steps = []
-    for choice in product(*([piece for piece in each if piece.source] for each in pieces)):
-        source = cut(x, [piece.source for piece in choice if piece.source])
-        steps += copy_steps(call.target, call.space, source, cut(y, [Cut(*piece[:2]) for piece in choice]))
+    stretches, constant = _stretches(call.node, call.inputs), known(call.inputs, 2)
+    assert stretches is not None
     value = 0 if constant is None or not constant.size else constant.item()
-    done: list[Cut] = []  # of the axes before, what is not filled
-    for axis, each in enumerate(pieces):
-        for piece in each:
-            if piece.source is None:
-                part = cut(y, [*done, Cut(*piece[:2]), *(Cut(0, size) for size in y.shape[axis + 1 :])])
-                steps += copy_steps(call.target, call.space, _constant(call.constants, value, part), part)
-        done.append(Cut(*each[0][:2]))
-    return steps
-
-
-def _constant(constants: Constants, value: float, like: Place) -> Place:
-    """A tensor of one value everywhere, which lies as another does, most of it in the same memory."""
-    if like.block == 1:
-        line = np.full(like.shape[-1:], value, like.dtype)
-        return broadcast(Place.plain(constants.keep(line), line.shape, like.dtype), like.shape)
-    lanes = np.zeros((like.physical[1], like.block), like.dtype)
-    lanes.reshape(-1)[: like.shape[1]] = value
-    return replace(like, ref=constants.keep(lanes), strides=(0, lanes.strides[0], 0, 0, lanes.strides[1]))
+    return padding_steps(call.target, call.space, call.constants, call.x, call.y, stretches, value)
 
 
 def _offer_tile(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     y = _infer_tile(node, inputs)[0]
-    return [] if nbytes(y) == 0 else [Offer((STRIDED, ""), (DENSE,), target.moving(2 * nbytes(y)))]
+    return [] if y.nbytes == 0 else [Offer((STRIDED, ""), (DENSE,), target.moving(2 * y.nbytes))]
 
 
 def _lower_tile(call: Call) -> list[Step]:
-    """One copy, by an axis of the repeats before each axis."""
-    x, y = call.x, call.y
-    axes = [(b // a, a) for a, b in zip(x.shape, y.shape, strict=True)]
-    shape = [size for pair in axes for size in pair]
-    read = [step for stride in x.strides for step in (0, stride)]
-    written = [step for (_, size), stride in zip(axes, y.strides, strict=True) for step in (size * stride, stride)]
-    return copy_steps(call.target, call.space, x.at(0, shape, read), y.at(0, shape, written))
+    return copy_steps(call.target, call.space, *repeats(call.x, call.y))
 
 
 _LAID: dict[str, Any] = {"offers": _offer_concat, "lower": _lower_concat, "parts": _concat_parts}

@@ -8,7 +8,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, like_first
-from cpuconv.graph.ops.views import blockable, nbytes
+from cpuconv.graph.ops.views import blockable
 from cpuconv.kernels.binding.place import BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.elementwise.converting import converted
@@ -27,7 +27,7 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     ways = [(STRIDED, DENSE), *((plain, block) for block in blocks for plain in (STRIDED, DENSE))]
     ways += [(block, goal) for block in blocks for goal in (DENSE, *blocks)]
     ways += [(form, DENSE_BF16) for form in (DENSE, STRIDED, *blocks) if BLOCKED_BF16 in target.blocks(x.dtype)]
-    seconds = target.moving(2 * nbytes(x))
+    seconds = target.moving(2 * x.nbytes)
     return [Offer((source,), (goal,), seconds) for source, goal in ways]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.kernels.binding.place import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.copies.copying import copy_step
+from cpuconv.kernels.copies.place_views import depth_and_space
 from cpuconv.kernels.windows.resizing import Sources, resize_step
 
 
@@ -295,24 +295,12 @@ def _shuffle_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
 
 
 def _lower_shuffle(call: Call) -> list[Step]:
-    """A copy between the same axes of both: channels, rows, rows of a block, columns, columns of a block."""
     x, y, node = call.x, call.y, call.node
-    deep, flat = (x, y) if node.op == "DepthToSpace" else (y, x)
-    b, (n, c, h, w, *lanes) = node["blocksize"], deep.physical
-    kept = c // (b * b)
-    step_n, step_c, step_h, step_w, *lane = deep.strides
     together = node.attributes.get("mode", "DCR") == "CRD"
-    channel, row, column = (b * b, b, 1) if together else (1, b * kept, kept)
-    of_deep = (step_n, channel * step_c, step_h, row * step_c, step_w, column * step_c, *lane)
-    step_n, step_c, step_h, step_w, *lane = flat.strides
-    of_flat = (step_n, step_c, b * step_h, step_h, b * step_w, step_w, *lane)
-    shape = (n, kept, h, b, w, b, *lanes)
-    places = [
-        replace(deep, shape=shape, strides=of_deep, block=1),
-        replace(flat, shape=shape, strides=of_flat, block=1),
-    ]
-    source, result = places if deep is x else places[::-1]
-    return [copy_step(call.target, source, result)]
+    if node.op == "DepthToSpace":
+        return [copy_step(call.target, *depth_and_space(x, y, node["blocksize"], together))]
+    deep, flat = depth_and_space(y, x, node["blocksize"], together)
+    return [copy_step(call.target, flat, deep)]
 
 
 _RESIZE = {

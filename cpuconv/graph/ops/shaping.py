@@ -29,7 +29,7 @@ from cpuconv.graph.ops.base import (
     integers,
     like_first,
 )
-from cpuconv.graph.ops.views import blockable, nbytes, view_offers
+from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Ref, Step
 from cpuconv.kernels.copies.copying import copy_steps
@@ -173,7 +173,7 @@ def _offer_cast(rule: Infer) -> Offers:
         if not (x.dtype in _FLOATS and y.dtype in _FLOATS and FLOAT32 in (x.dtype, y.dtype)) or 0 in x.shape:
             return []
         rest = [""] * (len(inputs) - 1)
-        return [Offer((DENSE, *rest), (DENSE,), target.moving(nbytes(x) + nbytes(y)))]
+        return [Offer((DENSE, *rest), (DENSE,), target.moving(x.nbytes + y.nbytes))]
 
     return offers
 
@@ -211,7 +211,7 @@ def _offer_transpose(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     order = _order(node, len(x.shape))
     moved = [axis for axis in order if x.shape[axis] > 1]
     offers = view_offers(inputs, [(STRIDED, STRIDED), *([(DENSE, DENSE)] if moved == sorted(moved) else [])])
-    seconds = _TURNED * target.moving(2 * nbytes(x))
+    seconds = _TURNED * target.moving(2 * x.nbytes)
     return offers + ([Offer((BLOCKED,), (DENSE,), seconds)] if blockable(x) else [])
 
 

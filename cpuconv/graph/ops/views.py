@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.lowering import Offer
-
-
-def nbytes(value: Any) -> int:
-    """Bytes of a tensor's elements."""
-    return math.prod(value.shape) * value.dtype.itemsize
 
 
 def blockable(value: Any) -> bool:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.graph.limits import check_bytes
 from cpuconv.graph.reading.skeleton import INSIDE, LONG
 from cpuconv.memory.mapped_files import Data, contents
+from cpuconv.memory.room import check_bytes
 
 if TYPE_CHECKING:
     import onnx

@@ -83,6 +83,33 @@ def unpermuted(place: Place, order: Sequence[int]) -> Place:
     return permuted(place, [list(order).index(axis) for axis in range(len(order))])
 
 
+def repeats(x: Place, y: Place) -> tuple[Place, Place]:
+    """A plain place and another one, in which it is repeated, by equal axes: one of the repeats before each axis."""
+    axes = [(b // a, a) for a, b in zip(x.shape, y.shape, strict=True)]
+    shape = [size for pair in axes for size in pair]
+    read = [step for stride in x.strides for step in (0, stride)]
+    written = [step for (_, size), stride in zip(axes, y.strides, strict=True) for step in (size * stride, stride)]
+    return x.at(0, shape, read), y.at(0, shape, written)
+
+
+def depth_and_space(deep: Place, flat: Place, block: int, together: bool) -> tuple[Place, Place]:
+    """A place whose channels are pixels of another one, and that one, by equal axes: channels, rows, rows of a block of
+    `block` x `block` pixels, columns, columns of a block. `together`: the channels of a block follow one another.
+    """
+    n, c, h, w, *lanes = deep.physical
+    kept = c // (block * block)
+    channel, row, column = (block * block, block, 1) if together else (1, block * kept, kept)
+    step_n, step_c, step_h, step_w, *lane = deep.strides
+    of_deep = (step_n, channel * step_c, step_h, row * step_c, step_w, column * step_c, *lane)
+    step_n, step_c, step_h, step_w, *lane = flat.strides
+    of_flat = (step_n, step_c, block * step_h, step_h, block * step_w, step_w, *lane)
+    shape = (n, kept, h, block, w, block, *lanes)
+    return (
+        replace(deep, shape=shape, strides=of_deep, block=1),
+        replace(flat, shape=shape, strides=of_flat, block=1),
+    )
+
+
 def whole(shape: Sequence[int], axis: int, taken: Cut) -> list[Cut]:
     """Everything, but of one axis what is taken."""
     return [taken if at == axis else Cut(0, size) for at, size in enumerate(shape)]

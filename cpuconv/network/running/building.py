@@ -11,11 +11,11 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.elements import rounded
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
-from cpuconv.graph.limits import check_bytes, nbytes
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, Place, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Ref, Space, Step
 from cpuconv.memory.mapped_files import let_go, own
+from cpuconv.memory.room import check_bytes
 from cpuconv.network.running.arena import ARENA, WORKSPACE, constant_place, plan_memory
 from cpuconv.network.running.caller import Host, Segment
 from cpuconv.network.running.callers import Callers
@@ -60,7 +60,7 @@ class Builder:
         self._inputs = {name: graph.value(name) for name in graph.inputs}
         self._outputs = {name: graph.value(value) for name, value in network_plan.outputs.items()}
         self._memory = plan_memory(network_plan, moments)
-        outputs = sum(nbytes(value) for value in self._outputs.values())
+        outputs = sum(value.nbytes for value in self._outputs.values())
         check_bytes(self._memory.arena + outputs, f"{graph.name}: a run")
         self._constants = FixedConstants(self._raw, packed)
         self._forms: dict[tuple[str, str], Place] = {}

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.graph.limits import MOST_DEPTH, MOST_NODES, check_bytes
+from cpuconv.graph.limits import MOST_DEPTH, MOST_NODES
+from cpuconv.memory.room import check_bytes
 
 MOST_HEADER = 128 << 20  # bytes: twice what a program of 100,000 nodes takes
 MOST_LEVELS = 8 + 6 * MOST_DEPTH  # brackets within brackets: each graph within a node takes six

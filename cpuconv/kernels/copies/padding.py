@@ -1,0 +1,102 @@
+"""Tensors with elements around them: copies of the input and of its ends, and of a constant.
+
+An axis of the output is cut into stretches: the input itself, and what lies before and behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.kernels.binding.constants import Constants
+from cpuconv.kernels.binding.place import Place
+from cpuconv.kernels.binding.processor import Processor
+from cpuconv.kernels.binding.steps import Space, Step
+from cpuconv.kernels.copies.copying import copy_steps
+from cpuconv.kernels.copies.place_views import Cut, broadcast, cut
+
+_MOST_COPIES = 16  # of a padding; more of them are not worth their calls
+
+
+class Stretch(NamedTuple):
+    """A stretch of an axis of the output: where it starts, and what of the input it repeats (None: the constant)."""
+
+    start: int
+    size: int
+    source: Cut | None
+
+
+Stretches = list[Stretch]  # of an axis, the input's own first
+
+
+def is_unpadded(stretches: Stretches, size: int) -> bool:
+    """Whether an axis of so many elements stays as it is."""
+    return stretches == [Stretch(0, size, Cut(0, size))]
+
+
+def padded(mode: str, shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> list[Stretches] | None:
+    """The stretches of every axis, padded before and behind; None where they are more than kernels take."""
+    stretches = []
+    for size, pair in zip(shape, pads, strict=True):
+        found = _stretches(mode, size, *pair)
+        if found is None:
+            return None
+        stretches.append(found)
+    copies = math.prod(len([each for each in axis if each.source]) for axis in stretches)
+    return stretches if copies <= _MOST_COPIES else None
+
+
+def _stretches(mode: str, size: int, before: int, behind: int) -> Stretches | None:
+    """The stretches of a padded axis, the input's own first; None where they are more than these."""
+    low, high = max(0, -before), size - max(0, -behind)
+    before, behind, kept = max(0, before), max(0, behind), high - low
+    most = {"constant": before + behind, "edge": before + behind, "reflect": kept - 1, "wrap": kept}[mode]
+    if kept < 1 or max(before, behind) > most:
+        return None
+    ends = {
+        "constant": (None, None),
+        "edge": (Cut(low, before, 0), Cut(high - 1, behind, 0)),
+        "reflect": (Cut(low + before, before, -1), Cut(high - 2, behind, -1)),
+        "wrap": (Cut(high - before, before), Cut(low, behind)),
+    }[mode]
+    stretches = [Stretch(before, kept, Cut(low, kept)), Stretch(0, before, ends[0])]
+    return [each for each in (*stretches, Stretch(before + kept, behind, ends[1])) if each.size]
+
+
+def padding_steps(
+    processor: Processor,
+    space: Space,
+    constants: Constants,
+    x: Place,
+    y: Place,
+    stretches: Sequence[Stretches],
+    value: float,
+) -> list[Step]:
+    """A copy for each choice of a stretch of every axis, and of the value for each that has no source."""
+    steps = []
+    for choice in product(*([each for each in axis if each.source] for axis in stretches)):
+        source = cut(x, [each.source for each in choice if each.source])
+        steps += copy_steps(processor, space, source, cut(y, [Cut(*each[:2]) for each in choice]))
+    done: list[Cut] = []  # of the axes before, what is not filled
+    for at, axis in enumerate(stretches):
+        for each in axis:
+            if each.source is None:
+                part = cut(y, [*done, Cut(*each[:2]), *(Cut(0, size) for size in y.shape[at + 1 :])])
+                steps += copy_steps(processor, space, _constant(constants, value, part), part)
+        done.append(Cut(*axis[0][:2]))
+    return steps
+
+
+def _constant(constants: Constants, value: float, like: Place) -> Place:
+    """A tensor of one value everywhere, which lies as another does, most of it in the same memory."""
+    if like.block == 1:
+        line = np.full(like.shape[-1:], value, like.dtype)
+        return broadcast(Place.plain(constants.keep(line), line.shape, like.dtype), like.shape)
+    lanes = np.zeros((like.physical[1], like.block), like.dtype)
+    lanes.reshape(-1)[: like.shape[1]] = value
+    return replace(like, ref=constants.keep(lanes), strides=(0, lanes.strides[0], 0, 0, lanes.strides[1]))
