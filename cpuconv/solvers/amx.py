@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND
 from cpuconv.kernels.copies.views import is_blocked
 from cpuconv.kernels.emit.product import WORD, Product, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.products.convolve import BLOCKED_BAND, NO_BAND
 from cpuconv.kernels.products.matrix_strip import fits, shapes
 from cpuconv.kernels.products.tiling import Tile
 from cpuconv.problem.integers import divide

@@ -15,9 +15,9 @@ from cpuconv.elements import BF16, Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Space, Step
+from cpuconv.kernels.convolutions.convolve import NO_BAND
 from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.products.convolve import NO_BAND
 from cpuconv.kernels.products.matrix_strip import fits, shapes
 from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.integers import divide

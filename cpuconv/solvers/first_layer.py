@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.convolutions.convolve import PLANAR_BAND
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.products.convolve import PLANAR_BAND
 from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32

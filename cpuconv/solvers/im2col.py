@@ -19,13 +19,13 @@ from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.convolutions.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.kernels.copies.views import input_plane, plane, row_tile, view_args
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain

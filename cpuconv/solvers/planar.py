@@ -19,6 +19,7 @@ from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.convolutions.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.kernels.copies import rows
 from cpuconv.kernels.copies.views import input_plane, row_tile
 from cpuconv.kernels.packing.packed_formats import Scalars
@@ -26,7 +27,6 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.planar import ANY, IN_PLACE, PLANES, ROWS, PlanarTile, planar
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.convolutions.convolve import NO_BAND
 from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.products.convolve import NO_BAND
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers.shared import blocked, words

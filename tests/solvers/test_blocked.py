@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import layouts
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
-from cpuconv.kernels.products.convolve import PLANAR_BAND
+from cpuconv.kernels.convolutions.convolve import PLANAR_BAND
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import direct, pointwise, winograd

@@ -12,7 +12,7 @@ from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.isa import current
 from cpuconv.isa.table import TABLE
 from cpuconv.kernels.binding.machine import machine
-from cpuconv.kernels.products.planar import ANY, IN_PLACE, PLANES, ROWS
+from cpuconv.kernels.convolutions.planar import ANY, IN_PLACE, PLANES, ROWS
 from cpuconv.problem import reference
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import planar

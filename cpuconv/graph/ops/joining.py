@@ -212,9 +212,7 @@ def _offer_concat(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     for form in target.blocks(inputs[0].dtype) if blockable(inputs[0]) else ():
         dtype = stored_as(form, inputs[0].dtype)
         if _fills_words(node, inputs, dtype):
-            seconds = target.moving(
-                2 * sum(value.nbytes for value in inputs) * dtype.itemsize / inputs[0].dtype.itemsize
-            )
+            seconds = target.moving(2 * size * dtype.itemsize / inputs[0].dtype.itemsize)
             offers.append(Offer((form,) * len(inputs), (form,), seconds))
     return offers
 

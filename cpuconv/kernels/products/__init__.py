@@ -1,1 +1,1 @@
-"""Sums of products in register tiles: GEMM, what is made of it, and a vector times a matrix."""
+"""Sums of products in register tiles: GEMM, products of two matrices, and a vector times a matrix."""

@@ -14,6 +14,7 @@ from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.convolutions.patches import PatchTile, patches
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
 from cpuconv.kernels.elementwise.ending import Ending
@@ -22,7 +23,6 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.patches import PatchTile, patches
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem

@@ -14,6 +14,7 @@ from cpuconv.kernels.binding.arguments import operand_args, output_args, problem
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
 from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.convolutions.row_patches import APART, BESIDE, PLANES, WHOLE, RowPatchTile, row_patches
 from cpuconv.kernels.copies.views import view_args
 from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
@@ -22,7 +23,6 @@ from cpuconv.kernels.packing.word_panels import PatchPanels
 from cpuconv.kernels.products.gemm import gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cycles, matrix_strip
-from cpuconv.kernels.products.row_patches import APART, BESIDE, PLANES, WHOLE, RowPatchTile, row_patches
 from cpuconv.kernels.products.tiling import cycles, pixel_cycles, streams, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem

@@ -19,10 +19,6 @@ from cpuconv.graph.lowering import Call  # noqa: E402
 from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED, BLOCKED_BF16, DENSE, DENSE_BF16, STRIDED, Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref, Space  # noqa: E402
-from cpuconv.kernels.copies.copying import UNZIP, copy_step  # noqa: E402
-from cpuconv.kernels.copies.place_views import permuted  # noqa: E402
-from cpuconv.network.running.recording import Recording  # noqa: E402
-from cpuconv.problem.arrays import address  # noqa: E402
 from support.graph.cases import CASES  # noqa: E402
 from support.graph.lowered import Kept, check, offers, run_offer, target  # noqa: E402
 
@@ -38,101 +34,6 @@ def node(op: str, inputs: int = 1, outputs: int = 1, **attributes: object):
 def numbered(shape: tuple[int, ...]) -> np.ndarray:
     """Elements 1, 2, ... of float32."""
     return np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
-
-
-# --- the kernel -----------------------------------------------------------------------------------------------------
-
-
-def copied(x: np.ndarray, y: np.ndarray, threads: int = 1, table: np.ndarray | None = None) -> None:
-    """y[...] = x, arrays of any strides."""
-    places = [Place(Ref(name), array.shape, array.strides, 1, array.dtype) for name, array in (("x", x), ("y", y))]
-    step = copy_step(target(threads), *places, table)
-    Recording([step], threads).bind({"x": address(x), "y": address(y)}).run()
-
-
-@st.composite
-def strided(draw):
-    """An array of some axes, sliced, flipped, repeated, in another order; and room for its copy, likewise."""
-    sizes = st.sampled_from((1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33))
-    shape = draw(st.lists(sizes, min_size=1, max_size=5).filter(lambda shape: np.prod(shape) < 40000).map(tuple))
-    dtype = draw(st.sampled_from((np.float32, np.float32, np.float64, np.int32, np.int64, np.int8, np.float16, bool)))
-    order = draw(st.permutations(range(len(shape))))
-    steps = [draw(st.sampled_from((1, 1, 1, 2, -1, -2))) for _ in shape]
-    memory = np.arange(np.prod([2 * size for size in shape]))
-    memory = memory.astype(dtype).reshape([2 * shape[axis] for axis in order]).transpose(np.argsort(order))
-    x = memory[
-        tuple(slice(0 if step > 0 else size * -step - 1, None, step) for size, step in zip(shape, steps, strict=True))
-    ]
-    x = x[tuple(map(slice, shape))]
-    still = draw(st.sampled_from((None, *range(len(shape)))))
-    if still is not None and draw(st.booleans()):
-        x = np.broadcast_to(np.take(x, [0], still), shape)
-    gaps = [size + draw(st.integers(0, 1)) for size in shape]
-    y = np.full(gaps, 77).astype(dtype)
-    return x, y, tuple(map(slice, shape))
-
-
-@quick
-@given(strided(), st.integers(1, 2))
-def test_copies_are_numpys(arrays, threads):
-    x, y, part = arrays
-    expected = y.copy()
-    expected[part] = x
-    copied(x, y[part], threads)
-    np.testing.assert_array_equal(y, expected)  # nothing written outside
-
-
-@pytest.mark.parametrize(
-    ("shape", "order"),
-    [
-        ((1, 56, 56, 80), (0, 3, 1, 2)),
-        ((2, 80, 60, 56), (0, 2, 3, 1)),
-        ((3, 2, 29, 14, 14), (0, 2, 1, 3, 4)),
-        ((1, 8, 7, 8, 7, 24), (0, 1, 3, 2, 4, 5)),
-        ((2, 9, 2, 2, 30, 28), (0, 1, 4, 2, 5, 3)),
-        ((2, 9, 30, 2, 28, 2), (0, 1, 3, 5, 2, 4)),
-        ((2, 400, 3), (0, 2, 1)),
-        ((2, 3, 401), (0, 2, 1)),
-        ((2, 2, 7), (0, 2, 1)),
-        ((5, 9, 2), (0, 2, 1)),
-        ((9000, 3), (1, 0)),
-        ((2, 9000), (1, 0)),
-        ((9001, 4), (1, 0)),
-        ((3, 4, 2801), (0, 2, 1)),
-        ((300, 197), (1, 0)),
-        ((3, 65, 14, 2, 18, 2), (0, 1, 3, 5, 2, 4)),
-        ((3, 65, 2, 2, 14, 18), (0, 1, 4, 2, 5, 3)),
-        ((40000,), (0,)),
-    ],
-)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_orders_of_axes_as_networks_have_them(shape, order, threads):
-    x = numbered(shape).transpose(order)
-    y = np.full(x.size + 8, 77, np.float32)
-    copied(x, y[4:-4].reshape(x.shape), threads)
-    np.testing.assert_array_equal(y[4:-4].reshape(x.shape), x)
-    assert (y[:4] == 77).all() and (y[-4:] == 77).all()
-
-
-@pytest.mark.parametrize("lines", [2, 3, 4])
-def test_lines_are_told_apart_in_one_pass(lines):
-    x = Place.plain(Ref("x"), (9000, lines), np.dtype(np.float32))
-    y = Place.plain(Ref("y"), (lines, 9000), np.dtype(np.float32))
-    step = copy_step(target(), permuted(x, (1, 0)), y)
-    assert (step.tile.mode, step.args["row_parts"]) == (UNZIP, 1)
-    assert step.args["column_parts"] > 1
-    assert step.args["column_step"] % LANES == 0
-
-
-@quick
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=20), st.integers(1, 3), st.sampled_from((1, 3, 17)))
-def test_copies_by_a_table(indices, before, behind):
-    x = numbered((before, 9, behind))
-    y = np.zeros((before, len(indices), behind), np.float32)
-    copied(x[:, : len(indices)].swapaxes(0, 1) if len(indices) <= 9 else np.broadcast_to(
-        x[:, :1].swapaxes(0, 1), (len(indices), before, behind)), y.swapaxes(0, 1),
-        table=np.array(indices) * x.strides[1])  # fmt: skip
-    np.testing.assert_array_equal(y, np.take(x, indices, 1))
 
 
 # --- copies between places ------------------------------------------------------------------------------------------
