@@ -27,8 +27,8 @@ from cpuconv.kernels.emit.intrinsics import copy_vector
 from cpuconv.kernels.packing.pack import PackTile
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.memory.aligned import aligned
-from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reading import sources
 from cpuconv.runtime import Program, kernel
 from cpuconv.solvers import TABLE, why_not
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reading import sources
 from cpuconv.problem.types import ALL_F32, Types
 
 CANONICAL = Path(__file__).with_name("canonical.txt")

@@ -16,7 +16,7 @@ from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.network.sizes.specialise import bound_inputs
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sources import Entry, merged
+from cpuconv.problem.reading.sources import Entry, merged
 
 NEAR = 1.03  # most modelled time over the cheapest plan's of one whose problems are tuned too, so that it may win
 

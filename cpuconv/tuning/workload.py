@@ -21,8 +21,8 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError
 from cpuconv.isa import Isa, current
 from cpuconv.kernels.emit.product import matrix_product_of, product_of
 from cpuconv.network.problems import problems_of
-from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reading import sources
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.threads import pool

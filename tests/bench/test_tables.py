@@ -19,7 +19,7 @@ from bench.results import LineResult
 from bench.settings import Settings
 from bench.tables.__main__ import main, parser, wanted
 from bench.typed import types_of
-from cpuconv.problem import sources
+from cpuconv.problem.reading import sources
 from support.tuner.bench_fakes import LINE, ROOFS, FakeEngine, measurement, run_of
 
 DIRECT = "direct(v=1,rows=1,cols=6,block=6)"

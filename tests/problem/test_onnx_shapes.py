@@ -9,7 +9,7 @@ import pytest
 from autotune.workload import Reading
 from autotune.workload import SourceError as Unloadable
 from cpuconv.errors import SourceError
-from cpuconv.problem.sources import load
+from cpuconv.problem.reading.sources import load
 from cpuconv.tuning.workload import workload
 from support.models import conv
 

@@ -12,7 +12,7 @@ import pytest
 from cpuconv.elements import S8, S32, U8
 from cpuconv.errors import CpuconvWarning, SourceError
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.sources import load
+from cpuconv.problem.reading.sources import load
 from cpuconv.problem.types import Types
 from support.models import conv
 from support.running.processes import ROOT

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cpuconv.conv.choice import model, select
-from cpuconv.problem import sources
-from cpuconv.problem.sources import Entry
+from cpuconv.problem.reading import sources
+from cpuconv.problem.reading.sources import Entry
 from support import oracle
 from support.running.processes import ROOT
 

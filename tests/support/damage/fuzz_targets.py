@@ -38,8 +38,8 @@ from cpuconv.network.saved.writing import write
 from cpuconv.network.selection.layout import lay_out
 from cpuconv.network.sizes.prepared import Rewriting, prepared
 from cpuconv.network.sizes.shape_inputs import shape_inputs
-from cpuconv.problem import sources
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reading import sources
 from support import graphs
 from support.damage.damageable import damageable, looping, nested
 from support.damage.mutations import forged, header_of, with_header

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError
 from cpuconv.problem.arguments import padding, problem_from_arguments
-from cpuconv.problem.onnx_shapes import fix_batch, fix_inputs
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reading.onnx_shapes import fix_batch, fix_inputs
 from cpuconv.problem.types import ALL_F32, Types
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Problems from files: ONNX models and lists of problem strings."""
