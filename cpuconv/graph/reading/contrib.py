@@ -43,17 +43,25 @@ class Builder:
         """Bytes as floats."""
         return self.add("DequantizeLinear", x, scale, zero, axis=axis)
 
-    def turned(self, x: str, channels_last: int) -> str:
+    def floats(self, position: int, axis: int = 1, channels_last: int = 0) -> str:
+        """The bytes at an input as floats, channels first; their scale and zero point are the inputs behind it."""
+        x, scale, zero = (self.input(position + at) for at in range(3))
+        return self.dequantised(self.turned(x) if channels_last else x, scale, zero, axis)
+
+    def turned(self, x: str) -> str:
         """A tensor of channels last, with channels first."""
         rank = self.reader.rank(x) or 4
-        return self.add("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)]) if channels_last else x
+        return self.add("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
 
-    def bytes_last(self, y: str, scale: str, zero: str, channels_last: int = 0) -> None:
-        """The whole, quantised; channels last where these are."""
-        rank = self.reader.rank(self.input(0)) or 4
-        if channels_last:
-            y = self.add("Transpose", y, perm=[0, *range(2, rank), 1])
-        self.last("QuantizeLinear", y, scale, zero)
+    @property
+    def channels_last(self) -> list[int]:
+        """The order of axes that puts channels last."""
+        return [0, *range(2, self.reader.rank(self.input(0)) or 4), 1]
+
+    def as_bytes(self, y: str, position: int, channels_last: int = 0) -> None:
+        """The whole as bytes, by the scale and the zero point at an input and the one behind it."""
+        y = self.add("Transpose", y, perm=self.channels_last) if channels_last else y
+        self.last("QuantizeLinear", y, self.input(position), self.input(position + 1))
 
     def array(self, value: np.ndarray) -> str:
         """A constant of the array's own type."""
@@ -226,43 +234,36 @@ def _integer_matmul(made: Builder) -> None:
 
 def _q_gemm(made: Builder, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> None:
     """Gemm of bytes; its bias is in units of both scales."""
-    a, a_scale, a_zero, b, b_scale, b_zero, bias, y_scale, y_zero = map(made.input, range(9))
-    floats = made.dequantised(a, a_scale, a_zero), made.dequantised(b, b_scale, b_zero, 0 if transB else 1)
-    added = ""
+    floats, bias, added = (made.floats(0), made.floats(3, 0 if transB else 1)), made.input(6), ""
     if bias:
-        units = made.add("Mul", a_scale, b_scale)
+        units = made.add("Mul", made.input(1), made.input(4))
         added = made.add("Mul", made.add("Cast", bias, to=np.dtype(np.float32)), units)
         added = made.add("Mul", added, made.number(alpha))
     y = made.add("Gemm", *floats, added, alpha=alpha, transA=transA, transB=transB)
-    made.last("QuantizeLinear" if y_scale else "Identity", y, y_scale, y_zero)
+    if made.input(7):
+        made.as_bytes(y, 7)
+    else:
+        made.last("Identity", y)
 
 
 def _q_conv(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
     """A convolution of bytes; its bias is in units of both scales."""
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = map(made.input, range(9))
-    floats = made.dequantised(made.turned(x, channels_last), x_scale, x_zero), made.dequantised(w, w_scale, w_zero, 0)
-    added = made.dequantised(bias, made.add("Mul", x_scale, w_scale), axis=0) if bias else ""
-    made.bytes_last(made.add("Conv", *floats, added, **attributes), y_scale, y_zero, channels_last)
+    floats, bias = (made.floats(0, channels_last=channels_last), made.floats(3, 0)), made.input(8)
+    added = made.dequantised(bias, made.add("Mul", made.input(1), made.input(4)), axis=0) if bias else ""
+    made.as_bytes(made.add("Conv", *floats, added, **attributes), 6, channels_last)
 
 
 def _pair(op: str, axes: tuple[int, int] = (1, 1)) -> Callable[..., None]:
     """An operator of two tensors of bytes."""
-
-    def apply(made: Builder) -> None:
-        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = map(made.input, range(8))
-        y = made.add(op, made.dequantised(a, a_scale, a_zero, axes[0]), made.dequantised(b, b_scale, b_zero, axes[1]))
-        made.last("QuantizeLinear", y, y_scale, y_zero)
-
-    return apply
+    return lambda made: made.as_bytes(made.add(op, made.floats(0, axes[0]), made.floats(3, axes[1])), 6)
 
 
 def _single(op: str) -> Callable[..., None]:
     """An operator of one tensor of bytes."""
 
     def apply(made: Builder, channels_last: int = 0, **attributes: Any) -> None:
-        x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
-        floats = made.dequantised(made.turned(x, channels_last), x_scale, x_zero)
-        made.bytes_last(made.add(op, floats, **attributes), y_scale, y_zero, channels_last)
+        floats = made.floats(0, channels_last=channels_last)
+        made.as_bytes(made.add(op, floats, **attributes), 3, channels_last)
 
     return apply
 
@@ -277,39 +278,34 @@ def _q_softmax(made: Builder, opset: int, axis: int = -1) -> None:
 
 def _q_where(made: Builder) -> None:
     """Bytes of one tensor or of another."""
-    condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = map(made.input, range(9))
-    floats = made.dequantised(x, x_scale, x_zero), made.dequantised(y, y_scale, y_zero)
-    made.bytes_last(made.add("Where", condition, *floats), z_scale, z_zero)
+    made.as_bytes(made.add("Where", made.input(0), made.floats(1), made.floats(4)), 7)
 
 
 def _q_mean(made: Builder, axes: Sequence[int] | None = None, keepdims: int = 1) -> None:
     """The mean of bytes over axes."""
-    x, x_scale, x_zero, y_scale, y_zero = map(made.input, range(5))
+    floats = made.floats(0)
     chosen = "" if axes is None else made.reader.constant(axes, f"{made.node.outputs[0]}.axes")
-    made.bytes_last(
-        made.add("ReduceMean", made.dequantised(x, x_scale, x_zero), chosen, keepdims=keepdims), y_scale, y_zero
-    )
+    made.as_bytes(made.add("ReduceMean", floats, chosen, keepdims=keepdims), 3)
+
+
+def _concatenation(made: Builder, axis: int) -> None:
+    """Tensors of bytes side by side, each with a scale of its own."""
+    count = len(made.node.inputs)
+    if count % 3 != 2:
+        raise ArgumentError(must("inputs", "a scale, a zero point, and three for each tensor", count))
+    floats = [made.floats(at) for at in range(2, count, 3)]
+    made.as_bytes(made.add("Concat", *floats, axis=axis), 0)
 
 
 def _max_pool_last(made: Builder, **attributes: Any) -> None:
     """MaxPool of channels last."""
-    rank = made.reader.rank(made.input(0)) or 4
-    pooled = made.add("MaxPool", made.turned(made.input(0), 1), **attributes)
-    made.last("Transpose", pooled, perm=[0, *range(2, rank), 1])
+    pooled = made.add("MaxPool", made.turned(made.input(0)), **attributes)
+    made.last("Transpose", pooled, perm=made.channels_last)
 
 
 def _same(op: str) -> Callable[..., None]:
     """An operator of ONNX under its own name."""
     return lambda made, **attributes: made.last(op, *made.node.inputs, **attributes)
-
-
-def _concatenation(made: Builder, axis: int) -> None:
-    """Tensors of bytes side by side, each with a scale of its own."""
-    parts = made.node.inputs[2:]
-    floats = [
-        made.dequantised(x, scale, zero) for x, scale, zero in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    ]
-    made.last("QuantizeLinear", made.add("Concat", *floats, axis=axis), made.input(0), made.input(1))
 
 
 CONTRIB: dict[str, Callable[..., None]] = {
