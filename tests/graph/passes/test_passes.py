@@ -341,7 +341,7 @@ def test_equal_constants_become_one():
 def test_integers_are_left_alone():
     number, seven = np.array(6), np.array(7)
     before = graph(x / number * op.Clip(x + 3, 0, seven) / number * 2 / 2, dtype=np.int64)
-    assert passes.apply(before) is before
+    assert kinds(passes.apply(before)) == kinds(before)
 
 
 def test_a_rewrite_that_there_is_not():
