@@ -12,22 +12,15 @@ not grow for ever: programs hold theirs, and the latest are kept for the next pr
 from __future__ import annotations
 
 import collections
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
-from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
-
-from cpuconv.runtime.code import kernel_files
+from cpuconv.runtime.code import kernel_files, loader, object_file
 from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_files import KernelFile
-from cpuconv.runtime.target import target_machine
 
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
-_LINKED = 256  # files that a linker links
 
 
 class Code:
@@ -89,39 +82,29 @@ Compiled = tuple[bytes, str, Code]  # object code, symbol, function
 
 
 def load_object(code: bytes, symbol: str) -> Code:
-    """The function `symbol` of an object file's `code`, which may name symbols of Numba's."""
-    if b"NRT_" in code:  # which are there once its runtime is compiled: 30 ms, and 30 MB of LLVM's in memory
-        rtsys.initialize(cpu_target.target_context)
-    with _lock:  # an engine a file: all call their function by the same name
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        return Code(engine.get_function_address(symbol), engine)
+    """The function `symbol` of an object file's `code`, which may name symbols of Numba's.
 
-
-class _Linkers:
-    """LLVM's linkers (ORC), which take a tenth of an engine's time for a file, a library each.
-
-    A library leaves some KB behind in its linker, so that there is a new one now and then; it goes with the last
-    function that it linked.
+    Raises
+    ------
+    Malformed
+        The file is damaged.
     """
+    return _loaded(code, symbol, "by_engine")
 
-    def __init__(self) -> None:
-        self._linked = itertools.count()
-        self._linker: llvm.LLJIT | None = None
 
-    def load(self, code: bytes, symbol: str) -> Code:
-        """The function `symbol` of an object file's `code`, which names symbols of the C library at most."""
+def link_object(code: bytes, symbol: str) -> Code:
+    """The same of code that names symbols of the C library at most."""
+    return _loaded(code, symbol, "by_linker")
+
+
+def _loaded(code: bytes, symbol: str, otherwise: str) -> Code:
+    try:
+        return Code(*loader.load(code, symbol))
+    except object_file.Unsupported:
+        from cpuconv.runtime.code import llvm_loader  # imports Numba
+
         with _lock:
-            number = next(self._linked)
-            if number % _LINKED == 0:
-                self._linker = llvm.create_lljit_compiler(target_machine())
-            library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
-            linked = library.link(self._linker, f"cpuconv-{number}")
-            return Code(linked[symbol], (self._linker, linked))  # freed from the last to the first
-
-
-link_object: Load = _Linkers().load
+            return Code(*getattr(llvm_loader, otherwise)(code, symbol))
 
 
 def _in_one_piece(call: Callable[[], Compiled]) -> Compiled:
@@ -172,6 +155,9 @@ def _load(file: KernelFile, load: Load) -> Code | None:
     if body is None:
         return None  # compiled, and a file that was damaged or could have been another's is replaced
     symbol, _, code = body.partition(b"\0")
-    loaded = load(code, symbol.decode())
+    try:
+        loaded = load(code, symbol.decode())
+    except object_file.Malformed:
+        return None
     Statistics.loaded += 1
     return loaded

@@ -23,7 +23,19 @@ from cpuconv.runtime.code.syntax import Import, Syntax
 
 ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
 # Modules of these rooms that find and store machine code: no kernel is made from them.
-BESIDE = ("cache", "compiler_lock", "checked_file", "kernel_files", "ownership", "parsed", "stamp", "syntax")
+BESIDE = (
+    "cache",
+    "checked_file",
+    "compiler_lock",
+    "kernel_files",
+    "llvm_loader",
+    "loader",
+    "object_file",
+    "ownership",
+    "parsed",
+    "stamp",
+    "syntax",
+)
 _ROOT = origin.ROOT
 _PACKAGE = _ROOT.name
 _PREFIXES = tuple(f"{_PACKAGE}.{room.replace('/', '.')}." for room in ROOMS)
