@@ -6,9 +6,14 @@ what was found is kept in a `Store`, one row for each (device, problem, candidat
 
 from __future__ import annotations
 
-from autotune.machine.device import Device, allowed_cores, fingerprint
-from autotune.store.store import Row, Store, shared
-from autotune.workload import ADMITS, Candidate, Problem, Rejected, SourceError, Trial, Workload
+from typing import TYPE_CHECKING
+
+from autotune.exports import lazily
+
+if TYPE_CHECKING:
+    from autotune.machine.device import Device, allowed_cores, fingerprint
+    from autotune.store.store import Row, Store, shared
+    from autotune.workload import ADMITS, Candidate, Problem, Rejected, SourceError, Trial, Workload
 
 __all__ = [
     "ADMITS",
@@ -25,3 +30,13 @@ __all__ = [
     "fingerprint",
     "shared",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "autotune.machine.device": ("Device", "allowed_cores", "fingerprint"),
+        "autotune.store.store": ("Row", "Store", "shared"),
+        "autotune.workload": ("ADMITS", "Candidate", "Problem", "Rejected", "SourceError", "Trial", "Workload"),
+    },
+    globals(),
+)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cpuconv import origin as _origin  # noqa: F401, before all others: it notes what they are imported from
-from cpuconv.api import clear_cache, compile, conv2d, explain, load, plan, set_cache_limit, tune_in_background
+from autotune.exports import lazily as _lazily
+from cpuconv import origin as _origin  # noqa: F401, before others of this package: it notes what they are imported from
+from cpuconv.api.convolution import conv2d, explain, plan
+from cpuconv.api.remembering import clear_cache, set_cache_limit, tune_in_background
 from cpuconv.conv.plan import Plan
-from cpuconv.conv.reorder import reorder
 from cpuconv.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -17,14 +18,16 @@ from cpuconv.errors import (
     SourceError,
     WorkspaceError,
 )
-from cpuconv.network.model import Model
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 from cpuconv.runtime.threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
+    from cpuconv.api.network import compile, load
+    from cpuconv.conv.reorder import reorder
     from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
     from cpuconv.integrations.run_options import RunOptions
+    from cpuconv.network.model import Model
 
 __version__ = "0.1.0"
 
@@ -56,15 +59,18 @@ __all__ = [
     "tune_in_background",
 ]
 
+__getattr__ = _lazily(  # what a convolution does not need
+    __name__,
+    {
+        "cpuconv.api.network": ("compile", "load"),
+        "cpuconv.conv.reorder": ("reorder",),
+        "cpuconv.integrations.inference_session": ("InferenceSession", "SessionOptions"),
+        "cpuconv.integrations.run_options": ("RunOptions",),
+        "cpuconv.network.model": ("Model",),
+    },
+    globals(),
+)
 
-def __getattr__(name: str) -> Any:
-    """What few programs need, imported when it is asked for."""
-    if name in ("InferenceSession", "SessionOptions"):
-        from cpuconv.integrations import inference_session
 
-        return getattr(inference_session, name)
-    if name == "RunOptions":
-        from cpuconv.integrations.run_options import RunOptions
-
-        return RunOptions
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

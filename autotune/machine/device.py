@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -155,9 +154,11 @@ def _isa(features: str) -> str:
 
 def _version(package: str) -> str:
     # Not the module's own word: it may be spelt otherwise, and the module need not be loaded yet.
+    from importlib import metadata  # which takes 20 ms
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return getattr(sys.modules.get(package), "__version__", "")
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import marshal
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.report.explain import Explanation
 from cpuconv.api.layer import Layer
 from cpuconv.api.options import Options
 from cpuconv.api.typed import FLOAT32_CALL, Typed, bias_view, check_rank, typed
 from cpuconv.conv import session
-from cpuconv.conv.choice import explain as explaining
 from cpuconv.conv.choice.model import AUTO
 from cpuconv.conv.plan import Plan
 from cpuconv.elements import F32
@@ -24,6 +22,9 @@ from cpuconv.problem.asked_types import element_named, usual_input
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.threads import wanted_threads
+
+if TYPE_CHECKING:
+    from autotune.report.explain import Explanation
 
 _PLAIN = 2  # version of marshal's format: equal values of equal types give equal bytes
 
@@ -143,6 +144,8 @@ def explain(
     asked = Options(stride, padding, dilation, groups, residual=bool(residual), types=known, **options)
     problem = asked.problem(x_shape, w_shape)
     choice = asked.choose(problem)
+    from cpuconv.conv.choice import explain as explaining  # and with it tables
+
     return explaining.explain(problem, asked.limits, str(choice.candidate), choice.decided_by)
 
 

@@ -8,14 +8,12 @@ the number of callers, and a workspace from the pool of the process.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import layouts
-from autotune.report.explain import Explanation
 from cpuconv.conv import session
-from cpuconv.conv.choice.explain import explain
 from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.ending_block import Numbers, ending_block, fill_of
 from cpuconv.conv.recipe import Candidate, Recipe, assemble, operands_of
@@ -26,6 +24,9 @@ from cpuconv.memory.workspaces import Workspaces
 from cpuconv.problem.arrays import address, as_view, check_activation_array, check_out, like, writable_view
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.runtime import Program
+
+if TYPE_CHECKING:
+    from autotune.report.explain import Explanation
 
 _GIVEN = ("x", "y", "residual", "w", "workspace")  # addresses known when a plan is called
 _BYTES_BESIDE = 24 << 10  # of a plan's Python objects, roughly
@@ -139,6 +140,8 @@ class Plan:
 
     def explain(self) -> Explanation:
         """Every candidate of this problem, and what decided."""
+        from cpuconv.conv.choice.explain import explain  # and with it tables
+
         return explain(self.problem, self._limits, self.algorithm, self.decided_by)
 
     def __call__(self, x: Any, *, residual: Any = None, out: Any = None) -> Any:

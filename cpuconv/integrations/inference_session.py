@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv import api
+from cpuconv.api import network as api
 from cpuconv.conv.choice.target import FULL
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata

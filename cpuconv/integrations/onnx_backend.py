@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from cpuconv import api
+from cpuconv.api import network as api
 from cpuconv.errors import SourceError
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.network.model import Model

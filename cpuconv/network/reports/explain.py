@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tabulate import tabulate
-
 from cpuconv.conv.choice.model import Choice
 from cpuconv.graph.ir import Node
 from cpuconv.network.notes import Note
@@ -129,6 +127,8 @@ class Explanation:
         return asdict(self)
 
     def __str__(self) -> str:
+        from tabulate import tabulate
+
         heads = ("operator", "kind", "shape", "layouts", "algorithm", "decided by")
         table = [
             (shortened(row.name), row.op, "x".join(map(str, row.shape)), row.layouts, row.algorithm, row.decided_by)

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from tabulate import tabulate
 
 from autotune.machine.roofline import Roofs, classify
 from autotune.machine.roofline import Work as Least
@@ -89,6 +88,8 @@ class Profile:
         return asdict(self)
 
     def __str__(self) -> str:
+        from tabulate import tabulate
+
         table = [
             (
                 shortened(row.name), row.op, row.algorithm, row.layouts, f"{row.seconds * 1e6:.1f}", f"{row.share:.1%}",
