@@ -16,8 +16,10 @@ from cpuconv.solvers import (
     first_layer,
     grouped,
     im2col,
+    patches,
     planar,
     pointwise,
+    row_patches,
     winograd,
     winograd_integer,
 )
@@ -27,6 +29,7 @@ TABLE: tuple[ModuleType, ...] = (
     direct,
     amx,
     first_layer,
+    row_patches,
     depthwise,
     grouped,
     winograd,
@@ -34,7 +37,8 @@ TABLE: tuple[ModuleType, ...] = (
     fft,
     planar,
     channels_last,
-    im2col,  # takes every problem
+    im2col,  # takes every problem of float32
+    patches,  # and of other types
 )
 BY_NAME: dict[str, ModuleType] = {solver.NAME: solver for solver in TABLE}
 

@@ -17,13 +17,11 @@ from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, rowwise
+from cpuconv.solvers.shared import blocked
 
 NAME = "first_layer"
 ACCURACY = "exact"
 ROUNDING = ()
-TYPED = True
 _LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
 _FAR_APART = 0.08  # of the estimate: a float of each plane, where input channels fill a block
 
@@ -31,9 +29,7 @@ Params = blocked.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Output groups must fill channel blocks; kernel rows are unrolled. Of other types than float32: one group."""
-    if problem.types != ALL_F32:
-        return rowwise.why_not(problem, isa)
+    """Output groups must fill channel blocks; kernel rows are unrolled."""
     if problem.groups > 1 and problem.kg % isa.lanes:
         return f"groups of {problem.kg} output channels share blocks of {isa.lanes}"
     if problem.s > _LONGEST_ROW:
@@ -41,14 +37,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return None
 
 
-offset = rowwise.offset
-
-
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with bands of a few sizes; one tile where channels would fill blocks."""
-    if problem.types != ALL_F32:
-        yield from (Params(each.v, 1, each.n, each.block) for each in rowwise.candidates(problem, isa))
-        return
     sizes = blocked.geometry(problem, isa)
     most = 5 if problem.cg < isa.lanes else 1
     for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most):
@@ -58,8 +48,6 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, the copy of the bands, and the traffic."""
-    if problem.types != ALL_F32:
-        return rowwise.bound(problem, machine)
     return blocked.bound(problem, machine, problem.oh, problem.ow, band=True, planar=True)
 
 
@@ -69,8 +57,6 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     Planes of many channels are far apart. As measured on a Xeon beside `direct`, with 16 to 512 input channels, that
     takes up to 17% with kernels 2x2 and 3x3, 10 to 39% with 1x1.
     """
-    if problem.types != ALL_F32:
-        return rowwise.cost(problem, _row_params(params), machine)
     plain = blocked.cost(problem, params, machine, problem.oh, problem.ow, band=True, planar=True)
     return plain.plus(_FAR_APART * plain.estimate) if problem.cg >= machine.isa.lanes else plain
 
@@ -82,17 +68,9 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C][R][S][v][lanes of K]."""
-    if problem.types != ALL_F32:
-        return rowwise.packing(problem, _row_params(params), isa)
     return Panels.of(problem, isa, params.v, planar=True)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the convolve kernel on planar bands; of other types than float32, of that of row patches."""
-    if problem.types != ALL_F32:
-        return [rowwise.step(problem, _row_params(params), isa, space, operands)]
+    """One parallel call of the convolve kernel on planar bands."""
     return [blocked.convolve_step(problem, params, isa, space, operands, PLANAR_BAND)]
-
-
-def _row_params(params: Params) -> rowwise.Params:
-    return rowwise.Params(params.v, params.cols, params.block)

@@ -15,28 +15,25 @@ import numpy as np
 
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
+from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.im2col import IN_PLACE, LINES, VECTORS, Im2colTile, im2col
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, CHANNELS, ROWS, RowTile
 from cpuconv.kernels.copies.views import input_plane, plane, row_tile, view_args
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, streams, tiles
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import patched, words
+from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.gemm_call import gemm_args, gemm_tile
 from layouts import Strides
 
 NAME = "im2col"
 ACCURACY = "exact"
 ROUNDING = ()
-TYPED = True
 
 _SHARES = (0.5, 0.15)  # of L2, for the columns of a block
 _UNROLLS = range(4, 10)
@@ -67,11 +64,8 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Whatever there are products for."""
-    return words.why_not(problem, isa)
-
-
-offset = words.offset
+    """All of float32."""
+    return None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,9 +82,6 @@ def sizes(problem: ConvProblem, isa: Isa) -> tuple[int, int, int]:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with columns that fill half of L2 or less."""
-    if problem.types != ALL_F32:
-        yield from (Params(*each) for each in patched.candidates(problem, isa))
-        return
     vectors, _, depth = sizes(problem, isa)
     pixels = problem.oh * problem.ow
     for tile in tiles(isa, vectors, 1, pixels, depth, most=4):
@@ -102,8 +93,6 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, columns packed once and weights read once an image, and the way to the output."""
-    if problem.types != ALL_F32:
-        return patched.bound(problem, machine)
     isa = machine.isa
     vectors, _, padded = sizes(problem, isa)
     pixels = problem.n * problem.groups * vectors * problem.oh * problem.ow
@@ -113,8 +102,6 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, packing, the way to the output, and the traffic of weights and activations."""
-    if problem.types != ALL_F32:
-        return patched.cost(problem, _patch_params(params), machine)
     isa = machine.isa
     vectors, _, padded = sizes(problem, isa)
     pixels = problem.oh * problem.ow
@@ -161,16 +148,12 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C·R·S, padded][v][lanes of K], of other types than float32 in the order of patches."""
-    if problem.types != ALL_F32:
-        return patched.packing(problem, _patch_params(params), isa)
+    """[group][panel][C·R·S, padded][v][lanes of K]."""
     return Panels.of(problem, isa, params.v, planar=True, rows=sizes(problem, isa)[2])
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
-    """One parallel call of the im2col kernel, or of that of patches."""
-    if problem.types != ALL_F32:
-        return [patched.step(problem, _patch_params(params), isa, space, operands)]
+    """One parallel call of the im2col kernel."""
     lanes, y, extra = isa.lanes, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     vectors, depth, padded = sizes(problem, isa)
@@ -195,29 +178,12 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     sums_step = 0 if direct else params.v * vector_step + 64
     stride = source.cb if load == IN_PLACE else pitch
     table = np.arange(padded // step, dtype=np.int64) * step * stride
-    gemm = GemmTile(
-        lanes=lanes,
-        v=params.v,
-        rows=1,
-        cols=params.n,
-        unroll=step,
-        xs=1,
-        ys=lanes,
-        ks=0,
-        stream=streams(isa, params.v, padded),
-        residual=has_residual,
-        activation=problem.activation,
-    )
+    own = words.product(problem, isa)
+    gemm = gemm_tile(problem, isa, own, params.v, 1, params.n, padded, unroll=step, xs=1, ks=0)
+    last = replace(gemm, valid=problem.kg % lanes if direct else 0)
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm),
-        "gemm_last": MicroRef(gemm_strip, replace(gemm, valid=problem.kg % lanes if direct else 0)),
-        "tile_vectors": params.v,
+        **gemm_args(operands, gemm, last, table, padded, panels),
         "tile_columns": params.n,
-        **operand_args(operands),
-        "table": table,
-        "segments": table.size,
-        "panel_bytes": padded * params.v * lanes * F32.bytes,
-        "panels": panels,
         "vectors": vectors,
         "chunks": chunks,
         "blocks": blocks,
@@ -242,10 +208,6 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     tile = Im2colTile(lanes, load, has_residual, direct, rows, extra_rows)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
     return [Step(im2col, tile, args, each, clears_tail=True)]
-
-
-def _patch_params(params: Params) -> patched.Params:
-    return patched.Params(params.v, params.n, params.block)
 
 
 def _load(problem: ConvProblem, isa: Isa, source: Strides) -> int:

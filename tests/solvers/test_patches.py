@@ -14,7 +14,7 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.solvers import im2col, why_not
+from cpuconv.solvers import patches, why_not
 from support import geometry, typed
 from support.geometry import of, upto
 
@@ -26,9 +26,9 @@ NAMES = ["NCHW", "NHWC", "NCHW4c", "NCHW16c", "NCHW32c", "NCHW64c"]
 
 
 def check(problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
-    assert why_not(im2col, problem, ISA) is None
-    for params in itertools.islice(im2col.candidates(problem, ISA), most):
-        typed.check(problem, Candidate(im2col, params), seed)
+    assert why_not(patches, problem, ISA) is None
+    for params in itertools.islice(patches.candidates(problem, ISA), most):
+        typed.check(problem, Candidate(patches, params), seed)
 
 
 def of_types(problem: ConvProblem, types: str) -> ConvProblem:

@@ -14,7 +14,7 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.solvers import first_layer, why_not
+from cpuconv.solvers import row_patches, why_not
 from support import geometry, typed
 from support.geometry import of, upto
 
@@ -34,9 +34,9 @@ STEM = ConvProblem(2, 3, 21, 40, 2 * ISA.lanes + 3, 7, 7, (2, 2), (3, 3, 3, 3))
 
 
 def check(problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
-    assert why_not(first_layer, problem, ISA) is None
-    for params in itertools.islice(first_layer.candidates(problem, ISA), most):
-        typed.check(problem, Candidate(first_layer, params), seed)
+    assert why_not(row_patches, problem, ISA) is None
+    for params in itertools.islice(row_patches.candidates(problem, ISA), most):
+        typed.check(problem, Candidate(row_patches, params), seed)
 
 
 def of_types(problem: ConvProblem, types: str) -> ConvProblem:
@@ -88,12 +88,12 @@ def test_strides_padding_dilation_sizes(types, problem):
 )
 def test_whatever_it_claims(problem, types, seed):
     problem = of_types(problem, types)
-    if why_not(first_layer, problem, ISA) is None:
+    if why_not(row_patches, problem, ISA) is None:
         check(problem, 1, seed)
 
 
 def test_groups_and_many_channels_are_refused_in_words():
     problem = typed.blocked(replace(STEM, c=4 * ISA.lanes + 4), "u8:s8:u8")
-    assert "input channels fill more than a vector" in (why_not(first_layer, problem, ISA) or "")
+    assert "input channels fill more than a vector" in (why_not(row_patches, problem, ISA) or "")
     grouped = typed.blocked(replace(STEM, c=4, k=4, groups=2), "u8:s8:u8")
-    assert why_not(first_layer, grouped, ISA) == "there are 2 groups, not 1"
+    assert why_not(row_patches, grouped, ISA) == "there are 2 groups, not 1"

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.kernels.copies.rows import RowTile, channel_offset, pack_row, unpack_row
-from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_float, zero_vector
+from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, pixels_of, unpack_sums, zero_tail
+from cpuconv.kernels.copies.rows import RowTile, channel_offset
+from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
@@ -137,48 +138,9 @@ def _pack_columns(tile, args, x, group, target, first, count):
     """The columns of pixels first … first+count-1 of a group."""
 
 
-@inline
-def _zero_tail(args, tile, y, first, last):
-    """Zero the channels that fill up the output's last block, of pixels first … last-1."""
-    for channel in range(args.channels, args.stored):
-        lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
-        for pixel in range(first, last):
-            row = pixel // args.y_width
-            zero_float(tile, lane + row * args.y_h + (pixel - row * args.y_width) * args.y_w)
-
-
-def _no_residual(tile, args, image, channel, valid, buffer, first, last):
-    pass
-
-
-def _residual(tile, args, image, channel, valid, buffer, first, last):
-    start = args.residual + image * args.r_image
-    while first < last:
-        row = first // args.y_width
-        column = first - row * args.y_width
-        width = min(args.y_width - column, last - first)
-        place = start + row * args.r_h + column * args.r_w
-        pack_row(tile.extra, place, channel, valid, args.r_block, args.r_cb, args.r_c, args.r_w, buffer, width)
-        buffer += width * 4 * tile.lanes
-        first += width
-
-
-@specialise_on_tile(lambda tile: _residual if tile.residual and not tile.direct else _no_residual)
+@specialise_on_tile(lambda tile: pack_residual if tile.residual and not tile.direct else no_residual)
 def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
     """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to blocked rows."""
-
-
-@inline
-def _unpack_sums(tile, args, y, channel, valid, buffer, first, last):
-    """Blocked rows to pixels first … last-1 of channels channel … channel+valid-1 of the output."""
-    while first < last:
-        row = first // args.y_width
-        column = first - row * args.y_width
-        width = min(args.y_width - column, last - first)
-        place = y + row * args.y_h + column * args.y_w
-        unpack_row(tile.rows, buffer, channel, valid, args.y_block, args.y_cb, args.y_c, args.y_w, place, width)
-        buffer += width * 4 * tile.lanes
-        first += width
 
 
 @kernel(
@@ -200,13 +162,7 @@ def im2col(tile, worker, before, part, parts, args):
     for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
         place = unit // args.chunks
-        block = place % args.blocks
-        group = place // args.blocks % args.groups
-        image = place // (args.blocks * args.groups)
-        tiles = args.tiles * block // args.blocks
-        next_tiles = args.tiles * (block + 1) // args.blocks
-        first = min(tiles * args.tile_columns, args.pixels - args.tile_columns)  # the last tile overlaps the one before
-        last = min(next_tiles * args.tile_columns, args.pixels)
+        image, group, tiles, next_tiles, first, last = pixels_of(args, place)
         x = args.x + image * args.x_image
         y = args.y + image * args.y_image
         if tile.load == 0:
@@ -254,6 +210,6 @@ def im2col(tile, worker, before, part, parts, args):
             if not tile.direct:
                 for j in range(args.tile_vectors):
                     valid = min(lanes, args.group_kernels - (vector + j) * lanes)
-                    _unpack_sums(tile, args, y, channel + j * lanes, valid, to + j * args.vector_step, first, last)
+                    unpack_sums(tile, args, y, channel + j * lanes, valid, to + j * args.vector_step, first, last)
         if group == args.groups - 1 and chunk == args.chunks - 1:
-            _zero_tail(args, tile, y, first, last)
+            zero_tail(tile, args, y, first, last)

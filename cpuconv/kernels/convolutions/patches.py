@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_bytes, pack_row, unpack_row
+from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, pixels_of, unpack_sums, zero_tail
+from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_bytes
 from cpuconv.kernels.emit.intrinsics import copy_element, fill_element, zero_element
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
@@ -84,48 +85,9 @@ def _patch(tile, args, x, first, pixel, to):
         zero_element(tile.taps, to + i * size)
 
 
-@inline
-def _zero_tail(args, tile, y, first, last):
-    """Zero the channels that fill up the output's last block, of pixels first … last-1."""
-    for channel in range(args.channels, args.stored):
-        lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
-        for pixel in range(first, last):
-            row = pixel // args.y_width
-            zero_element(tile.rows, lane + row * args.y_h + (pixel - row * args.y_width) * args.y_w)
-
-
-def _no_residual(tile, args, image, channel, valid, buffer, first, last):
-    pass
-
-
-def _residual(tile, args, image, channel, valid, buffer, first, last):
-    start = args.residual + image * args.r_image
-    while first < last:
-        row = first // args.y_width
-        column = first - row * args.y_width
-        width = min(args.y_width - column, last - first)
-        place = start + row * args.r_h + column * args.r_w
-        pack_row(tile.extra, place, channel, valid, args.r_block, args.r_cb, args.r_c, args.r_w, buffer, width)
-        buffer += width * 4 * tile.lanes
-        first += width
-
-
-@specialise_on_tile(lambda tile: _residual if tile.residual else _no_residual)
+@specialise_on_tile(lambda tile: pack_residual if tile.residual else no_residual)
 def _pack_residual(tile, args, image, channel, valid, buffer, first, last):
     """Pixels first … last-1 of channels channel … channel+valid-1 of the residual to a buffer."""
-
-
-@inline
-def _unpack(tile, args, y, channel, valid, buffer, first, last):
-    """A buffer to pixels first … last-1 of channels channel … channel+valid-1 of the output."""
-    while first < last:
-        row = first // args.y_width
-        column = first - row * args.y_width
-        width = min(args.y_width - column, last - first)
-        place = y + row * args.y_h + column * args.y_w
-        unpack_row(tile.rows, buffer, channel, valid, args.y_block, args.y_cb, args.y_c, args.y_w, place, width)
-        buffer += width * 4 * tile.lanes
-        first += width
 
 
 @kernel(
@@ -147,13 +109,7 @@ def patches(tile, worker, before, part, parts, args):
     for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
         place = unit // args.chunks
-        block = place % args.blocks
-        group = place // args.blocks % args.groups
-        image = place // (args.blocks * args.groups)
-        tiles = args.tiles * block // args.blocks
-        next_tiles = args.tiles * (block + 1) // args.blocks
-        first = min(tiles * args.tile_columns, args.pixels - args.tile_columns)  # the last tile overlaps the one before
-        last = min(next_tiles * args.tile_columns, args.pixels)
+        image, group, tiles, next_tiles, first, last = pixels_of(args, place)
         x = args.x + image * args.x_image
         y = args.y + image * args.y_image
         if packed != place:
@@ -193,6 +149,6 @@ def patches(tile, worker, before, part, parts, args):
             for at in range(begin, end, tile.pieces * lanes):
                 valid = min(tile.pieces * lanes, end - at)
                 buffer = sums + (at - begin) // (tile.pieces * lanes) * args.vector_step
-                _unpack(tile, args, y, channel + at, valid, buffer, first, last)
+                unpack_sums(tile, args, y, channel + at, valid, buffer, first, last)
         if not tile.whole and group == args.groups - 1 and chunk == args.chunks - 1:
-            _zero_tail(args, tile, y, first, last)
+            zero_tail(tile, args, y, first, last)

@@ -10,23 +10,21 @@ import numpy as np
 import layouts
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_BAND, ConvolveTile, convolve
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
-from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product, as_seen
-from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.matrix_strip import configuration, matrix_cycles, matrix_strip
-from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, segment, streams, tiles
+from cpuconv.kernels.products.matrix_strip import configuration, matrix_cycles
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, segment, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile, micro
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -135,13 +133,12 @@ def convolve_step(
     """
     sizes, counts = geometry(problem, isa, product), words.vector_counts(problem, isa)
     product = sizes.product
-    ending, pieces, types = Ending.of(problem), words.pieces(problem), problem.types
+    pieces, types = words.pieces(problem), problem.types
     pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
     before, grid = _grid(problem, params, isa, (height, width), flat, band, sizes)
     operands = words.operands_in_words(problem, operands)
     problem = words.in_words(problem, product.words_at_once(isa.lanes))
-    strip = matrix_strip if product.matrix else gemm_strip
     lanes, x = isa.lanes, operands.x
     planar = band == PLANAR_BAND
     pixel = WORD if planar else WORD * lanes
@@ -167,39 +164,28 @@ def convolve_step(
     group_blocks = problem.cg if planar else problem.cg // lanes
     table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
     pad_left = min(problem.pads[2], band_width)
-    row_bytes = product.parts * params.v * lanes * WORD  # the weights that a word meets
-    panel_bytes = sizes.reduction * params.v * lanes * WORD
+    vectors_bytes = params.v * lanes * WORD  # weights of a panel at one place of a sum
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
     unroll, tail = (problem.s, 0) if planar else segment(isa, problem.cg)
     tails = problem.r * problem.s if tail else 0
     whole = (table.size - 1) // tails if tails else table.size  # parts of which the last has a segment before the tails
-    parts = panel_parts(panel_bytes, whole, tile_rows * tile_columns)
-    parked_tile = params.v * params.rows * params.cols * lanes * WORD
+    parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
+    parked_tile = params.rows * params.cols * vectors_bytes
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
     fetch, every = _fetching(params.v * product.parts, unroll, tile_rows * tile_columns)
-    gemm = GemmTile(
-        lanes=lanes,
-        v=params.v,
-        rows=params.rows,
-        cols=params.cols,
+    gemm = gemm_tile(
+        problem, isa, product, params.v, params.rows, params.cols, sizes.reduction,
         unroll=unroll,
         xs=stride_w if planar else lanes * stride_w,
-        ys=lanes,
         ks=dilation_w if planar else 1,
-        stream=streams(isa, params.v, sizes.reduction),
         fetch=fetch,
         every=every,
         resume=parts > 1,
-        residual=operands.residual is not None,
-        activation=problem.activation,
         tail=tail,
         tails=tails,
-        product=product.name,
-        x=types.x,
-        y=types.y,
         pitch=pitch if pitch != problem.ow else 0,
         inside=problem.ow if pitch not in (0, problem.ow) else 0,
-    )
+    )  # fmt: skip
     last, stored = replace(gemm, valid=problem.kg % lanes), sizes.vectors
     if counts is not None and problem.groups == 1:  # the last panel ends where a pixel of an output block does
         absent = panels * params.v - sizes.vectors
@@ -208,25 +194,18 @@ def convolve_step(
     part = replace(gemm, suspend=True, tail=0, tails=0)
     pack = row_tile(lanes, x.strides) if band == BLOCKED_BAND else RowTile(lanes, BLOCKED)
     args: Args = {
-        "gemm": MicroRef(strip, gemm),
-        "gemm_last": MicroRef(strip, last),
-        "tile_vectors": params.v,
+        **gemm_args(operands, gemm, last, table, sizes.reduction, panels, product.matrix),
         "tile_height": params.rows,
-        **operand_args(operands),
-        "bias_vector": WORD * lanes * len(ending.rows),
+        "bias_vector": bias_bytes(problem, isa),
         "fill": 0 if types == ALL_F32 else words.FILL,
         "configuration": configuration(params.v, params.rows, params.cols) if product.matrix else 0,
-        "table": table,
-        "segments": table.size,
-        "panel_bytes": panel_bytes,
         "parts": parts,
-        "segment_bytes": unroll * row_bytes,
-        "gemm_first": MicroRef(strip, replace(part, resume=False)) if parts > 1 else 0,
-        "gemm_middle": MicroRef(strip, part) if parts > 2 else 0,
+        "segment_bytes": unroll * product.parts * vectors_bytes,
+        "gemm_first": micro(replace(part, resume=False), product.matrix) if parts > 1 else 0,
+        "gemm_middle": micro(part, product.matrix) if parts > 2 else 0,
         **worker_args("band", space, band_step, problem.threads),
         **worker_args("parked", space, parked_step, problem.threads),
         "parked_tile": parked_tile if parts > 1 else 0,
-        "panels": panels,
         "vectors": stored,
         "chunks": chunks,
         **output_args(operands.y),

@@ -1,34 +1,42 @@
-"""First layers of bfloat16 and of integers by kernel rows side by side: sizes, tiles, cost and the kernel's call."""
+"""First layers of other element types than float32: the pixels under a kernel row side by side, in whole words.
+
+Source: the reduced lowering of oneDNN's AMX convolutions, which makes kernel columns and channels one axis. The rows of
+a block are made once, with their padding, and stay in L2 or L1 while all weight panels use them.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.arguments import operand_args, output_args, problem_args, worker_args
+from cpuconv.kernels.binding.arguments import output_args, problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.row_patches import APART, BESIDE, PLANES, WHOLE, RowPatchTile, row_patches
 from cpuconv.kernels.copies.views import view_args
-from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, Product, as_seen, matrix_product_of
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
-from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cycles, matrix_strip
-from cpuconv.kernels.products.tiling import cycles, pixel_cycles, streams, tiles
+from cpuconv.kernels.products.matrix_strip import configuration, fits, matrix_cycles
+from cpuconv.kernels.products.tiling import cycles, pixel_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.blocked import layout, least_cycles
+from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile
 from layouts import Strides
+
+NAME = "row_patches"
+ACCURACY = "exact"
+ROUNDING = ()
+TYPED = True
 
 _BAND_SHARES = (0.4, 0.1)  # of L2, for a band
 _LINE_CYCLES, _PIECE_CYCLES = 1.0, 2.0  # of a pixel of a line, and of a vector of a band
@@ -65,16 +73,29 @@ class Sizes(NamedTuple):
         return cycles(as_seen(isa, self.product), v, n, self.reduction)
 
 
-class Params(NamedTuple):
-    """Weight vectors and pixels of a tile, and output rows of a block."""
+@dataclass(frozen=True)
+class Params:
+    """A tile and its block.
+
+    Attributes
+    ----------
+    v : int
+        Weight vectors of a tile.
+    n : int
+        Pixels of a tile.
+    block : int
+        Output rows of a block.
+    """
 
     v: int
     n: int
     block: int
 
 
-def why_not(problem: ConvProblem, isa: Isa) -> str | None:
-    """One group, and few channels."""
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """One group, and few channels, of another type than float32, whose planes need no patches."""
+    if problem.types == ALL_F32:
+        return f"it computes other types than {ALL_F32}"
     if (why := words.why_not(problem, isa)) is not None:
         return why
     if problem.groups > 1:
@@ -169,6 +190,11 @@ def _traffic(problem: ConvProblem, machine: Machine, sizes: Sizes) -> float:
     return problem.n * _band_cycles(problem, machine.isa, sizes) + machine.moving(problem.in_bytes + problem.out_bytes)
 
 
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
+    """Any input; output in blocks."""
+    return None, layout(isa, problem.types.y)
+
+
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[panel][kernel row][word][part][v][lanes of K][elements]."""
     sizes = Sizes.of(problem, isa)
@@ -176,12 +202,11 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return PatchPanels.of(problem, isa.lanes, params.v, sizes.product, sizes.pixel, row)
 
 
-def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> Step:
-    """One parallel call of the kernel."""
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
+    """One parallel call of the row patches kernel."""
     lanes, types, x = isa.lanes, problem.types, operands.x.strides
-    sizes, pieces, ending = Sizes.of(problem, isa), words.pieces(problem), Ending.of(problem)
+    sizes, pieces = Sizes.of(problem, isa), words.pieces(problem)
     product, panels = sizes.product, divide(sizes.vectors, params.v)
-    strip = matrix_strip if product.matrix else gemm_strip
     row_blocks = _blocks(problem, params, isa, sizes)
     stride, high = problem.stride[0], problem.effective_kernel[0]
     rows = (divide(problem.oh, row_blocks) - 1) * stride + high
@@ -195,36 +220,15 @@ def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     pieces_of_row = np.arange(divide(sizes.piece, unroll), dtype=np.int64) * unroll * WORD
     table = (taps % stride * phase + taps // stride * band_line)[:, None] + pieces_of_row
     used = sizes.vectors - (panels - 1) * params.v
-    gemm = GemmTile(
-        lanes=lanes,
-        v=params.v,
-        rows=1,
-        cols=params.n,
-        unroll=unroll,
-        xs=sizes.piece,
-        ys=lanes,
-        stream=streams(isa, params.v, sizes.reduction),
-        residual=operands.residual is not None,
-        activation=problem.activation,
-        product=product.name,
-        x=types.x,
-        y=types.y,
-    )
+    gemm = gemm_tile(problem, isa, product, params.v, 1, params.n, sizes.reduction, unroll=unroll, xs=sizes.piece)
     zeros = divide(sizes.vectors, pieces) * pieces - sizes.vectors
     last = replace(gemm, valid=problem.k % lanes, absent=params.v - used, zeros=zeros)
     args: Args = {
-        "gemm": MicroRef(strip, gemm),
-        "gemm_last": MicroRef(strip, last),
-        "tile_vectors": params.v,
+        **gemm_args(operands, gemm, last, table.ravel(), sizes.reduction, panels, product.matrix),
         "tile_columns": params.n,
-        **operand_args(operands),
-        "bias_vector": WORD * lanes * len(ending.rows),
+        "bias_vector": bias_bytes(problem, isa),
         "fill": words.FILL,
         "configuration": configuration(params.v, 1, params.n) if product.matrix else 0,
-        "table": table.ravel(),
-        "segments": table.size,
-        "panel_bytes": sizes.reduction * params.v * lanes * WORD,
-        "panels": panels,
         "row_blocks": row_blocks,
         "height": problem.oh,
         "out_width": problem.ow,
@@ -245,7 +249,7 @@ def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     tile = RowPatchTile(
         lanes, types.x.bytes, source, problem.c, given, sizes.pixel, run, sizes.piece, pieces, product.matrix
     )
-    return Step(row_patches, tile, args, parts_each(problem, problem.n * row_blocks), clears_tail=True)
+    return [Step(row_patches, tile, args, parts_each(problem, problem.n * row_blocks), clears_tail=True)]
 
 
 def _source(problem: ConvProblem, sizes: Sizes, x: Strides, isa: Isa) -> tuple[int, int]:

@@ -1,34 +1,42 @@
-"""Convolution of any element types by patches: sizes, tiles, cost and the call of the kernel."""
+"""im2col of other element types than float32, whole patches at a time: for any convolution and layouts.
+
+Sources: as of `im2col`. The elements that an output pixel reads lie side by side, in words that products take; the
+patches of a block of pixels are made, stay in L2 while all weight panels use them, and are then replaced by the next.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cpuconv.elements import Element
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.arguments import operand_args, problem_args, worker_args
+from cpuconv.kernels.binding.arguments import problem_args, worker_args
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.partition import Grid, parts_each, shortest
-from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
+from cpuconv.kernels.binding.steps import Args, Operands, Space, Step
 from cpuconv.kernels.convolutions.patches import PatchTile, patches
 from cpuconv.kernels.copies.rows import ANY, BLOCKED, RowTile
 from cpuconv.kernels.copies.views import plane, row_tile, view_args
-from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.emit.product import WORD, as_seen
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.packing.word_panels import PatchPanels
-from cpuconv.kernels.products.gemm import gemm_strip
-from cpuconv.kernels.products.gemm_tile import GemmTile
-from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, streams, tiles
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, segment, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import words
 from cpuconv.solvers.shared.blocked import least_cycles
+from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile
 from layouts import Strides
+
+NAME = "patches"
+ACCURACY = "exact"
+ROUNDING = ()
+TYPED = True
 
 _SHARES = (0.5, 0.15)  # of L2, for the patches of a block
 _TAP_CYCLES, _ELEMENT_CYCLES = 4.0, 1.5  # to copy a tap whose channels lie side by side, by 64 bytes; an element
@@ -53,12 +61,31 @@ class Sizes(NamedTuple):
         return cls(divide(problem.kg, isa.lanes), depth, count, count * product.parts)
 
 
-class Params(NamedTuple):
-    """Weight vectors and pixels of a tile, and tiles that share patches; as the solver's own."""
+@dataclass(frozen=True)
+class Params:
+    """A tile and its patches.
+
+    Attributes
+    ----------
+    v : int
+        Weight vectors of a tile.
+    n : int
+        Pixels of a tile.
+    block : int
+        Tiles of pixels that share one set of patches.
+    """
 
     v: int
     n: int
     block: int
+
+
+def applicable(problem: ConvProblem, isa: Isa) -> str | None:
+    """Whatever there are products for, but float32, whose columns need no patches."""
+    return f"it computes other types than {ALL_F32}" if problem.types == ALL_F32 else words.why_not(problem, isa)
+
+
+offset = words.offset
 
 
 def _seen(problem: ConvProblem, isa: Isa) -> Isa:
@@ -129,18 +156,22 @@ def _lies_beside(layout: str, channels: int) -> bool:
     return layout == "NHWC" and channels > 1
 
 
+def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
+    """Any strides in and out."""
+    return None, None
+
+
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][word of a patch][part][v][lanes of K][elements]."""
     return PatchPanels.of(problem, isa.lanes, params.v, words.product(problem, isa))
 
 
-def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> Step:
-    """One parallel call of the kernel."""
+def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
+    """One parallel call of the patches kernel."""
     lanes, types = isa.lanes, problem.types
     x, y, extra = operands.x.strides, operands.y, operands.residual or operands.y
     has_residual = operands.residual is not None
     product, sizes, pieces = words.product(problem, isa), Sizes.of(problem, isa), words.pieces(problem)
-    ending = Ending.of(problem)
     pixels = problem.oh * problem.ow
     blocks, chunks = shortest(problem.threads, *_grid(problem, params, isa))
     panels = divide(sizes.vectors, params.v)
@@ -149,41 +180,20 @@ def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     rows, extra_rows = (_rows(problem, isa, params, view, types.y) for view in (target, added))
     unroll, tail = segment(isa, sizes.words)
     used = sizes.vectors - (panels - 1) * params.v
-    gemm = GemmTile(
-        lanes=lanes,
-        v=params.v,
-        rows=1,
-        cols=params.n,
-        unroll=unroll,
-        xs=sizes.words,
-        ys=lanes,
-        stream=streams(isa, params.v, sizes.reduction),
-        residual=has_residual,
-        activation=problem.activation,
-        tail=tail,
-        tails=int(tail > 0),
-        product=product.name,
-        x=types.x,
-        y=types.y,
-    )
+    segments = {"unroll": unroll, "xs": sizes.words, "tail": tail, "tails": int(tail > 0)}
+    gemm = gemm_tile(problem, isa, product, params.v, 1, params.n, sizes.reduction, **segments)
+    table = np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD
     zeros = divide(used, pieces) * pieces - used
     last = replace(gemm, valid=problem.kg % lanes, absent=params.v - used, zeros=zeros)
     patch = sizes.words * WORD
     vector_step = block_pixels * lanes * WORD
     sums_step = divide(params.v, pieces) * vector_step + 64
     args: Args = {
-        "gemm": MicroRef(gemm_strip, gemm),
-        "gemm_last": MicroRef(gemm_strip, last),
-        "tile_vectors": params.v,
+        **gemm_args(operands, gemm, last, table, sizes.reduction, panels),
         "tile_columns": params.n,
-        **operand_args(operands),
-        "bias_vector": WORD * lanes * len(ending.rows),
-        "bias_group": sizes.vectors * WORD * lanes * len(ending.rows) if types.sum.integer else problem.kg * WORD,
+        "bias_vector": bias_bytes(problem, isa),
+        "bias_group": sizes.vectors * bias_bytes(problem, isa) if types.sum.integer else problem.kg * WORD,
         "fill": words.FILL,
-        "table": np.arange(divide(sizes.words, unroll), dtype=np.int64) * unroll * WORD,
-        "segments": divide(sizes.words, unroll),
-        "panel_bytes": sizes.reduction * params.v * lanes * WORD,
-        "panels": panels,
         "chunks": chunks,
         "blocks": blocks,
         "tiles": divide(pixels, params.n),
@@ -207,7 +217,7 @@ def step(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     whole = rows.kind == BLOCKED and target.block == isa.block(types.y)
     tile = PatchTile(lanes, taps, _beside_in(problem, x), has_residual, pieces, rows, extra_rows, whole)
     each = parts_each(problem, problem.n * problem.groups * blocks * chunks)
-    return Step(patches, tile, args, each, clears_tail=True)
+    return [Step(patches, tile, args, each, clears_tail=True)]
 
 
 def _beside_in(problem: ConvProblem, x: Strides) -> bool:

@@ -1,0 +1,64 @@
+"""Blocks of pixels whose sums reach any view of the output by buffers of channel blocks, as residuals come by them.
+
+A buffer has the pixels first … last-1 of an output plane, whose rows lie in the view as runs of pixels. A tile says by
+which loops they are moved: `rows` those of the output, `extra` those of the residual.
+"""
+
+from __future__ import annotations
+
+from cpuconv.kernels.copies.rows import channel_offset, pack_row, unpack_row
+from cpuconv.kernels.emit.intrinsics import zero_element
+from cpuconv.runtime.kernel import inline
+
+
+@inline
+def pixels_of(args, place):
+    """Of a place (image, group, block of pixels): image, group, the block's tiles, from one to another, and pixels."""
+    block = place % args.blocks
+    group = place // args.blocks % args.groups
+    image = place // (args.blocks * args.groups)
+    tiles = args.tiles * block // args.blocks
+    next_tiles = args.tiles * (block + 1) // args.blocks
+    first = min(tiles * args.tile_columns, args.pixels - args.tile_columns)  # the last tile overlaps the one before
+    last = min(next_tiles * args.tile_columns, args.pixels)
+    return image, group, tiles, next_tiles, first, last
+
+
+def no_residual(tile, args, image, channel, valid, buffer, first, last):
+    pass
+
+
+def pack_residual(tile, args, image, channel, valid, buffer, first, last):
+    """Pixels of channels channel … channel+valid-1 of the residual to a buffer."""
+    start = args.residual + image * args.r_image
+    while first < last:
+        row = first // args.y_width
+        column = first - row * args.y_width
+        width = min(args.y_width - column, last - first)
+        place = start + row * args.r_h + column * args.r_w
+        pack_row(tile.extra, place, channel, valid, args.r_block, args.r_cb, args.r_c, args.r_w, buffer, width)
+        buffer += width * 4 * tile.lanes
+        first += width
+
+
+@inline
+def unpack_sums(tile, args, y, channel, valid, buffer, first, last):
+    """A buffer to pixels of channels channel … channel+valid-1 of the output."""
+    while first < last:
+        row = first // args.y_width
+        column = first - row * args.y_width
+        width = min(args.y_width - column, last - first)
+        place = y + row * args.y_h + column * args.y_w
+        unpack_row(tile.rows, buffer, channel, valid, args.y_block, args.y_cb, args.y_c, args.y_w, place, width)
+        buffer += width * 4 * tile.lanes
+        first += width
+
+
+@inline
+def zero_tail(tile, args, y, first, last):
+    """Zero the channels that fill up the output's last block, in these pixels."""
+    for channel in range(args.channels, args.stored):
+        lane = y + channel_offset(channel, args.y_block, args.y_cb, args.y_c)
+        for pixel in range(first, last):
+            row = pixel // args.y_width
+            zero_element(tile.rows, lane + row * args.y_h + (pixel - row * args.y_width) * args.y_w)

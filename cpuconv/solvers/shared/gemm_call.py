@@ -1,0 +1,73 @@
+"""GEMM tiles as drivers of convolutions call them: the tile of a problem, and the arguments that all drivers take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.binding.arguments import operand_args
+from cpuconv.kernels.binding.steps import Args, MicroRef, Operands
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.product import WORD, Product
+from cpuconv.kernels.products.gemm import gemm_strip
+from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.kernels.products.matrix_strip import matrix_strip
+from cpuconv.kernels.products.tiling import streams
+from cpuconv.problem.problem import ConvProblem
+
+
+def gemm_tile(
+    problem: ConvProblem, isa: Isa, product: Product, v: int, rows: int, cols: int, reduction: int, **fields: Any
+) -> GemmTile:
+    """The tile of `v` weight vectors and rows x cols pixels for a problem; `fields`: what else it has.
+
+    `reduction`: weight vectors that a sum takes.
+    """
+    return GemmTile(
+        lanes=isa.lanes,
+        v=v,
+        rows=rows,
+        cols=cols,
+        ys=isa.lanes,
+        stream=streams(isa, v, reduction),
+        residual=problem.residual,
+        activation=problem.activation,
+        product=product.name,
+        x=problem.types.x,
+        y=problem.types.y,
+        **fields,
+    )
+
+
+def micro(tile: GemmTile, matrix: bool = False) -> MicroRef:
+    """The micro-kernel of a tile; `matrix`: by tile registers."""
+    return MicroRef(matrix_strip if matrix else gemm_strip, tile)
+
+
+def gemm_args(
+    operands: Operands,
+    gemm: GemmTile,
+    last: GemmTile,
+    table: np.ndarray,
+    reduction: int,
+    panels: int,
+    matrix: bool = False,
+) -> Args:
+    """Operands, tiles (`last`: of the last panel), the offsets of segments, and panels of weights."""
+    return {
+        "gemm": micro(gemm, matrix),
+        "gemm_last": micro(last, matrix),
+        "tile_vectors": gemm.v,
+        **operand_args(operands),
+        "table": table,
+        "segments": table.size,
+        "panel_bytes": reduction * gemm.v * gemm.lanes * WORD,
+        "panels": panels,
+    }
+
+
+def bias_bytes(problem: ConvProblem, isa: Isa) -> int:
+    """Bytes of what a vector of sums ends with."""
+    return WORD * isa.lanes * len(Ending.of(problem).rows)
