@@ -9,7 +9,7 @@ registers: their channels fill vectors, as there is nothing beside them that may
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cpuconv.elements import BF16, Element
 from cpuconv.isa import Isa
@@ -23,7 +23,7 @@ from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared import blocked, gemm_call, words
 
 NAME = "channels_last"
 ACCURACY = "exact"
@@ -32,28 +32,12 @@ TYPED = True
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
 
-@dataclass(frozen=True)
-class Params:
-    """A tile and its pixels.
+Params = gemm_call.Params
 
-    Attributes
-    ----------
-    v : int
-        Weight vectors of a tile.
-    n : int
-        Pixels of a tile.
-    block : int
-        Tiles of pixels that pass under all weights before the next ones do.
-    """
 
-    v: int
-    n: int
-    block: int
-
-    @property
-    def as_blocked(self) -> blocked.Params:
-        """The same for the kernel that all blocked convolutions share: the plane is one row."""
-        return blocked.Params(self.v, 1, self.n, self.block)
+def _as_blocked(params: Params) -> blocked.Params:
+    """The same for the kernel that all blocked convolutions share: the plane is one row."""
+    return blocked.Params(params.v, 1, params.n, params.block)
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -114,7 +98,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles and the traffic of weights and activations."""
     own = _product(problem, machine.isa)
-    return blocked.cost(problem, params.as_blocked, machine, 1, problem.oh * problem.ow, band=False, product=own)
+    return blocked.cost(problem, _as_blocked(params), machine, 1, problem.oh * problem.ow, band=False, product=own)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -133,7 +117,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     x, y = _in_vectors(operands.x, isa, types.x), _in_vectors(operands.y, isa, types.y)
     x = replace(x, strides=x.strides._replace(h=problem.w * isa.lanes * WORD))  # the plane is one row of vectors
     views = Operands(x, y, _in_vectors(operands.residual, isa, types.y) if operands.residual else None)
-    step = blocked.convolve_step(problem, params.as_blocked, isa, space, views, NO_BAND, flat=True, product=own)
+    step = blocked.convolve_step(problem, _as_blocked(params), isa, space, views, NO_BAND, flat=True, product=own)
     pixels = {"xs": operands.x.strides.w // WORD, "ys": operands.y.strides.w // WORD}
     gemms = {name: value for name, value in step.args.items() if isinstance(value, MicroRef)}
     apart = {name: replace(gemm, tile=replace(gemm.tile, **pixels)) for name, gemm in gemms.items()}

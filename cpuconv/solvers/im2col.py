@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.gemm_call import gemm_args, gemm_tile
 from layouts import Strides
 
@@ -44,23 +44,7 @@ _VECTOR_CYCLES, _FLOAT_CYCLES = 4.0, 1.5  # to load, and to store, a vector of p
 _SCATTERED_CYCLES = 6.0  # of a float that is written into a channel block that groups share
 
 
-@dataclass(frozen=True)
-class Params:
-    """A tile and its columns.
-
-    Attributes
-    ----------
-    v : int
-        Weight vectors of a tile.
-    n : int
-        Pixels of a tile.
-    block : int
-        Tiles of pixels that share one set of columns.
-    """
-
-    v: int
-    n: int
-    block: int
+Params = gemm_call.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:

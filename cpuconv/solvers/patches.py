@@ -7,7 +7,7 @@ patches of a block of pixels are made, stay in L2 while all weight panels use th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, plane_cy
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.blocked import least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile
 from layouts import Strides
@@ -61,23 +61,7 @@ class Sizes(NamedTuple):
         return cls(divide(problem.kg, isa.lanes), depth, count, count * product.parts)
 
 
-@dataclass(frozen=True)
-class Params:
-    """A tile and its patches.
-
-    Attributes
-    ----------
-    v : int
-        Weight vectors of a tile.
-    n : int
-        Pixels of a tile.
-    block : int
-        Tiles of pixels that share one set of patches.
-    """
-
-    v: int
-    n: int
-    block: int
+Params = gemm_call.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from cpuconv.kernels.products.tiling import cycles, pixel_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.blocked import layout, least_cycles
 from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile
 from layouts import Strides
@@ -73,23 +73,7 @@ class Sizes(NamedTuple):
         return cycles(as_seen(isa, self.product), v, n, self.reduction)
 
 
-@dataclass(frozen=True)
-class Params:
-    """A tile and its block.
-
-    Attributes
-    ----------
-    v : int
-        Weight vectors of a tile.
-    n : int
-        Pixels of a tile.
-    block : int
-        Output rows of a block.
-    """
-
-    v: int
-    n: int
-    block: int
+Params = gemm_call.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,25 @@ from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.kernels.products.tiling import streams
 from cpuconv.problem.problem import ConvProblem
+
+
+@dataclass(frozen=True)
+class Params:
+    """A tile whose pixels follow one another.
+
+    Attributes
+    ----------
+    v : int
+        Weight vectors of a tile.
+    n : int
+        Pixels of a tile.
+    block : int
+        Tiles of pixels (of `row_patches`: output rows) that pass under all weights before the next ones do.
+    """
+
+    v: int
+    n: int
+    block: int
 
 
 def gemm_tile(
