@@ -45,8 +45,8 @@ SHAPES = (  # (N, C, H, W): planes 7 to 224, 0.2 to 51 MB, channels that fill th
 SMALL = (1, 64, 7, 7)
 PAIRS = tuple(itertools.product(layouts.NAMES, repeat=2))
 WORST = ("worst ", "mean ")
-_SECONDS = 0.002  # a sample lasts at least so long
-_CALLS = 2000  # of a small reorder a sample
+SECONDS = 0.002  # a sample lasts at least so long
+CALLS = 2000  # of a small reorder a sample
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,8 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     cpuconv.set_num_threads(args.threads)
     kind = Kind(TABLE[args.element], TABLE[args.to or args.element])
-    small = {pair: small_call(kind, *pair, args.rounds) for pair in PAIRS}
-    large = [measure(kind, pair, shape, args.rounds) for shape in args.shapes or SHAPES for pair in PAIRS]
+    small = {pair: small_call(kind, *pair, args.rounds, args.calls) for pair in PAIRS}
+    sampled = args.rounds, args.seconds_per_sample
+    large = [measure(kind, pair, shape, *sampled) for shape in args.shapes or SHAPES for pair in PAIRS]
     if args.json:
         calls = [{"pair": list(pair), "us": us} for pair, us in small.items()]
         args.json.write_text(json.dumps({"threads": args.threads, "small": calls, "large": large}, indent=1) + "\n")
@@ -70,6 +71,8 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="bench.reorder", description=__doc__)
     p.add_argument("--threads", type=int, default=1, help="threads of the reorder; np.copyto has one (1)")
     p.add_argument("--rounds", type=int, default=5, help="rounds (5)")
+    p.add_argument("--seconds-per-sample", type=float, default=SECONDS, help=f"of a large reorder ({SECONDS})")
+    p.add_argument("--calls", type=int, default=CALLS, help=f"of a small reorder in a sample ({CALLS})")
     p.add_argument("--shapes", type=shape, nargs="+", help="as 1x64x28x28, in place of the built-in list")
     p.add_argument("--element", choices=TABLE, default="f32", help="type of the elements (f32)")
     p.add_argument("--to", choices=TABLE, help="type that they become, if another")
@@ -107,16 +110,18 @@ class Kind:
         return (100 * drawn if self.read.integer else drawn).astype(self.read.outside)
 
 
-def small_call(kind: Kind, src: str, dst: str, rounds: int) -> float:
+def small_call(kind: Kind, src: str, dst: str, rounds: int, calls: int = CALLS) -> float:
     """µs of a call on a small array."""
     import cpuconv
 
     x = kind.source(SMALL, src)
     cpuconv.reorder(x, src, dst, **kind.options)
-    return min(microseconds(lambda: cpuconv.reorder(x, src, dst, **kind.options), _CALLS) for _ in range(rounds))
+    return min(microseconds(lambda: cpuconv.reorder(x, src, dst, **kind.options), calls) for _ in range(rounds))
 
 
-def measure(kind: Kind, pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int) -> dict[str, object]:
+def measure(
+    kind: Kind, pair: tuple[str, str], shape: tuple[int, int, int, int], rounds: int, seconds: float = SECONDS
+) -> dict[str, object]:
     """Seconds a call and the share of the speed of copies that is reached, medians of rounds in which all take turns.
 
     Shares are of the plain copy and of NumPy's strided one (None where channels do not fill their blocks).
@@ -137,7 +142,7 @@ def measure(kind: Kind, pair: tuple[str, str], shape: tuple[int, int, int, int],
     if kind.read == kind.written and x.size == y.size and shape[1] % max(layouts.get(name).block for name in pair) == 0:
         views = by_channel(x, src, pair), by_channel(np.zeros_like(y), dst, pair)
         subjects["numpy"] = lambda: np.copyto(views[1], views[0])
-    times = {name: max(1, math.ceil(_SECONDS * 1e6 / microseconds(call, 2))) for name, call in subjects.items()}
+    times = {name: max(1, math.ceil(seconds * 1e6 / microseconds(call, 2))) for name, call in subjects.items()}
     samples = [{name: microseconds(call, times[name]) for name, call in subjects.items()} for _ in range(rounds)]
     figures: dict[str, object] = {"pair": list(pair), "shape": list(shape), "bytes": size}
     for name in subjects:

@@ -111,7 +111,7 @@ def planes(rows: int, cols: int, products: int) -> Planes:
     return Planes(REAL, (count - REAL) // 2) if products == REGULAR else Planes(count)
 
 
-def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int, int]:
+def operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int, int]:
     """Additions and multiplications of a tile, forward and back, including Gauss's sums."""
     half = cols // 2
     column = SIZES[rows][0]
@@ -119,24 +119,24 @@ def _operations(rows: int, cols: int, products: int, out_rows: int) -> tuple[int
     return rows * SIZES[cols][1] + half * column + sums, out_rows * SIZES[cols][2] + half * column + 2 * sums
 
 
-_FORMS = [(rows, cols, products) for rows in SIZES for cols in SIZES for products in (GAUSS, REGULAR)]
+FORMS = [(rows, cols, products) for rows in SIZES for cols in SIZES for products in (GAUSS, REGULAR)]
 
 
 @functools.cache
 def _figures() -> np.ndarray:
-    """What the choice needs of each of `_FORMS`, as arrays.
+    """What the choice needs of each of `FORMS`, as arrays.
 
     Rows, columns, planes, products, operations forward, operations backward for the columns, and operations backward
     for each row of outputs.
     """
-    kinds = [planes(*form) for form in _FORMS]
+    kinds = [planes(*form) for form in FORMS]
     counts = [(each.count, each.products) for each in kinds]
-    work = [(*_operations(*form, 0), SIZES[form[1]][2]) for form in _FORMS]
-    return np.array([(*form[:2], *count, *each) for form, count, each in zip(_FORMS, counts, work, strict=True)]).T
+    work = [(*operations(*form, 0), SIZES[form[1]][2]) for form in FORMS]
+    return np.array([(*form[:2], *count, *each) for form, count, each in zip(FORMS, counts, work, strict=True)]).T
 
 
-def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
-    """Which of `_FORMS` can run the problem, and their figures."""
+def able_forms(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
+    """Which of `FORMS` can run the problem, and their figures."""
     rows, cols, count = _figures()[:3]
     reach = problem.effective_kernel
     able = np.flatnonzero((rows >= reach[0]) & (cols >= reach[1]) & (count <= _most_planes(problem)))
@@ -151,13 +151,13 @@ def _forms(problem: ConvProblem) -> list[tuple[int, int, int]]:
 
     Of rows×cols and cols×rows, the better one.
     """
-    able, (tiles, count, products, forward, backward) = _able(problem)
+    able, (tiles, count, products, forward, backward) = able_forms(problem)
     moved = _MOVED * count
     work = (products * tiles + count * _WEIGHTS_READ) * float(problem.c * problem.k)
     work += tiles * ((forward + moved) * problem.c + (backward + moved) * problem.k)
     distinct: dict[tuple[frozenset[int], int], tuple[int, int, int]] = {}
     for index in able[np.lexsort((-able, work))].tolist():
-        form = _FORMS[index]
+        form = FORMS[index]
         distinct.setdefault((frozenset(form[:2]), form[2]), form)
         if len(distinct) == _MOST_FORMS:
             break
@@ -181,14 +181,14 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
-    return transformed.bound(problem, machine, _able(problem)[1])
+    return transformed.bound(problem, machine, able_forms(problem)[1])
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of products, operations and memory of transforms, traffic of weights."""
     form = params.rows, params.cols, params.products
     out = outputs(problem, *form[:2])
-    return transformed.cost(problem, params, machine, out, planes(*form), _operations(*form, out[0]))
+    return transformed.cost(problem, params, machine, out, planes(*form), operations(*form, out[0]))
 
 
 def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:

@@ -155,7 +155,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return "the kernel is 1x1"
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
-    if _error_of_sums(problem) * _figures(problem.r, problem.s)[2].min() > LARGEST_ERROR:
+    if _error_of_sums(problem) * figures_of(problem.r, problem.s)[2].min() > LARGEST_ERROR:
         return f"the sums are of {problem.cg} channels, too many for its error"
     return blocked.aligned_groups(problem, isa)
 
@@ -171,7 +171,7 @@ def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
+def figures_of(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
     """Tile sizes of a kernel with what the choice needs of them, as arrays.
 
     Of each: its rows, the rows of the next smaller, columns, those of the next smaller, planes, and operations forward
@@ -187,10 +187,10 @@ def _figures(r: int, s: int) -> tuple[list[Size], np.ndarray, np.ndarray]:
     return sizes, np.array(rows).T, np.array(amplified)
 
 
-def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
+def able_forms(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
     """Which of the kernel's tile sizes are worth it for the plane, and accurate enough, and their figures."""
     down, across = problem.dilation
-    _, figures, amplified = _figures(problem.r, problem.s)
+    _, figures, amplified = figures_of(problem.r, problem.s)
     worth_it = (figures[1] < divide(problem.oh, down)) & (figures[3] < divide(problem.ow, across))
     able = np.flatnonzero(worth_it & (_error_of_sums(problem) * amplified <= LARGEST_ERROR))
     rows, _, cols, _, count, forward, backward = figures[:, able]
@@ -198,12 +198,12 @@ def _able(problem: ConvProblem) -> tuple[np.ndarray, transformed.Forms]:
     return able, transformed.Forms(max(1, problem.n) * high * wide, count, count, forward, backward)
 
 
-def _tiles(problem: ConvProblem) -> list[Size]:
+def tile_sizes(problem: ConvProblem) -> list[Size]:
     """The few tile sizes with the least work for a whole plane; of rows×cols and cols×rows, the better."""
-    able, (tiles, count, _, forward, backward) = _able(problem)
+    able, (tiles, count, _, forward, backward) = able_forms(problem)
     work = count * float(problem.cg * problem.kg) * (tiles + _WEIGHTS_READ)
     work += tiles * (forward * problem.cg + backward * problem.kg)
-    sizes = _figures(problem.r, problem.s)[0]
+    sizes = figures_of(problem.r, problem.s)[0]
     distinct: dict[frozenset[int], Size] = {}
     for index in able[np.argsort(work, kind="stable")].tolist():
         distinct.setdefault(frozenset(sizes[index]), sizes[index])
@@ -219,7 +219,7 @@ def _tile_operations(kernel: Size, m: Size) -> tuple[int, int]:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with a few GEMM tiles and block sizes."""
-    for m in _tiles(problem):
+    for m in tile_sizes(problem):
         planes = Planes(math.prod(outer(problem, m)))
         for sizes in transformed.sizes(problem, isa, machine(), m, planes, dilation=problem.dilation):
             yield Params(*m, *sizes)
@@ -227,7 +227,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
-    forms = _able(problem)[1]
+    forms = able_forms(problem)[1]
     slow = forms._replace(forward=_STALLS * forms.forward, backward=_STALLS * forms.backward)
     return transformed.bound(problem, machine, slow)
 

@@ -235,7 +235,7 @@ def _axis_sizes(kernel: int, outputs: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=256)
-def _forms(problem: ConvProblem) -> tuple[Form, ...]:
+def forms_of(problem: ConvProblem) -> tuple[Form, ...]:
     """The forms for a plane that are exact, least work first; of rows×cols and cols×rows, the better."""
     high, wide = (divide(size, step) for size, step in zip((problem.oh, problem.ow), problem.dilation, strict=True))
     sizes = itertools.product(_axis_sizes(problem.r, high), _axis_sizes(problem.s, wide))
@@ -274,7 +274,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"the stride is {problem.stride}"
     if max(problem.r, problem.s) >= max(POINTS):
         return f"the kernel is {problem.r}x{problem.s}, more than {max(POINTS) - 1} in an axis"
-    if not _forms(problem):
+    if not forms_of(problem):
         return f"no transform of a {problem.r}x{problem.s} kernel is exact for sums of {problem.cg} channels of {types}"
     return blocked.aligned_groups(problem, isa)
 
@@ -296,7 +296,7 @@ def _form(problem: ConvProblem, params: Params) -> Form:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best few tile sizes, with a few GEMM tiles and block sizes."""
-    for each in _forms(problem)[:_MOST_TILES]:
+    for each in forms_of(problem)[:_MOST_TILES]:
         for sizes in transformed.sizes(
             problem, isa, machine(), each.size, _planes(each, isa), dilation=problem.dilation
         ):
@@ -310,7 +310,7 @@ def _all_operations(each: Form) -> tuple[int, int]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """The least that any tile size takes."""
-    forms = _forms(problem)
+    forms = forms_of(problem)
     tiles = [transformed.tile_grid(problem, each.size, problem.dilation)[2] for each in forms]
     counts = [each.planes for each in forms]
     rows = np.array([tiles, counts, counts, *zip(*map(_all_operations, forms), strict=True)])

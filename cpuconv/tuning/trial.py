@@ -30,44 +30,54 @@ class ConvTrial:
     """One candidate bound to random data.
 
     With cold weights, each run takes others that are in no cache, as in a network whose layers evict one another's.
+
+    Attributes
+    ----------
+    plan : Plan
+    weight : numpy.ndarray
+        As packed; where it lies while it runs, `move` says.
+    shared : Shared
+        Input and output, and memory for the rest.
+    limit : float
+        Most error that `check` may find.
     """
 
     def __init__(self, problem: ConvProblem, candidate: Candidate, weights: str = "warm") -> None:
         given = random_operands(problem)
-        self._problem, self._shared, self._residual = problem, shared(problem), given.residual
-        self._weight = candidate.packing(problem).pack(inside(given.w), problem.threads)
+        self._problem, self.shared, self._residual = problem, shared(problem), given.residual
+        self.weight = candidate.packing(problem).pack(inside(given.w), problem.threads)
         self._workspaces = Workspaces()
         choice = Choice(candidate, "named")
         numbers = Numbers.of(given.w, given.quantization) if given.quantization else None
-        self._plan = Plan(problem, choice, _EVERYTHING, None, given.bias, self._workspaces, numbers)
+        self.plan = Plan(problem, choice, _EVERYTHING, None, given.bias, self._workspaces, numbers)
         self.limit, self._is_cold = limit_of(problem, candidate.accuracy), weights == "cold"
-        self._weights: Iterator[np.ndarray] = itertools.repeat(self._weight)
+        self._weights: Iterator[np.ndarray] = itertools.repeat(self.weight)
         if self._is_cold:
-            self._weights = cold_weights(self._weight.nbytes)
+            self._weights = cold_weights(self.weight.nbytes)
         self.move()
         self.run()
 
     def run(self) -> None:
         """One call."""
-        self._plan.run(self._shared.x, self._residual, self._shared.out, None, next(self._weights))
+        self.plan.run(self.shared.x, self._residual, self.shared.out, None, next(self._weights))
 
     def move(self) -> None:
         """Put the workspace, warm weights, and the input and output of all trials of the problem in other places. Runs
         count until another trial of the problem moves, as that may take the same ones; weights too large for places to
         matter stay."""
-        shared = self._shared
+        shared = self.shared
         shared.move()
         self._workspaces.clear()
-        self._workspaces.give_back(Workspace(shared.workspace.place(self._plan.workspace_bytes)))
-        if not self._is_cold and self._weight.nbytes <= MOST:
-            self._weights = itertools.repeat(shared.weights.copy(self._weight))
+        self._workspaces.give_back(Workspace(shared.workspace.place(self.plan.workspace_bytes)))
+        if not self._is_cold and self.weight.nbytes <= MOST:
+            self._weights = itertools.repeat(shared.weights.copy(self.weight))
 
     def check(self) -> float:
         """Error of the output, relative to its largest value."""
         self.move()
-        self._shared.spoil()
-        self._plan.run(self._shared.x, self._residual, self._shared.out, None, self._weight)
-        return error_of(self._problem, self._shared.out, expected(self._problem))
+        self.shared.spoil()
+        self.plan.run(self.shared.x, self._residual, self.shared.out, None, self.weight)
+        return error_of(self._problem, self.shared.out, expected(self._problem))
 
 
 class Shared:

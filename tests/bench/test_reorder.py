@@ -23,12 +23,11 @@ def test_views_by_channel_convert_as_numpy_does(pair):
     assert np.array_equal(made, expected)
 
 
-def test_every_pair_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(reorder, "_SECONDS", 0.0)
-    monkeypatch.setattr(reorder, "_CALLS", 1)
+def test_every_pair_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture):
     threads = cpuconv.get_num_threads()
     try:
-        reorder.main(["--shapes", "1x16x5x6", "1x5x3x3", "--rounds", "1", "--json", str(tmp_path / "figures.json")])
+        short = ["--rounds", "1", "--seconds-per-sample", "0", "--calls", "1"]
+        reorder.main(["--shapes", "1x16x5x6", "1x5x3x3", *short, "--json", str(tmp_path / "figures.json")])
     finally:
         cpuconv.set_num_threads(threads)
     figures = json.loads((tmp_path / "figures.json").read_text())

@@ -19,7 +19,7 @@ from cpuconv.errors import ArgumentError, CpuconvWarning  # noqa: E402
 from cpuconv.graph import passes  # noqa: E402
 from cpuconv.kernels.binding.place import BLOCKED_BF16  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
-from support.graphs import parse, run  # noqa: E402
+from support.graphs import parse, programs_of, run  # noqa: E402
 from support.running.callers import at_once  # noqa: E402
 
 NARROW = {"precision": "bfloat16", "strategy": "heuristic"}
@@ -199,4 +199,4 @@ def test_products_of_rows_and_the_copies_that_they_need():
     feed = {"x": x_of(2, 64, 48)}
     narrow = cpuconv.compile(source, threads=1, **NARROW)
     near(narrow.run(feed), cpuconv.compile(source, strategy="heuristic").run(feed), 0.01)
-    assert all(work.node_plan.offer is not None for work in narrow._programs.last.executable.works)
+    assert all(work.node_plan.offer is not None for work in programs_of(narrow).last.executable.works)

@@ -11,6 +11,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import cpuconv  # noqa: E402
+from support.graphs import programs_of  # noqa: E402
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 TYPES = {F16: TensorProto.FLOAT16, BF16: TensorProto.BFLOAT16, np.dtype(np.float32): TensorProto.FLOAT}
@@ -52,7 +53,7 @@ def test_ends_stay_and_kernels_compute_all(dtype, precision, tmp_path):
         largest = np.abs(right[name]).max()
         np.testing.assert_allclose(got[name].astype(np.float32), right[name], rtol=0, atol=1.01 * step * largest)
     np.testing.assert_array_equal(got["z"], x)
-    assert all(work.node_plan.offer is not None for work in model._programs.last.executable.works)
+    assert all(work.node_plan.offer is not None for work in programs_of(model).last.executable.works)
     model.save(tmp_path / "net.cpuconv")
     for name, array in cpuconv.load(tmp_path / "net.cpuconv", threads=1).run({"x": x}).items():
         np.testing.assert_array_equal(array, got[name])

@@ -11,7 +11,7 @@ from cpuconv.errors import ArgumentError, ArgumentTypeError
 from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
 from cpuconv.network import program_builder, thread_count
 from cpuconv.runtime.threads import maximum_threads, set_num_threads
-from support.graphs import close, parse, run
+from support.graphs import close, parse, programs_of, run
 
 SMALL = """g (float[1,3,4,4] x) => (float[1,3,4,4] y) { y = Relu(x) }"""
 OPEN = """g (float[N,3,H,64] x) => (float[N,3,H,64] y) {
@@ -49,7 +49,7 @@ def test_strategy_profile_takes_what_was_faster(monkeypatch, fastest):
 
 
 def test_programs_are_timed_on_their_own_inputs():
-    made = cpuconv.compile(parse(SMALL), threads=1)._programs.last.executable
+    made = programs_of(cpuconv.compile(parse(SMALL), threads=1)).last.executable
     assert 0 < thread_count.timed({1: made})[1] < 1
 
 

@@ -24,7 +24,7 @@ LOOSE = 20  # times a stated error may be the measured one: what it is good for 
 
 
 def sizes(r: int, s: int) -> list[winograd.Size]:
-    return winograd._figures(r, s)[0]
+    return winograd.figures_of(r, s)[0]
 
 
 def convolution(channels: int, m: winograd.Size, r: int, s: int) -> ConvProblem:
@@ -78,9 +78,9 @@ def test_no_tile_breaks_the_promise_of_its_class():
     for channels in (64, 4096, 65536):
         problem = replace(few, c=channels)
         assert winograd.applicable(problem, ISA) is None
-        found = winograd._tiles(problem)
+        found = winograd.tile_sizes(problem)
         assert found and all(winograd.error(problem, m) <= winograd.LARGEST_ERROR for m in found)
-    assert (6, 6) in winograd._tiles(few) and (6, 6) not in winograd._tiles(replace(few, c=65536))
+    assert (6, 6) in winograd.tile_sizes(few) and (6, 6) not in winograd.tile_sizes(replace(few, c=65536))
     assert "too many" in winograd.applicable(replace(few, c=2**34), ISA)
 
 

@@ -55,7 +55,7 @@ def test_no_transform_leaves_int16(r: int, s: int, types: str) -> None:
     problem = kernels_of(r, s, types)
     limits = {"u8": (0, 255), "s8": (-128, 127), "s16": (-255, 255)}
     ranges = limits[problem.types.x.name], limits[problem.types.w.name]
-    for form in winograd_integer._forms(problem):
+    for form in winograd_integer.forms_of(problem):
         whole = np.kron(form.axes[0].whole_b, form.axes[1].whole_b), np.kron(np.array(form.g[0]), np.array(form.g[1]))
         for matrix, (least, most) in zip(whole, ranges, strict=True):
             for sign in (1, -1):
@@ -81,7 +81,7 @@ def test_every_form(text: str, r: int, s: int) -> None:
         SQUARE, c=2 * LANES + 5, k=2 * LANES + 5, h=11, w=13, r=r, s=s, pads=(r // 2, r // 2, s // 2, s // 2)
     )
     problem = typed.blocked(replace(problem, residual=not sums, activation=None if sums else ("relu",)), text)
-    forms = winograd_integer._forms(problem)
+    forms = winograd_integer.forms_of(problem)
     assert bool(forms) == ((r, s, problem.types.w) != (4, 4, S16))  # whose weights do not fit
     for form in forms:
         params = winograd_integer.Params(*form.size, 1, 4, 9, 1)
@@ -122,7 +122,7 @@ def expected_sums(problem: ConvProblem, x: np.ndarray, w: np.ndarray) -> np.ndar
 @pytest.mark.parametrize("r, s", KERNELS)
 def test_the_worst_inputs_meet_the_worst_weights(text: str, r: int, s: int) -> None:
     """Of each component, the images and filters that make it the largest and the least, each image with each filter."""
-    for form in winograd_integer._forms(kernels_of(r, s, text)):
+    for form in winograd_integer.forms_of(kernels_of(r, s, text)):
         b = np.kron(form.axes[0].whole_b, form.axes[1].whole_b).reshape(-1, *form.outer)
         g = np.kron(np.array(form.g[0]), np.array(form.g[1])).reshape(-1, r, s)
         images, filters = np.concatenate([b, -b]) > 0, np.concatenate([g, -g]) > 0

@@ -18,7 +18,7 @@ from autotune.cli.options import OK, USAGE  # noqa: E402
 from autotune.machine.device import fingerprint  # noqa: E402
 from cpuconv.conv import session  # noqa: E402
 from cpuconv.problem.problem import ConvProblem  # noqa: E402
-from support.graphs import close, parse  # noqa: E402
+from support.graphs import close, parse, programs_of  # noqa: E402
 from support.graphs import run as interpreted  # noqa: E402
 
 TEXT = """g (float[{n},3,{h},8] x) => (float[{n},20,{h},8] y) {{
@@ -69,7 +69,7 @@ def asked(path: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> set[
         seen = session.Session(tables=Path(path).parent / "none", attended=False)
         patch.setattr(session, "current", seen)
         model = cpuconv.compile(path, threads=1, **options)
-        made = model._programs.last.executable
+        made = programs_of(model).last.executable
         details = [work.node_plan.offer.detail for work in made.works if work.node_plan.offer is not None]
         return {detail.problem.key for detail in details if hasattr(detail, "problem")}
 

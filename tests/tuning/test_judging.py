@@ -41,7 +41,7 @@ def test_candidates_of_every_type_are_right(text: str, weights: str) -> None:
 def test_a_wrong_output_is_found(text: str) -> None:
     problem = typed(text, residual=text != "u8:s8:s32")
     trial = workload.prepare(problem.key, workload.candidates(problem.key, "quick")[0][0].name)
-    original = trial._plan.run
+    original = trial.plan.run
 
     def wrong(x: np.ndarray, residual: object, out: np.ndarray, *rest: object) -> None:
         original(x, residual, out, *rest)
@@ -51,9 +51,9 @@ def test_a_wrong_output_is_found(text: str) -> None:
             out.reshape(-1)[77] *= out.dtype.type(1.25)
             out.reshape(-1)[78] += out.dtype.type(0.25)
 
-    trial._plan.run = wrong  # type: ignore[method-assign]
+    trial.plan.run = wrong  # type: ignore[method-assign]
     assert "wrong: relative error" in check(trial).reason
-    trial._plan.run = lambda *rest: None  # type: ignore[method-assign]
+    trial.plan.run = lambda *rest: None  # type: ignore[method-assign]
     assert "wrong: relative error" in check(trial).reason
 
 

@@ -30,15 +30,15 @@ def test_cold_weights_are_others_in_each_run() -> None:
         candidate = str(candidates(PROBLEM, name)[0].candidate)
         trial = workload.prepare(PROBLEM.key, candidate, "cold")
         assert trial.check() <= trial.limit  # of its own weights
-        starts, context = [], trial._plan._contexts[None, None][0]
+        starts, context = [], trial.plan._contexts[None, None][0]
         for _ in range(10):
             trial.run()
             starts.append(context._addresses["w"])
         assert len({*starts}) == 10
         memory = cold_memory()
         first, last = memory.ctypes.data, memory.ctypes.data + memory.nbytes
-        assert all(first <= start <= last - trial._weight.nbytes for start in starts)
-        assert np.isfinite(trial._shared.out).all()
+        assert all(first <= start <= last - trial.weight.nbytes for start in starts)
+        assert np.isfinite(trial.shared.out).all()
 
 
 def test_trials_of_a_problem_read_and_write_the_same_memory() -> None:
@@ -52,15 +52,15 @@ def test_trials_of_a_problem_read_and_write_the_same_memory() -> None:
 def test_trials_move_their_data(name: str) -> None:
     trial = workload.prepare(PROBLEM.key, str(candidates(PROBLEM, name)[0].candidate))
     trial.run()
-    before, context = trial._shared.out.copy(), trial._plan._contexts[None, None][0]
+    before, context = trial.shared.out.copy(), trial.plan._contexts[None, None][0]
     places = []
     for _ in range(20):
         trial.move()
-        trial._shared.out[...] = np.nan
+        trial.shared.out[...] = np.nan
         trial.run()
-        places.append((trial._shared.x.ctypes.data, trial._shared.out.ctypes.data, *context._addresses.values()))
-        np.testing.assert_array_equal(trial._shared.out, before)
-    if not trial._plan.workspace_bytes:
+        places.append((trial.shared.x.ctypes.data, trial.shared.out.ctypes.data, *context._addresses.values()))
+        np.testing.assert_array_equal(trial.shared.out, before)
+    if not trial.plan.workspace_bytes:
         places = [place[:-1] for place in places]
     for found in zip(*places, strict=True):
         assert len(set(found)) > 10

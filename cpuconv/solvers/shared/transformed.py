@@ -45,7 +45,7 @@ _FOLLOWED = 4  # up to so many tiles a block, weights are one stream, which hard
 _STREAM_TILES = 12  # fewer tiles a block than this, and weights stream faster than they are used
 
 
-def _cuts(size: int, tile: int, step: int) -> list[tuple[int, int]]:
+def axis_places(size: int, tile: int, step: int) -> list[tuple[int, int]]:
     """(start, outputs) of the tiles of one axis: `step` phases, each a dense axis of every `step`-th output."""
     cuts = []
     for phase in range(min(step, size)):
@@ -56,7 +56,7 @@ def _cuts(size: int, tile: int, step: int) -> list[tuple[int, int]]:
 
 def places(problem: ConvProblem, m: Size, dilation: Size = (1, 1)) -> np.ndarray:
     """Row, column, rows and columns of each tile of a plane, for output tiles of size `m`: (tiles, 4)."""
-    rows, columns = _cuts(problem.oh, m[0], dilation[0]), _cuts(problem.ow, m[1], dilation[1])
+    rows, columns = axis_places(problem.oh, m[0], dilation[0]), axis_places(problem.ow, m[1], dilation[1])
     return np.array([(row, column, high, wide) for row, high in rows for column, wide in columns], np.int64)
 
 

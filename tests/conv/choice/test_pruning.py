@@ -171,7 +171,7 @@ def test_the_neighbour_is_looked_for_without_the_full_ranking(asked, our_store, 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 7))
 def test_cuts_are_counted_as_they_are_made(size, tile, step):
-    assert transformed.cuts(size, tile, step) == len(transformed._cuts(size, tile, step))
+    assert transformed.cuts(size, tile, step) == len(transformed.axis_places(size, tile, step))
 
 
 @given(
@@ -214,18 +214,18 @@ def test_forms_are_those_with_the_least_work(problem):
     """Arrays and scalars agree, and no tile's work is counted twice."""
     isa = current()
     if fft.applicable(problem, isa) is None:
-        able, forms = fft._able(problem)
+        able, forms = fft.able_forms(problem)
         for index, tiles, count, forward, backward in zip(
             able, forms.tiles, forms.planes, forms.forward, forms.backward, strict=True
         ):
-            form = fft._FORMS[index]
+            form = fft.FORMS[index]
             out = fft.outputs(problem, *form[:2])
             assert tiles == transformed.tile_grid(problem, out)[2] and count == fft.planes(*form).count
-            assert (forward, backward) == fft._operations(*form, out[0])
+            assert (forward, backward) == fft.operations(*form, out[0])
     if winograd.applicable(problem, isa) is None:
-        sizes = winograd._figures(problem.r, problem.s)[0]
-        able, forms = winograd._able(problem)
-        found = winograd._tiles(problem)
+        sizes = winograd.figures_of(problem.r, problem.s)[0]
+        able, forms = winograd.able_forms(problem)
+        found = winograd.tile_sizes(problem)
         assert set(found) <= {sizes[index] for index in able}
         for index, tiles, count in zip(able, forms.tiles, forms.planes, strict=True):
             assert tiles == transformed.tile_grid(problem, sizes[index], problem.dilation)[2]

@@ -20,17 +20,16 @@ from cpuconv.isa import current  # noqa: E402
 from cpuconv.kernels.binding.place import Place  # noqa: E402
 from cpuconv.kernels.binding.steps import Ref  # noqa: E402
 from cpuconv.kernels.calls.parallel_group import grouped  # noqa: E402
-from cpuconv.network.running import schedule as module  # noqa: E402
 from cpuconv.network.running.building import build  # noqa: E402
 from cpuconv.network.running.packed import Packed  # noqa: E402
-from cpuconv.network.running.schedule import scheduled  # noqa: E402
+from cpuconv.network.running.schedule import bounds, scheduled  # noqa: E402
 from cpuconv.network.selection.layout import lay_out  # noqa: E402
 from cpuconv.network.sizes.prepared import Rewriting, prepared  # noqa: E402
 from cpuconv.problem.arrays import address  # noqa: E402
 from cpuconv.runtime import Program  # noqa: E402
 from cpuconv.runtime.atomics import put  # noqa: E402
 from cpuconv.runtime.kernel import kernel  # noqa: E402
-from support.graph.branches import branches  # noqa: E402
+from support.graph.branches import branches, slowed  # noqa: E402
 from support.graph.random_networks import networks  # noqa: E402
 
 TARGET = Target(current(), 2, "heuristic")
@@ -95,11 +94,11 @@ def test_branches_come_together(n):
             assert of[name] < of[each.node.outputs[0]] + is_view
 
 
-def test_one_thread_and_large_operators_keep_the_order(monkeypatch):
+def test_one_thread_and_large_operators_keep_the_order():
     network_plan = branches(1)
     alone = replace(network_plan, target=Target(current(), 1, "heuristic"))
     assert scheduled(alone) == (alone, list(range(len(network_plan.nodes))))
-    monkeypatch.setattr(module, "_SMALL", 0)
+    network_plan = slowed(network_plan)
     assert [each.node for each in scheduled(network_plan)[0].nodes] == [each.node for each in network_plan.nodes]
     assert not any(len(each) > 1 for each in build(network_plan, TARGET, Packed()).sets)
 
@@ -131,4 +130,4 @@ def test_what_runs_side_by_side_touches_other_memory(drawn):
 def test_bounds_of_a_view_that_runs_backwards():
     forwards = Place(Ref("arena", 64), (3, 5), (20, 4))
     backwards = Place(Ref("arena", 80), (3, 5), (20, -4))
-    assert module.bounds(backwards) == module.bounds(forwards) == (64, 124)
+    assert bounds(backwards) == bounds(forwards) == (64, 124)
