@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import layouts
-from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.types import Types
-from cpuconv.solvers import patches, why_not
+from cpuconv.solvers import patches
 from support import geometry, typed
 from support.geometry import of, upto
 
@@ -25,23 +23,14 @@ BASE = ConvProblem(2, 20, 9, 11, 2 * ISA.lanes + 3, 3, 3, pads=(1, 1, 1, 1))
 NAMES = ["NCHW", "NHWC", "NCHW4c", "NCHW16c", "NCHW32c", "NCHW64c"]
 
 
-def check(problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
-    assert why_not(patches, problem, ISA) is None
-    for params in itertools.islice(patches.candidates(problem, ISA), most):
-        typed.check(problem, Candidate(patches, params), seed)
-
-
-def of_types(problem: ConvProblem, types: str) -> ConvProblem:
-    """The problem of those types, without what sums as they are cannot have."""
-    plain = {"activation": None, "residual": False} if types.endswith("s32") else {}
-    return replace(problem, types=Types.parse(types), **plain)
+check = partial(typed.check_first, patches)
 
 
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("in_layout, out_layout", [*zip(NAMES, NAMES[::-1], strict=True), ("NHWC", "NHWC")])
 def test_layouts(types, in_layout, out_layout):
     problem = replace(BASE, in_layout=in_layout, out_layout=out_layout, residual=True, activation="relu")
-    check(of_types(problem, types), 1)
+    check(typed.of_types(problem, types), 1)
 
 
 @pytest.mark.parametrize("types", TYPES)
@@ -54,7 +43,9 @@ def test_channels_around_a_block(types, k):
 @pytest.mark.parametrize("c, k, groups", [(8, 8, 4), (12, 15, 3), (6, 18, 6), (66, 2 * ISA.lanes + 2, 2)])
 @pytest.mark.parametrize("blocked", [False, True])
 def test_groups_that_share_blocks(types, c, k, groups, blocked):
-    problem = of_types(replace(BASE, c=c, k=k, groups=groups, residual=True, activation=("clip", -0.5, 0.7)), types)
+    problem = typed.of_types(
+        replace(BASE, c=c, k=k, groups=groups, residual=True, activation=("clip", -0.5, 0.7)), types
+    )
     check(typed.blocked(problem, types) if blocked else replace(problem, in_layout="NHWC", out_layout="NHWC"), 1)
 
 
@@ -67,4 +58,4 @@ def test_groups_that_share_blocks(types, c, k, groups, blocked):
     st.integers(0, 99),
 )  # fmt: skip
 def test_whatever_it_claims(problem, types, seed):
-    check(of_types(problem, types), 1, seed)
+    check(typed.of_types(problem, types), 1, seed)

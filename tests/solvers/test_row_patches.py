@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import layouts
-from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.types import Types
 from cpuconv.solvers import row_patches, why_not
 from support import geometry, typed
 from support.geometry import of, upto
@@ -33,23 +31,14 @@ TYPES = [
 STEM = ConvProblem(2, 3, 21, 40, 2 * ISA.lanes + 3, 7, 7, (2, 2), (3, 3, 3, 3))
 
 
-def check(problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
-    assert why_not(row_patches, problem, ISA) is None
-    for params in itertools.islice(row_patches.candidates(problem, ISA), most):
-        typed.check(problem, Candidate(row_patches, params), seed)
-
-
-def of_types(problem: ConvProblem, types: str) -> ConvProblem:
-    """The problem of those types, without what sums as they are cannot have."""
-    plain = {"activation": None, "residual": False} if types.endswith("s32") else {}
-    return replace(problem, types=Types.parse(types), **plain)
+check = partial(typed.check_first, row_patches)
 
 
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize("in_layout", ["NCHW", "NHWC", "NCHW4c", "NCHW16c"])
 @pytest.mark.parametrize("c", [1, 2, 3, 4, 5])
 def test_channels_and_layouts(types, in_layout, c):
-    problem = of_types(replace(STEM, c=c, residual=True, activation="relu"), types)
+    problem = typed.of_types(replace(STEM, c=c, residual=True, activation="relu"), types)
     check(replace(typed.blocked(problem, types), in_layout=in_layout), 1)
 
 
@@ -57,7 +46,7 @@ def test_channels_and_layouts(types, in_layout, c):
 @pytest.mark.parametrize("spare", [0, 1, ISA.lanes // 2 + 1])
 def test_channels_of_a_whole_block(types, spare):
     """Pixels that are vectors: what they have beyond their channels is nowhere in the sums."""
-    problem = of_types(replace(STEM, r=3, s=3, w=20, residual=True), types)
+    problem = typed.of_types(replace(STEM, r=3, s=3, w=20, residual=True), types)
     check(typed.blocked(replace(problem, c=ISA.block(problem.types.x) - spare), types), 1)
 
 
@@ -76,7 +65,7 @@ def test_channels_of_a_whole_block(types, spare):
     ids=lambda problem: problem.shape_key,
 )
 def test_strides_padding_dilation_sizes(types, problem):
-    check(typed.blocked(of_types(problem, types), types))
+    check(typed.blocked(typed.of_types(problem, types), types))
 
 
 @given(
@@ -87,7 +76,7 @@ def test_strides_padding_dilation_sizes(types, problem):
     st.integers(0, 99),
 )
 def test_whatever_it_claims(problem, types, seed):
-    problem = of_types(problem, types)
+    problem = typed.of_types(problem, types)
     if why_not(row_patches, problem, ISA) is None:
         check(problem, 1, seed)
 

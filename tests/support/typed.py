@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from cpuconv.problem.error_bound import error_bound
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.types import Types
+from cpuconv.solvers import why_not
 from cpuconv.tuning.judging import ERROR_LIMITS
 from support import oracle, quantized
 from support.guarded import END, START, named, pages, place
@@ -34,6 +37,19 @@ def blocked(problem: ConvProblem, types: str) -> ConvProblem:
     made = Types.parse(types)
     names = [layouts.blocked(current().block(element)).name for element in (made.x, made.y)]
     return replace(problem, types=made, in_layout=names[0], out_layout=names[1])
+
+
+def of_types(problem: ConvProblem, types: str) -> ConvProblem:
+    """The problem of those types, without what sums as they are cannot have."""
+    plain = {"activation": None, "residual": False} if types.endswith("s32") else {}
+    return replace(problem, types=Types.parse(types), **plain)
+
+
+def check_first(solver: ModuleType, problem: ConvProblem, most: int = 3, seed: int = 0) -> None:
+    """Check the first candidates of a solver, which must take the problem."""
+    assert why_not(solver, problem, current()) is None
+    for params in itertools.islice(solver.candidates(problem, current()), most):
+        check(problem, Candidate(solver, params), seed)
 
 
 def _outside(array: np.ndarray, element: Element) -> np.ndarray:
