@@ -7,6 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from cpuconv.isa.calls import call
 from cpuconv.isa.table import current
 from cpuconv.isa.vector import I32, Vector, single
 
@@ -37,6 +38,4 @@ def reciprocal(vec: Vector, a: Any) -> Any:
 
 
 def _call(vec: Vector, name: str, arguments: Sequence[Any]) -> Any:
-    full, module = f"llvm.x86.avx512.{name}", vec.builder.module
-    kind = ir.FunctionType(vec.type, [a.type for a in arguments])
-    return vec.builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+    return call(vec.builder, f"llvm.x86.avx512.{name}", vec.type, arguments)

@@ -12,6 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
+from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, rounds_to_half
 from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I32, Vector
@@ -103,9 +104,7 @@ def store_narrow(vec: Vector, element: Element, value: Any, address: Any, mask: 
 
 def _masked(vec: Vector, element: Element, name: str, arguments: list[Any], result: Any) -> Any:
     text = f"v{vec.lanes}{'f32' if element == F32 else f'i{8 * element.bytes}'}"
-    full, module = f"llvm.masked.{name}.{text}.p0{text}", vec.builder.module
-    kind = ir.FunctionType(result, [each.type for each in arguments])
-    return vec.builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+    return call(vec.builder, f"llvm.masked.{name}.{text}.p0{text}", result, arguments)
 
 
 # --- from memory ----------------------------------------------------------------------------------------------------
@@ -163,9 +162,8 @@ def _bfloat_by_instruction(vec: Vector, value: Any) -> Any:
         value = vec.builder.insert_element(undefined, value, I32(0))
     elif vec.lanes < lanes:
         value = vec.shuffle(value, value, [lane % vec.lanes for lane in range(lanes)])
-    full, module = f"llvm.x86.avx512bf16.cvtneps2bf16.{_ROUND_BY[lanes]}", vec.builder.module
-    kind = ir.FunctionType(ir.VectorType(I16, lanes), [value.type])
-    made = vec.builder.call(module.globals.get(full) or ir.Function(module, kind, full), [value])
+    name = f"llvm.x86.avx512bf16.cvtneps2bf16.{_ROUND_BY[lanes]}"
+    made = call(vec.builder, name, ir.VectorType(I16, lanes), [value])
     if vec.lanes == 1:
         return vec.builder.extract_element(made, I32(0))
     return made if vec.lanes == lanes else vec.shuffle(made, made, range(vec.lanes))

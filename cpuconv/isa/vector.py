@@ -12,6 +12,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from cpuconv.isa.calls import call
+
 F32 = ir.FloatType()
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
@@ -113,17 +115,11 @@ class Vector:
         return ir.Constant(ir.VectorType(ir.IntType(1), self.lanes), [int(lane < count) for lane in range(self.lanes)])
 
     def _masked(self, name: str, arguments: Sequence[Any], result: Any) -> Any:
-        full = f"llvm.masked.{name}.v{self.lanes}f32.p0v{self.lanes}f32"
-        module = self.builder.module
-        kind = ir.FunctionType(result, [a.type for a in arguments])
-        return self.builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+        return call(self.builder, f"llvm.masked.{name}.v{self.lanes}f32.p0v{self.lanes}f32", result, arguments)
 
     def prefetch(self, address: Any, level: int = L1, write: bool = False) -> None:
         """Prefetch the cache line at `address` into L1 or L2, for reading or writing; any address is harmless."""
-        kind = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
-        name, module = "llvm.prefetch.p0i8", self.builder.module
-        function = module.globals.get(name) or ir.Function(module, kind, name)
-        self.builder.call(function, [address, I32(int(write)), I32(level), I32(1)])
+        call(self.builder, "llvm.prefetch.p0i8", ir.VoidType(), [address, I32(int(write)), I32(level), I32(1)])
 
     def broadcast(self, address: Any) -> Any:
         """Every lane = float at address."""
@@ -149,11 +145,7 @@ class Vector:
     # arithmetic
     def _intrinsic(self, name: str, arguments: Sequence[Any], result: Any = None) -> Any:
         suffix = (f"v{self.lanes}" if self.lanes > 1 else "") + f"f{8 * self.size // self.lanes}"
-        kind = ir.FunctionType(result or self.type, [a.type for a in arguments])
-        full = f"llvm.{name}.{suffix}"
-        module = self.builder.module
-        function = module.globals.get(full) or ir.Function(module, kind, full)
-        return self.builder.call(function, arguments)
+        return call(self.builder, f"llvm.{name}.{suffix}", result or self.type, arguments)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a·b + c, rounded once."""
@@ -207,8 +199,7 @@ class Vector:
         arguments = [a]
         if name.startswith("llvm.x86.avx512"):  # in lanes without a mask, rounded as the CPU is set to
             arguments += [self.int_constant(0), ir.IntType(16)(-1), I32(4)]
-        module, kind = self.builder.module, ir.FunctionType(self.int_type, [each.type for each in arguments])
-        return self.builder.call(module.globals.get(name) or ir.Function(module, kind, name), arguments)
+        return call(self.builder, name, self.int_type, arguments)
 
     def clip(self, a: Any, low: float, high: float) -> Any:
         """min(max(a, low), high); NaN stays."""

@@ -8,13 +8,13 @@ in two parts, each with a vector of weights of its own: the even elements, and t
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
 
 from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
+from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
 from cpuconv.isa.vector import I32, Vector
@@ -223,19 +223,13 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     return replace(isa, dots=(replace(isa.dots[0], rate=rate(isa, product)), *isa.dots[1:]), pixels=pixels)
 
 
-def _call(vec: Vector, name: str, result: Any, arguments: Sequence[Any]) -> Any:
-    module = vec.builder.module
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return vec.builder.call(module.globals.get(name) or ir.Function(module, kind, name), arguments)
-
-
 def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
     """The sums of two products of int16 a lane, as int32."""
     builder = vec.builder
     pairs: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
     if vec.builder.module.triple.startswith("x86"):
         operands = [builder.bitcast(value, pairs) for value in (part, weight)]
-        return _call(vec, _X86["pmaddwd"][vec.size], vec.int_type, operands)
+        return call(vec.builder, _X86["pmaddwd"][vec.size], vec.int_type, operands)
     half = vec.int_constant(16)
     low = [builder.ashr(builder.shl(value, half), half) for value in (part, weight)]
     high = [builder.ashr(value, half) for value in (part, weight)]
@@ -247,14 +241,14 @@ def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total
     if name == "vpdpwssd":
         _keep_whole(vec)
     if name in _X86:
-        return _call(vec, _X86[name][vec.size], total.type, [total, part, weight])
+        return call(vec.builder, _X86[name][vec.size], total.type, [total, part, weight])
     element: Any = _BFloat() if product.x == BF16 else ir.IntType(8)
     kind = ir.VectorType(element, vec.size // product.x.bytes)
     suffix = f".v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"
     if name == "bfmmla":  # of one type of vectors only
         suffix = ""
     operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
-    return _call(vec, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
+    return call(vec.builder, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
 
 
 def _keep_whole(vec: Vector) -> None:

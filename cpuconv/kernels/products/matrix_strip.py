@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from cpuconv.isa.calls import call
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
@@ -56,9 +57,7 @@ def configuration(v: int, rows: int, cols: int) -> np.ndarray:
 
 
 def _call(builder: ir.IRBuilder, name: str, *arguments: Any) -> None:
-    full, module = f"llvm.x86.{name}", builder.module
-    kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-    builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+    call(builder, f"llvm.x86.{name}", ir.VoidType(), arguments)
 
 
 @emitter

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from cpuconv.isa.calls import call
 from cpuconv.isa.dots import ROW_BYTES, TILE_ROWS
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
@@ -89,9 +90,7 @@ def _hidden(vec: Vector, value: Any) -> Any:
 
 def _named(vec: Vector, intrinsic: str, part: Any, weight: Any, total: Any) -> Any:
     """An instruction of x86 on int32 sums, by LLVM's name."""
-    kind, module = ir.FunctionType(total.type, [total.type, part.type, weight.type]), vec.builder.module
-    function = module.globals.get(intrinsic) or ir.Function(module, kind, intrinsic)
-    return vec.builder.call(function, [total, part, weight])
+    return call(vec.builder, intrinsic, total.type, [total, part, weight])
 
 
 @emitter
@@ -131,9 +130,7 @@ def configuration() -> np.ndarray:
 
 
 def _call(builder: ir.IRBuilder, name: str, *arguments: Any) -> None:
-    full, module = f"llvm.x86.{name}", builder.module
-    kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-    builder.call(module.globals.get(full) or ir.Function(module, kind, full), arguments)
+    call(builder, f"llvm.x86.{name}", ir.VoidType(), arguments)
 
 
 @kernel("turns seeds y y_step")

@@ -1,0 +1,17 @@
+"""Calls of functions that LLVM knows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+
+def call(builder: ir.IRBuilder, name: str, result: Any, arguments: Sequence[Any]) -> Any:
+    """The result, of that type; arguments are of their own types."""
+    module = builder.module
+    known = module.globals.get(name)
+    if known is None:
+        known = ir.Function(module, ir.FunctionType(result, [each.type for each in arguments]), name)
+    return builder.call(known, arguments)
