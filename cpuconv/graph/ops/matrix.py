@@ -22,7 +22,7 @@ from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.kernels.binding.place import DENSE, FLOAT32, STRIDED
 from cpuconv.kernels.binding.steps import Operands, Step
-from cpuconv.kernels.products.matmul import Matrices, Product, product_step, seconds
+from cpuconv.kernels.products.matmul import Product, product_step, seconds, sizes_of
 from cpuconv.kernels.products.matvec import linear_step, packing
 from cpuconv.problem import activation as activations
 from cpuconv.problem.problem import ConvProblem
@@ -84,30 +84,20 @@ def product_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     scaled = c is not None or node.attributes.get("alpha", 1.0) != 1.0
     if scaled or b.array is not None or a.dtype != FLOAT32 or 0 in a.shape + b.shape:
         return []
-    turned = bool(node.attributes.get("transB", 0))
-    inputs_lie = (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
-    return [Offer(inputs_lie, (DENSE,), seconds(target, *_sizes(node, a.shape, b.shape), turned))]
+    turned, inputs_lie = _turned(node), (STRIDED, STRIDED, *[""] * (len(inputs) - 2))
+    return [Offer(inputs_lie, (DENSE,), seconds(target, *sizes_of(a.shape, b.shape, turned), turned[1]))]
 
 
-def _sizes(node: Node, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
-    """The stack of products, and the rows, depth and columns of each."""
-    a = a[::-1] if node.attributes.get("transA", 0) else a
-    b = b[::-1] if node.attributes.get("transB", 0) else b
-    rows = a[-2] if len(a) > 1 else 1
-    columns = b[-1] if len(b) > 1 else 1
-    return np.broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
+def _turned(node: Node) -> tuple[bool, bool]:
+    """Which operands are transposed."""
+    return bool(node.attributes.get("transA", 0)), bool(node.attributes.get("transB", 0))
 
 
 def lower_product(call: Call) -> list[Step]:
     """One step for the whole stack."""
-    (a, b, *_), (y,), node = call.inputs, call.outputs, call.node
+    a, b, *_ = call.inputs
     assert a is not None and b is not None
-    stack, rows, depth, columns = _sizes(node, a.shape, b.shape)
-    is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
-    left = Matrices.of(a, rank, row=is_row, turned=bool(node.attributes.get("transA", 0)))
-    right = Matrices.of(b, rank, column=is_column, turned=bool(node.attributes.get("transB", 0)))
-    result = Matrices.of(y, rank, row=is_row, column=is_column)
-    return [product_step(call.target, call.space, Product(stack, rows, depth, columns, left, right, result))]
+    return [product_step(call.target, call.space, Product.of(a, b, call.y, _turned(call.node)))]
 
 
 def infer_linear(node: Node, inputs: Inputs) -> list[Value]:

@@ -199,6 +199,16 @@ class Product:
     b: Matrices
     y: Matrices
 
+    @classmethod
+    def of(cls, a: Place, b: Place, y: Place, turned: tuple[bool, bool] = (False, False)) -> Product:
+        """Of tensors, multiplied as NumPy does; those `turned` are transposed before."""
+        stack, rows, depth, columns = sizes_of(a.shape, b.shape, turned)
+        is_row, is_column, rank = len(a.shape) > 1, len(b.shape) > 1, len(stack)
+        left = Matrices.of(a, rank, row=is_row, turned=turned[0])
+        right = Matrices.of(b, rank, column=is_column, turned=turned[1])
+        result = Matrices.of(y, rank, row=is_row, column=is_column)
+        return cls(stack, rows, depth, columns, left, right, result)
+
     @property
     def normal(self) -> Product:
         """The same with as few and as large products as the operands allow, rows of the output side by side.
@@ -222,6 +232,16 @@ class Product:
     def flops(self) -> int:
         """Operations, a multiplication and an addition counted as two."""
         return 2 * math.prod(self.stack) * self.rows * self.depth * self.columns
+
+
+def sizes_of(
+    a: tuple[int, ...], b: tuple[int, ...], turned: tuple[bool, bool]
+) -> tuple[tuple[int, ...], int, int, int]:
+    """The stack of products of tensors of these shapes, and the rows, depth and columns of each."""
+    a, b = (shape[::-1] if turn else shape for shape, turn in zip((a, b), turned, strict=True))
+    rows = a[-2] if len(a) > 1 else 1
+    columns = b[-1] if len(b) > 1 else 1
+    return np.broadcast_shapes(a[:-2], b[:-2]), rows, a[-1], columns
 
 
 def _cycles(isa: Isa, v: int, n: int, rows: int, depth: int, columns: int) -> float:
