@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpuconv.memory import large_pages
-from cpuconv.memory.large_pages import CHUNK, PAGE, Pool, large
+from cpuconv.memory.large_pages import ADVICE, CHUNK, PAGE, Pool, large
 from cpuconv.problem.arrays import address
 
 SIZES = st.lists(st.one_of(st.integers(0, 300), st.integers(CHUNK - 100, CHUNK + 100)), min_size=1, max_size=12)
+ADVISED = pytest.mark.parametrize("advice", [ADVICE, None], ids=["advised", "plain"])
 
 
 def memory(array: np.ndarray) -> Any:
@@ -26,25 +26,18 @@ def memory(array: np.ndarray) -> Any:
     return base.obj if isinstance(base, memoryview) else base
 
 
-@pytest.fixture(params=[True, False], ids=["advised", "plain"])
-def advised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """With large pages, where the system has them, and as where it has none."""
-    if not request.param:
-        monkeypatch.setattr(large_pages, "_ADVICE", None)
-    return large_pages._ADVICE is not None
-
-
 @pytest.mark.parametrize("size", [0, 1, 65, PAGE // 2 - 1, PAGE // 2, PAGE, 3 * PAGE + 1])
-def test_bytes_are_as_many_as_asked_for_and_start_a_page(size, advised):
-    got = large(size)
+@ADVISED
+def test_bytes_are_as_many_as_asked_for_and_start_a_page(size, advice):
+    """With large pages, where the system has them, and as where it has none."""
+    got = large(size, advice)
     got[:] = 7
     assert got.shape == (size,) and got.dtype == np.uint8 and got.flags.c_contiguous
-    assert address(got) % (PAGE if advised and size >= PAGE // 2 else 64) == 0
+    assert address(got) % (PAGE if advice is not None and size >= PAGE // 2 else 64) == 0
 
 
-def test_a_system_that_refuses_large_pages_gives_others(monkeypatch):
-    monkeypatch.setattr(large_pages, "_ADVICE", 10_000)  # no advice has that number
-    got = large(PAGE)
+def test_a_system_that_refuses_large_pages_gives_others():
+    got = large(PAGE, 10_000)  # no advice has that number
     got[:] = 1
     assert got.sum() == PAGE
 
@@ -63,8 +56,9 @@ def test_arrays_of_a_pool_lie_apart_and_in_order(sizes):
             assert address(second) == address(first) + -(-first.size // 64) * 64
 
 
-def test_memory_of_a_pool_is_freed_with_its_last_array(advised):
-    pool = Pool()
+@ADVISED
+def test_memory_of_a_pool_is_freed_with_its_last_array(advice):
+    pool = Pool(advice)
     arrays = [pool.take(1000) for _ in range(3)]
     alive = weakref.ref(memory(arrays[0]))
     del pool, arrays[:2]
