@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{args.threads} threads; ms, and beside one other process over the quiet median\n")
     quota: dict[str, Figures] = {}
     try:
-        with quota_group(QUOTA) as group:
+        with quota_group(QUOTA, args.cgroups) as group:
             quota = {line.label: under_quota(line.problem, group, *timing) for line in lines}
     except OSError as error:
         print(f"Control groups cannot be made here: {error}")
@@ -77,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=int, default=2, help="threads of the calls beside another process (2)")
     p.add_argument("--rounds", type=int, default=4, help="rounds (4)")
     p.add_argument("--seconds", type=float, default=0.25, help="of each state and engine in a round (0.25)")
+    p.add_argument("--cgroups", type=Path, default=cores.CGROUP, help="where control groups are (%(default)s)")
     p.add_argument("--json", metavar="FILE", help="write the figures to a file")
     return p
 
@@ -149,8 +150,10 @@ def busy_process() -> Iterator[subprocess.Popen]:
 
 
 @contextlib.contextmanager
-def quota_group(quota: float, root: Path = cores.CGROUP) -> Iterator[Path]:
+def quota_group(quota: float, root: Path) -> Iterator[Path]:
     """A new control group, of version 1 or 2, whose processes together get `quota` cores' worth of time.
+
+    `root`: where the system's groups are.
 
     Raises
     ------

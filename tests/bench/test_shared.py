@@ -47,8 +47,8 @@ class Fake:
 def test_both_tables(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(shared, "Engine", Fake)
     monkeypatch.setattr(shared.time, "sleep", lambda _: None)
-    monkeypatch.setattr(shared.quota_group.__wrapped__, "__defaults__", (tmp_path,))
-    assert shared.main(["--lines", "dw144", "--rounds", "1", "--json", str(tmp_path / "figures.json")]) == 0
+    short = ["--lines", "dw144", "--rounds", "1", "--cgroups", str(tmp_path)]
+    assert shared.main([*short, "--json", str(tmp_path / "figures.json")]) == 0
     told = json.loads((tmp_path / "figures.json").read_text())
     assert told["busy"]["mobilenetv2:dw144"]["onnxruntime"]["median"] == 1
     assert told["quota"]["mobilenetv2:dw144"]["1 thread, median"] == 1
@@ -59,6 +59,5 @@ def test_both_tables(tmp_path: Path, monkeypatch, capsys):
 
 def test_where_groups_cannot_be_made(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(shared, "Engine", Fake)
-    monkeypatch.setattr(shared.quota_group.__wrapped__, "__defaults__", (tmp_path / "none",))
-    assert shared.main(["--lines", "dw144", "--rounds", "1"]) == 0
+    assert shared.main(["--lines", "dw144", "--rounds", "1", "--cgroups", str(tmp_path / "none")]) == 0
     assert "Control groups cannot be made here" in capsys.readouterr().out
