@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, pixels_of, unpack_sums, zero_tail
+from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, unpack_sums, zero_tail
 from cpuconv.kernels.copies.rows import RowTile, channel_offset
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
@@ -162,7 +162,13 @@ def im2col(tile, worker, before, part, parts, args):
     for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
         place = unit // args.chunks
-        image, group, tiles, next_tiles, first, last = pixels_of(args, place)
+        block = place % args.blocks
+        group = place // args.blocks % args.groups
+        image = place // (args.blocks * args.groups)
+        tiles = args.tiles * block // args.blocks
+        next_tiles = args.tiles * (block + 1) // args.blocks
+        first = min(tiles * args.tile_columns, args.pixels - args.tile_columns)  # the last tile overlaps the one before
+        last = min(next_tiles * args.tile_columns, args.pixels)
         x = args.x + image * args.x_image
         y = args.y + image * args.y_image
         if tile.load == 0:

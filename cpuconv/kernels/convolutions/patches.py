@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, pixels_of, unpack_sums, zero_tail
+from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residual, unpack_sums, zero_tail
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_bytes
 from cpuconv.kernels.emit.intrinsics import copy_element, fill_element, zero_element
 from cpuconv.kernels.emit.parts import last_unit
@@ -109,7 +109,13 @@ def patches(tile, worker, before, part, parts, args):
     for unit in range(units * part // parts, units * (part + 1) // parts):
         chunk = unit % args.chunks
         place = unit // args.chunks
-        image, group, tiles, next_tiles, first, last = pixels_of(args, place)
+        block = place % args.blocks
+        group = place // args.blocks % args.groups
+        image = place // (args.blocks * args.groups)
+        tiles = args.tiles * block // args.blocks
+        next_tiles = args.tiles * (block + 1) // args.blocks
+        first = min(tiles * args.tile_columns, args.pixels - args.tile_columns)  # the last tile overlaps the one before
+        last = min(next_tiles * args.tile_columns, args.pixels)
         x = args.x + image * args.x_image
         y = args.y + image * args.y_image
         if packed != place:

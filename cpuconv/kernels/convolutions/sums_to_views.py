@@ -1,4 +1,4 @@
-"""Blocks of pixels whose sums reach any view of the output by buffers of channel blocks, as residuals come by them.
+"""Sums on their way to any view of the output, and a residual on its way to them: by buffers of channel blocks.
 
 A buffer has the pixels first … last-1 of an output plane, whose rows lie in the view as runs of pixels. A tile says by
 which loops they are moved: `rows` those of the output, `extra` those of the residual.
@@ -9,19 +9,6 @@ from __future__ import annotations
 from cpuconv.kernels.copies.rows import channel_offset, pack_row, unpack_row
 from cpuconv.kernels.emit.intrinsics import zero_element
 from cpuconv.runtime.kernel import inline
-
-
-@inline
-def pixels_of(args, place):
-    """Of a place (image, group, block of pixels): image, group, the block's tiles, from one to another, and pixels."""
-    block = place % args.blocks
-    group = place // args.blocks % args.groups
-    image = place // (args.blocks * args.groups)
-    tiles = args.tiles * block // args.blocks
-    next_tiles = args.tiles * (block + 1) // args.blocks
-    first = min(tiles * args.tile_columns, args.pixels - args.tile_columns)  # the last tile overlaps the one before
-    last = min(next_tiles * args.tile_columns, args.pixels)
-    return image, group, tiles, next_tiles, first, last
 
 
 def no_residual(tile, args, image, channel, valid, buffer, first, last):
