@@ -45,7 +45,7 @@ def test_trials_of_a_problem_read_and_write_the_same_memory() -> None:
     first, second = (
         workload.prepare(PROBLEM.key, str(candidates(PROBLEM, n)[0].candidate)) for n in ("direct", "im2col")
     )
-    assert first._shared is second._shared
+    assert first.shared is second.shared
 
 
 @pytest.mark.parametrize("name", ["direct", "im2col", "winograd", "fft"])
