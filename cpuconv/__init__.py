@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cpuconv.integrations.inference_session import InferenceSession, SessionOptions
     from cpuconv.integrations.run_options import RunOptions
     from cpuconv.network.model import Model
+    from cpuconv.quantizing.quantize import quantize
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "get_num_threads",
     "load",
     "plan",
+    "quantize",
     "reorder",
     "set_cache_limit",
     "set_num_threads",
@@ -67,6 +69,7 @@ __getattr__ = _lazily(  # what a convolution does not need
         "cpuconv.integrations.inference_session": ("InferenceSession", "SessionOptions"),
         "cpuconv.integrations.run_options": ("RunOptions",),
         "cpuconv.network.model": ("Model",),
+        "cpuconv.quantizing.quantize": ("quantize",),
     },
     globals(),
 )

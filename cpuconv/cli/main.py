@@ -19,6 +19,7 @@ import cpuconv
 from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say, threads
 from autotune.files import write_whole
 from autotune.text import count_of
+from cpuconv.cli import quantizing
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
 from cpuconv.cli.profile_page import page
 from cpuconv.cli.results import save, summaries, table
@@ -272,6 +273,16 @@ def _parser() -> argparse.ArgumentParser:
 
     made = command("compile", _compile, "write a network to a file from which it starts faster, without onnx")
     made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
+
+    made = commands.add_parser(
+        "quantize",
+        help=quantizing.HELP,
+        description=quantizing.HELP,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.set_defaults(command=quantizing.run)
+    quantizing.add_options(made, _page)
 
     command("explain", _explain, "say what became of a network: rewrites, layouts, algorithms, memory")
     return parser

@@ -39,7 +39,7 @@ from cpuconv.problem.quantization import Quantization
 
 OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _BYTES = (U8.dtype, S8.dtype)
-_MOVES = frozenset(
+MOVES = frozenset(
     ("Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice")
     + ("SpaceToDepth", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 )
@@ -171,7 +171,7 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return None
     if source.op in ("QuantizedConv", "QuantizedLinear") and source["y"] == FLOAT32:
         return _ending(graph, node, source, y)
-    moves = source.op in _MOVES or (source.op == "Resize" and source["mode"] == "nearest")
+    moves = source.op in MOVES or (source.op == "Resize" and source["mode"] == "nearest")
     return _moved(graph, node, source) if moves and len(source.outputs) == 1 else None
 
 

@@ -1,0 +1,118 @@
+"""`cpuconv quantize`: its options, its progress, and what it says in the end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from autotune.cli.options import input_shape, positive
+from autotune.files import write_whole
+from cpuconv.cli.quantized_page import page
+from cpuconv.quantizing.arguments import TYPES
+from cpuconv.quantizing.calibrating import Progress as Listener
+from cpuconv.quantizing.data.images import ImageForm
+from cpuconv.quantizing.quantize import quantize
+from cpuconv.quantizing.ranges import METHODS
+
+HELP = "write a network of bytes: an ONNX file of QuantizeLinear and DequantizeLinear"
+
+
+def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> None:
+    """The options of the command; `html` is the type of a page's path."""
+    form = ImageForm()
+    made.add_argument("model", metavar="MODEL", help="an ONNX file of float32")
+    made.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the ONNX file to write")
+    made.add_argument(
+        "--data", metavar="DIR", required=True, help="samples: a folder of .npz files, a feed each, or of images"
+    )
+    made.add_argument(
+        "--tolerance", metavar="T", type=positive(float),
+        help="the largest error of the outputs, relative root mean square: layers stay float32 until it holds",
+    )  # fmt: skip
+    made.add_argument(
+        "--layers", metavar="N", type=int, default=0, help="how many layers stay float32 at least (default: 0)"
+    )
+    made.add_argument(
+        "--no-timing", action="store_true", help="time nothing: quantise layers that bytes do not make faster, too"
+    )
+    made.add_argument("--method", choices=METHODS, default="mse", help="how ranges are found (default: mse)")
+    made.add_argument(
+        "--percentile", metavar="P", type=positive(float), default=99.99,
+        help="of values that a range holds at each end, for percentile (default: 99.99)",
+    )  # fmt: skip
+    made.add_argument("--activations", choices=TYPES, default="uint8", help="the bytes of tensors (default: uint8)")
+    made.add_argument(
+        "--keep", metavar="NODE", action="append", default=[], help="a node that stays float32; may be repeated"
+    )
+    made.add_argument(
+        "--full-range", action="store_true", help="let weights use all of int8; on AVX2 without VNNI sums may saturate"
+    )
+    made.add_argument("--no-equalize", action="store_true", help="leave channels as unequal as they are")
+    made.add_argument("--no-correct", action="store_true", help="leave biases as they are")
+    made.add_argument(
+        "--shape", metavar="NAME=1x3x224x224", type=input_shape, action="append", default=[],
+        help="sizes of an input that the model leaves open, for images; may be repeated",
+    )  # fmt: skip
+    for name, numbers, what in (("mean", form.mean, "less"), ("std", form.std, "over")):
+        made.add_argument(
+            f"--{name}", metavar="R,G,B", type=_numbers, default=numbers,
+            help=f"{what} which images are, as numbers from 0 to 1 (default: {','.join(map(str, numbers))})",
+        )  # fmt: skip
+    made.add_argument(
+        "--threads", metavar="N", type=positive(int), help="of the runs on samples (default: the cores allowed)"
+    )
+    made.add_argument("--json", action="store_true", help="print as JSON")
+    made.add_argument("--html", metavar="FILE", type=html, help="write a page too (as well as --json)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Quantise as the options say."""
+    with _bar() as progress:
+        made = quantize(
+            options.model, options.data, output=options.output, tolerance=options.tolerance, layers=options.layers,
+            refuse_slower=not options.no_timing, method=options.method, percentile=options.percentile,
+            activations=options.activations, keep=options.keep, equalize=not options.no_equalize,
+            correct_biases=not options.no_correct, full_range=options.full_range, input_shapes=dict(options.shape),
+            image_mean=options.mean, image_std=options.std, threads=options.threads, progress=progress,
+        )  # fmt: skip
+    if options.html is not None:
+        write_whole({options.html: page(Path(options.model).stem, made)})
+    if options.json:
+        print(json.dumps(made.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        print(made)
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Listener | None]:
+    """Show progress on a terminal while the context lasts."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        told = ""
+
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal told
+            if what != told:
+                bar.reset(task)
+                told = what
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield show
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be numbers such as 0.5,0.5,0.5, not {text!r}") from error

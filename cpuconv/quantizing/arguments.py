@@ -1,0 +1,112 @@
+"""What users say to `cpuconv.quantize`, checked."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
+from cpuconv.graph.ir import Graph
+from cpuconv.network.ports import Port
+from cpuconv.network.sizes.specialise import bound_inputs
+from cpuconv.quantizing.calibrating import Form
+from cpuconv.quantizing.choosing import ASKED
+from cpuconv.quantizing.graphs.plan import Product
+from cpuconv.quantizing.ranges import METHODS
+
+TYPES = {"uint8": np.dtype(np.uint8), "int8": np.dtype(np.int8)}
+
+
+def file(name: str, given: object) -> Path:
+    """A file that can be written."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise ArgumentTypeError(must(name, "a path", f"a {type(given).__name__}"))
+    path = Path(given)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ArgumentError(must(name, "a file in a folder that exists", repr(str(path))))
+    return path
+
+
+def size(source: Any) -> int:
+    """Bytes of a model."""
+    if isinstance(source, (str, os.PathLike)):
+        return os.stat(source).st_size
+    return int(source.ByteSize()) if hasattr(source, "ByteSize") else len(source)
+
+
+def form(method: str, percentile: float, activations: str, full_range: bool) -> Form:
+    """How floats become bytes."""
+    if method not in METHODS:
+        raise ArgumentError(must("method", f"one of {', '.join(METHODS)}", repr(method)))
+    if not 50 <= _number("percentile", percentile) <= 100:
+        raise ArgumentError(must("percentile", "from 50 to 100", percentile))
+    if activations not in TYPES:
+        raise ArgumentError(must("activations", f"one of {', '.join(TYPES)}", repr(activations)))
+    return Form(method, float(percentile), TYPES[activations], bool(full_range))
+
+
+def tolerance(given: object) -> float | None:
+    """An error, or None."""
+    if given is None:
+        return None
+    number = _number("tolerance", given)
+    if not number > 0:
+        raise ArgumentError(must("tolerance", "above 0", given))
+    return number
+
+
+def count(name: str, given: Any) -> int:
+    """A number of things."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise ArgumentTypeError(must(name, "an integer", repr(given)))
+    if int(given) < 0:
+        raise ArgumentError(must(name, "0 or more", given))
+    return int(given)
+
+
+def check_callable(name: str, given: object) -> None:
+    """Raise `ArgumentTypeError` for what is neither a function nor None."""
+    if given is not None and not callable(given):
+        raise ArgumentTypeError(must(name, "a callable or None", repr(given)))
+
+
+def numbers(name: str, given: Any) -> tuple[float, ...]:
+    """Numbers of channels; deviations are above 0."""
+    try:
+        found = tuple(float(number) for number in given)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(must(name, "a sequence of numbers", repr(given))) from error
+    if not found or not all(map(math.isfinite, found)) or (name.endswith("std") and min(found) <= 0):
+        raise ArgumentError(must(name, "one number or one a channel, deviations above 0", repr(given)))
+    return found
+
+
+def ports(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> tuple[Port, ...]:
+    """The network's inputs, with the sizes that are stated for them."""
+    return tuple(Port(name, value.shape, value.dtype) for name, value in bound_inputs(graph, sizes).items())
+
+
+def kept(graph: Graph, products: Sequence[Product], given: Sequence[str]) -> dict[str, str]:
+    """Names of products that stay floats, each with the reason."""
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise ArgumentTypeError(must("keep", "a sequence of names", repr(given)))
+    if not products:
+        raise SourceError(f"{graph.name} has no convolution, Gemm or MatMul with constant weights of float32.")
+    names = {product.name for product in products}
+    for name in given:
+        if name not in names:
+            raise ArgumentError(must("keep", f"names among {', '.join(sorted(names))}", repr(name)))
+    if names.issubset(given):
+        raise ArgumentError(must("keep", "some layers, so that others become bytes", "all of them"))
+    return dict.fromkeys(given, ASKED)
+
+
+def _number(name: str, given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.floating, np.integer)):
+        raise ArgumentTypeError(must(name, "a number", repr(given)))
+    return float(given)

@@ -1,0 +1,127 @@
+"""A network on its samples: what its tensors span, and the network of bytes for any choice of its products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph
+from cpuconv.quantizing.correcting import locally
+from cpuconv.quantizing.data.samples import Samples
+from cpuconv.quantizing.graphs.building import with_bytes
+from cpuconv.quantizing.graphs.plan import Plan, Product, plan_of, products_of
+from cpuconv.quantizing.graphs.preparing import Prepared
+from cpuconv.quantizing.observing import ends_of, histograms, ready
+from cpuconv.quantizing.ranges import Range, range_of
+from cpuconv.quantizing.scales import Scale, Weights, scale_of, weights_of
+
+Progress = Callable[[str, int, int], None]  # what is done, how many steps of it, of how many
+
+
+@dataclass(frozen=True)
+class Form:
+    """How floats become bytes.
+
+    Attributes
+    ----------
+    method : str
+        One of `ranges.METHODS`.
+    percentile : float
+        Of values that the range of "percentile" holds, at each end.
+    dtype : numpy.dtype
+        Of activations: uint8 or int8.
+    full_range : bool
+        Whether two weights of a channel may saturate sums of 16 bits.
+    """
+
+    method: str = "mse"
+    percentile: float = 99.99
+    dtype: np.dtype = np.dtype(np.uint8)
+    full_range: bool = False
+
+
+class Calibration:
+    """Networks of bytes of one network, by what its tensors are on the samples.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    samples : Samples
+    form : Form
+    threads : int
+    progress : callable
+    """
+
+    def __init__(self, prepared: Prepared, samples: Samples, form: Form, threads: int, progress: Progress) -> None:
+        self.graph, self.known = prepared
+        self.samples, self.form, self.threads, self.progress = samples, form, threads, progress
+        self.products = products_of(self.graph)
+        self._ranges: dict[str, Range] = {}
+        self._biases: dict[str, np.ndarray] = {}
+
+    def plan(self, products: Collection[Product]) -> Plan:
+        """What becomes bytes for these products."""
+        return plan_of(self.graph, self.known, products)
+
+    def built(self, products: Collection[Product]) -> Graph:
+        """The network in which these products multiply bytes."""
+        plan = self.plan(products)
+        scales = self._scales(plan)
+        return with_bytes(self.graph, plan, scales, self._weights(plan, scales))
+
+    def correct(self, biases: bool) -> dict[str, float]:
+        """The error of each product by itself, by the name of its output.
+
+        `biases`: and find those that take back the mean errors of channels, for what is built from now on.
+        """
+        plan = self.plan(self.products)
+        scales = self._scales(plan)
+        weights = self._weights(plan, scales)
+        step = self.steps("comparing layers", 1)
+        found = locally(self.graph, plan, scales, weights, self.samples, self.threads, step, biases)
+        self._biases = found.biases
+        return found.errors
+
+    def steps(self, what: str, passes: int) -> Callable[[], None]:
+        """What is told of each sample that is done, in so many passes over them."""
+        done, total = 0, passes * len(self.samples)
+        self.progress(what, 0, total)
+
+        def step() -> None:
+            nonlocal done
+            done += 1
+            self.progress(what, done, total)
+
+        return step
+
+    def _scales(self, plan: Plan) -> dict[str, Scale]:
+        self._observe([name for name in plan.roots if name not in self._ranges])
+        return {root: scale_of(*self._ranges[root], self.form.dtype) for root in set(plan.roots.values())}
+
+    def _observe(self, names: Sequence[str]) -> None:
+        """Find the ranges of tensors."""
+        if not names:
+            return
+        model = ready(self.graph, self.threads, names)
+        one_pass = self.form.method == "minmax"
+        step = self.steps("observing tensors", 1 if one_pass else 2)
+        ends = ends_of(model, self.samples, step)
+        if one_pass:
+            self._ranges |= ends
+            return
+        for name, seen in histograms(model, self.samples, ends, step).items():
+            self._ranges[name] = range_of(self.form.method, seen, self.form.percentile)
+
+    def _weights(self, plan: Plan, scales: dict[str, Scale]) -> dict[str, Weights]:
+        return {
+            (name := product.node.outputs[0]): weights_of(
+                product.weight,
+                product.axis,
+                self._biases.get(name, product.bias),
+                scales[plan.roots[product.node.inputs[0]]].scale,
+                self.form.full_range,
+            )
+            for product in plan.products
+        }

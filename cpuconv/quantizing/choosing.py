@@ -1,0 +1,126 @@
+"""Which products multiply bytes: those that are faster so on this machine, as far as the error allows.
+
+First go products that bytes do not make faster, if the whole is faster without. Then, while the error of the whole is
+above the tolerance, those whose own error is the largest, one at a time against floats: how many, is found by bisection
+on the whole. First and last layers are products like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.quantizing.calibrating import Calibration
+from cpuconv.quantizing.data.samples import Feed
+from cpuconv.quantizing.errors import Judge
+from cpuconv.quantizing.graphs.plan import Product
+from cpuconv.quantizing.observing import ready
+from cpuconv.quantizing.speed import race, seconds_by_name
+
+ASKED, SLOWER, ERROR = "asked for", "bytes are not faster", "error"
+_GAIN = 1.0  # what the whole without must be faster than, in every case that chance allows
+
+
+@dataclass
+class Choice:
+    """What was chosen, and what is known of each product, by its name.
+
+    Attributes
+    ----------
+    kept : dict of str to str
+        Products that stay floats, each with the reason.
+    floats, bytes : dict of str to float
+        Seconds of products alone, of floats and of bytes, where they were measured.
+    alone : dict of str to float
+        Errors of the network's outputs where that product alone is of bytes.
+    """
+
+    kept: dict[str, str] = field(default_factory=dict)
+    floats: Mapping[str, float] = field(default_factory=dict)
+    bytes: Mapping[str, float] = field(default_factory=dict)
+    alone: Mapping[str, float] = field(default_factory=dict)
+
+    def products(self, made: Calibration) -> list[Product]:
+        """Those that multiply bytes."""
+        return [product for product in made.products if product.name not in self.kept]
+
+
+def without_slower(made: Calibration, choice: Choice, feed: Feed) -> Choice:
+    """Keep products of floats that bytes do not make faster: by the time of each alone, then of the whole."""
+    products = choice.products(made)
+    names = [product.name for product in products]
+    made.progress("timing layers", 0, 2)
+    floats = seconds_by_name(ready(made.graph, made.threads), feed, names)
+    whole = ready(made.built(products), made.threads)
+    made.progress("timing layers", 1, 2)
+    of_bytes = seconds_by_name(whole, feed, names)
+    choice.floats, choice.bytes = floats, of_bytes
+    slower = {name: SLOWER for name in names if name in floats and of_bytes.get(name, 0.0) > floats[name]}
+    if slower and len(slower) < len(names):
+        rest = [product for product in products if product.name not in slower]
+        if race(whole, ready(made.built(rest), made.threads), feed).ratio.high < _GAIN:
+            choice.kept |= slower
+    made.progress("timing layers", 2, 2)
+    return choice
+
+
+def errors_alone(made: Calibration, judge: Judge, products: Sequence[Product]) -> dict[str, float]:
+    """The error of the network with one product of bytes, for each of them by its name."""
+    found = {}
+    for at, product in enumerate(products):
+        made.progress("measuring errors of layers", at, len(products))
+        found[product.name] = judge.error(made.built([product]))
+    made.progress("measuring errors of layers", len(products), len(products))
+    return found
+
+
+def within(
+    made: Calibration,
+    judge: Judge,
+    whole: Callable[[Sequence[Product]], float],
+    choice: Choice,
+    tolerance: float | None,
+    layers: int,
+) -> Choice:
+    """Keep products of floats until the error of the whole is within the tolerance; `layers` of them in any case.
+
+    Parameters
+    ----------
+    made : Calibration
+    judge : Judge
+        Of the errors of one product.
+    whole : callable
+        The error of the network in which these products are of bytes.
+    choice : Choice
+        So far.
+    tolerance : float or None
+    layers : int
+        How many are kept at least.
+
+    Raises
+    ------
+    ArgumentError
+        One product alone has a larger error than the tolerance, whichever it is.
+    """
+    products = choice.products(made)
+    if not layers and (tolerance is None or whole(products) <= tolerance):
+        return choice
+    choice.alone = errors_alone(made, judge, products)
+    ranked = sorted(products, key=lambda product: -choice.alone[product.name])
+
+    def rest(count: int) -> list[Product]:
+        gone = {product.name for product in ranked[:count]}
+        return [product for product in products if product.name not in gone]
+
+    least, most = min(layers, len(ranked)), len(ranked)
+    if tolerance is None or (least < most and whole(rest(least)) <= tolerance):
+        most = least
+    while most - least > 1:  # `least` are too few, `most` are enough
+        middle = (least + most) // 2
+        least, most = (least, middle) if whole(rest(middle)) <= tolerance else (middle, most)  # type: ignore[operator]
+    if most == len(ranked):
+        smallest = min(choice.alone.values())
+        raise ArgumentError(must("tolerance", f"above {smallest:.3g}, the error of one layer", tolerance))
+    choice.kept |= {product.name: ERROR for product in ranked[:most]}
+    return choice

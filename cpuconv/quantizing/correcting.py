@@ -1,0 +1,103 @@
+"""Biases that take back what rounding adds to the mean of a channel.
+
+What a product of bytes gives differs from that of floats, on the same input, by an error whose mean over samples and
+places is not 0 in every channel: the bias takes it back. Each product is measured by itself, all in one run of the
+network, so that an error which others have made is not taken back twice.
+Source: Nagel et al., "Data-free quantization through weight equalization and bias correction" (2019), section 4.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node, trimmed
+from cpuconv.graph.ops import TABLE
+from cpuconv.quantizing.data.samples import Feed
+from cpuconv.quantizing.graphs.plan import Plan, Product
+from cpuconv.quantizing.observing import Step, ready
+from cpuconv.quantizing.scales import Scale, Weights
+
+_TWIN = "quantized:"  # before the name of what a product of bytes gives
+
+
+class Local(NamedTuple):
+    """What bytes do to each product by itself, by the name of its output.
+
+    Attributes
+    ----------
+    biases : dict of str to numpy.ndarray
+        That take back the mean error: one float32 a channel; of products that may have a bias.
+    errors : dict of str to float
+        The root of the mean square of what is wrong with its output then, over that of the output.
+    """
+
+    biases: dict[str, np.ndarray]
+    errors: dict[str, float]
+
+
+def locally(
+    graph: Graph,
+    plan: Plan,
+    scales: Mapping[str, Scale],
+    weights: Mapping[str, Weights],
+    samples: Iterable[Feed],
+    threads: int,
+    step: Step,
+    correct: bool,
+) -> Local:
+    """What bytes do to each product of the plan, `correct`: and biases that take back what is wrong in the mean."""
+    outputs = [product.node.outputs[0] for product in plan.products]
+    model = ready(_with_twins(graph, plan, scales, weights), threads, [*outputs, *(_TWIN + name for name in outputs)])
+    sums = {product.node.outputs[0]: np.zeros(product.weight.shape[product.axis]) for product in plan.products}
+    squares = {name: np.zeros(2) for name in outputs}  # of differences, of values
+    counts = dict.fromkeys(outputs, 0)
+    for feed in samples:
+        results = model.run(feed)
+        for product in plan.products:
+            name = product.node.outputs[0]
+            exact, wrong = results[name], results[_TWIN + name] - results[name]
+            others = tuple(axis for axis in range(exact.ndim) if axis != product.channels % exact.ndim)
+            sums[name] += wrong.sum(others, dtype=np.float64)
+            squares[name] += [np.square(each, dtype=np.float64).sum() for each in (wrong, exact)]
+            counts[name] += exact.size // len(sums[name])
+        step()
+    biases, errors = {}, {}
+    for product in plan.products:
+        name = product.node.outputs[0]
+        mean = sums[name] / max(counts[name], 1)
+        wrong, whole = squares[name]
+        if correct and product.node.op != "MatMul":
+            biases[name] = (_bias(product) - mean).astype(np.float32)
+            wrong -= np.square(mean).sum() * counts[name]
+        errors[name] = math.sqrt(max(wrong, 0) / whole) if whole else 0.0
+    return Local(biases, errors)
+
+
+def _bias(product: Product) -> np.ndarray:
+    return np.zeros(product.weight.shape[product.axis]) if product.bias is None else product.bias.astype(np.float64)
+
+
+def _with_twins(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: Mapping[str, Weights]) -> Graph:
+    """The network with a second product beside each, of the same input as bytes and of weights as bytes say them."""
+    nodes: list[Node] = []
+    constants: dict[str, np.ndarray] = {}
+    rounded: dict[str, str] = {}
+    for product in plan.products:
+        node, (name, *_) = product.node, product.node.outputs
+        x, weight, *rest = node.inputs
+        if x not in rounded:
+            scale = scales[plan.roots[x]]
+            numbers = {f"{_TWIN}{x}.scale": np.asarray(scale.scale), f"{_TWIN}{x}.zero": np.asarray(scale.zero)}
+            constants |= numbers
+            whole, rounded[x] = f"{_TWIN}{x}.bytes", f"{_TWIN}{x}.floats"
+            nodes.append(TABLE["QuantizeLinear"].node((x, *numbers), (whole,)))
+            nodes.append(TABLE["DequantizeLinear"].node((whole, *numbers), (rounded[x],)))
+        twin = f"{_TWIN}{name}.weight"
+        constants[twin] = weights[name].floats.astype(np.float32)
+        nodes.append(replace(node, inputs=trimmed((rounded[x], twin, *rest)), outputs=(_TWIN + name,)))
+    return replace(graph, nodes=(*graph.nodes, *nodes), constants={**graph.constants, **constants})

@@ -1,0 +1,70 @@
+"""Images as inputs of networks: read by Pillow, cut and scaled as classifiers of ImageNet were trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.network.ports import Port
+
+IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
+_MODES = {1: "L", 3: "RGB"}  # by channels
+_MARGIN = 256 / 224  # how much longer than the window the shorter side is before the middle is cut out
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    """How numbers from 0 to 1 become those of an input: less `mean`, over `std`; one number, or one a channel.
+
+    An input of uint8 takes the bytes as they are.
+    """
+
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+
+def image_reader(ports: Sequence[Port], form: ImageForm) -> Callable[[Path], np.ndarray]:
+    """What makes the array (1, C, H, W) of a file: bilinear, the shorter side 256/224 of the window's, its middle.
+
+    Raises
+    ------
+    ArgumentError
+        Pillow is missing, the network has no input for one image, or numbers of `form` do not fit its channels.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ArgumentError(must("data", "a folder of .npz files where Pillow is missing", "of images")) from error
+    port = ports[0]
+    sizes = port.shape[1:] if port.shape is not None and len(port.shape) == 4 else ()
+    if len(ports) != 1 or not sizes or sizes[0] not in _MODES or not all(isinstance(size, int) for size in sizes):
+        wanted = "a folder of .npz files where the network has not one input (N, 1 or 3, H, W) of stated sizes"
+        raise ArgumentError(must("data", wanted, f"of images for {', '.join(map(str, ports))}"))
+    channels, height, width = (int(size) for size in sizes if size is not None)
+    numbers = [np.array(part, np.float32).reshape(-1, 1, 1) for part in (form.mean, form.std)]
+    for name, part in zip(("image_mean", "image_std"), numbers, strict=True):
+        if len(part) not in (1, channels) and (channels != 1 or form != ImageForm()):
+            raise ArgumentError(must(name, f"1 or {channels} numbers", len(part)))
+    mean, std = (part.mean(0, keepdims=True) if channels == 1 else part for part in numbers)
+
+    def read(path: Path) -> np.ndarray:
+        try:
+            with Image.open(path) as file:
+                image = file.convert(_MODES[channels])
+        except Exception as error:  # Pillow raises many kinds for what is no image
+            raise ArgumentError(must("data", "images that can be read", f"{path} ({error})")) from error
+        ratio = _MARGIN * max(width / image.width, height / image.height)
+        wide, high = (max(least, round(size * ratio)) for least, size in zip((width, height), image.size, strict=True))
+        left, top = (wide - width) // 2, (high - height) // 2
+        image = image.resize((wide, high), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image.crop((left, top, left + width, top + height)))
+        planes = pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
+        if port.dtype == np.uint8:
+            return np.ascontiguousarray(planes)
+        return np.ascontiguousarray((planes / np.float32(255) - mean) / std, np.float32)
+
+    return read

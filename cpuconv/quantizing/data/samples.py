@@ -1,0 +1,109 @@
+"""The samples that a network is quantised by: feeds, a folder of arrays or images, or a CalibrationDataReader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.network.ports import Port, fed
+from cpuconv.quantizing.data.images import IMAGES, ImageForm, image_reader
+
+Feed = dict[str, np.ndarray]
+_KINDS = "an iterable of feeds, a folder of .npz files or images, or an object with get_next()"
+
+
+class Samples:
+    """Feeds, as often as they are asked for; files are read each time, other feeds are kept.
+
+    Parameters
+    ----------
+    ports : sequence of Port
+        The network's inputs.
+    items : sequence
+        What each sample is made of.
+    make : callable
+        The feed of an item: a dict, or one array.
+    """
+
+    def __init__(self, ports: Sequence[Port], items: Sequence[Any], make: Callable[[Any], Any]) -> None:
+        self._ports, self._items, self._make = tuple(ports), items, make
+
+    def first(self, count: int) -> Samples:
+        """So many of them, the first ones."""
+        return Samples(self._ports, self._items[:count], self._make)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Feed]:
+        for item in self._items:
+            feed = self._make(item)
+            if not isinstance(feed, Mapping):
+                if len(self._ports) != 1:
+                    names = ", ".join(port.name for port in self._ports)
+                    raise ArgumentError(must("data", f"of dicts with arrays for {names}", f"a {type(feed).__name__}"))
+                feed = {self._ports[0].name: feed}
+            arrays = fed(self._ports, feed)
+            yield {port.name: array for port, array in zip(self._ports, arrays, strict=True)}
+
+
+def samples_of(data: Any, ports: Sequence[Port], form: ImageForm) -> Samples:
+    """The samples that a user's `data` stands for.
+
+    Parameters
+    ----------
+    data : iterable, path or object with get_next()
+        Feeds, each a dict of arrays by input name, or for a network of one input an array; a folder of .npz files, one
+        sample each, or of images; or a reader as `onnxruntime.quantization` takes them.
+    ports : sequence of Port
+        The network's inputs, sizes of images among them.
+    form : ImageForm
+        How images become arrays.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        It is none of these, empty, or does not fit the inputs.
+    """
+    if isinstance(data, (str, os.PathLike)):
+        return _of_folder(Path(data), ports, form)
+    if isinstance(data, (Mapping, np.ndarray)):  # of one sample: its parts would be taken for samples
+        raise ArgumentTypeError(must("data", _KINDS, f"one {type(data).__name__}"))
+    if hasattr(data, "get_next"):
+        items = list(iter(data.get_next, None))
+    elif isinstance(data, Iterable):
+        items = list(data)
+    else:
+        raise ArgumentTypeError(must("data", _KINDS, f"a {type(data).__name__}"))
+    if not items:
+        raise ArgumentError(must("data", "one sample or more", "none"))
+    return Samples(ports, items, lambda feed: feed)
+
+
+def _of_folder(folder: Path, ports: Sequence[Port], form: ImageForm) -> Samples:
+    if not folder.is_dir():
+        raise ArgumentError(must("data", "a folder of .npz files or images", repr(str(folder))))
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    arrays = [path for path in files if path.suffix.lower() == ".npz"]
+    images = [path for path in files if path.suffix.lower() in IMAGES]
+    if bool(arrays) == bool(images):
+        held = "both" if arrays else "neither"
+        raise ArgumentError(must("data", f"a folder of .npz files, or of images ({', '.join(IMAGES)})", held))
+    if images:
+        return Samples(ports, images, image_reader(ports, form))
+    return Samples(ports, arrays, lambda path: _of_file(path, ports))
+
+
+def _of_file(path: Path, ports: Sequence[Port]) -> Any:
+    """The arrays of a file; that of a network of one input may have any name."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            feed = {name: file[name] for name in file.files}
+    except Exception as error:  # NumPy raises many kinds for what is no such file
+        raise ArgumentError(must("data", "files of arrays that can be read", f"{path} ({error})")) from error
+    return next(iter(feed.values())) if len(feed) == len(ports) == 1 else feed

@@ -1,0 +1,139 @@
+"""How far a variant of a network is from the network of floats, on samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, must
+from cpuconv.graph.ir import Graph
+from cpuconv.quantizing.data.samples import Samples
+from cpuconv.quantizing.observing import ready
+
+Outputs = Mapping[str, np.ndarray]
+Metric = Callable[[Outputs, Outputs], float]  # of a sample's outputs by floats and by the variant; 0: equal
+_KEPT = 1 << 28  # bytes of outputs that are kept; what takes more is computed anew
+
+
+class Judge:
+    """Errors of variants of one network.
+
+    Parameters
+    ----------
+    graph : Graph
+        The network of floats.
+    samples : Samples
+    threads : int
+    metric : callable or None
+        Of two dicts of a sample's outputs, by floats and by the variant; its mean over samples is the error. None:
+        `RelativeError`.
+    """
+
+    def __init__(self, graph: Graph, samples: Samples, threads: int, metric: Metric | None = None) -> None:
+        self._model, self.samples, self._threads, self._metric = ready(graph, threads), samples, threads, metric
+        self._kept: list[Outputs] = []
+
+    def error(self, variant: Graph) -> float:
+        """How far a variant with the same inputs and outputs is from the network.
+
+        Raises
+        ------
+        ArgumentError
+            The metric gave no number.
+        """
+        return self.figures(variant)[0]
+
+    def figures(self, variant: Graph) -> tuple[float, float | None]:
+        """The error of a variant, and how often it agrees in the largest class; None where no output is of classes."""
+        error: RelativeError | Mean = RelativeError() if self._metric is None else Mean(self._metric)
+        agreement = Agreement()
+        model = ready(variant, self._threads)
+        for feed, exact in zip(self.samples, self._exact(), strict=True):
+            rough = model.run(feed)
+            error.add(exact, rough)
+            agreement.add(exact, rough)
+        return error.value, agreement.value
+
+    def _exact(self) -> Iterator[Outputs]:
+        """The outputs by floats of every sample."""
+        size = sum(array.nbytes for outputs in self._kept for array in outputs.values())
+        for at, feed in enumerate(self.samples):
+            if at < len(self._kept):
+                yield self._kept[at]
+                continue
+            outputs = self._model.run(feed)
+            size += sum(array.nbytes for array in outputs.values())
+            if at == len(self._kept) and size <= _KEPT:
+                self._kept.append(outputs)
+            yield outputs
+
+
+class RelativeError:
+    """The root of the mean square of differences over that of values, of all samples; of outputs the largest."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, np.ndarray] = {}
+
+    def add(self, exact: Outputs, rough: Outputs) -> None:
+        """Take in a sample."""
+        for name, array in exact.items():
+            wide = array.astype(np.float64)
+            squares = np.square(rough[name].astype(np.float64) - wide).sum(), np.square(wide).sum()
+            self._sums[name] = self._sums.get(name, np.zeros(2)) + squares
+
+    @property
+    def value(self) -> float:
+        """Of the samples so far."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = [float(np.nan_to_num(part / whole, posinf=np.inf)) for part, whole in self._sums.values()]
+        return math.sqrt(max(parts, default=0.0))
+
+
+class Mean:
+    """The mean of a user's metric."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._values: list[float] = []
+
+    def add(self, exact: Outputs, rough: Outputs) -> None:
+        """Take in a sample."""
+        value = self._metric(exact, rough)
+        try:
+            self._values.append(float(value))
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(must("metric", "a function whose result is a number", repr(value))) from error
+
+    @property
+    def value(self) -> float:
+        """Of the samples so far."""
+        return float(np.mean(self._values))
+
+
+class Agreement:
+    """The share of rows whose largest class is the same, where one output looks like classes: floats (N, K)."""
+
+    def __init__(self) -> None:
+        self._same = self._rows = 0
+
+    def add(self, exact: Outputs, rough: Outputs) -> None:
+        """Take in a sample."""
+        names = [name for name, array in exact.items() if _classes(array) is not None]
+        if len(names) == 1:
+            a, b = (_classes(each[names[0]]) for each in (exact, rough))
+            assert a is not None and b is not None
+            self._same, self._rows = self._same + int((a.argmax(1) == b.argmax(1)).sum()), self._rows + len(a)
+
+    @property
+    def value(self) -> float | None:
+        """Of the samples so far."""
+        return self._same / self._rows if self._rows else None
+
+
+def _classes(array: np.ndarray) -> np.ndarray | None:
+    """Rows of scores, of floats; None where an output is none such."""
+    if array.ndim < 2 or array.dtype.kind != "f" or not 1 < array.shape[1] == array.size // max(len(array), 1):
+        return None
+    return array.reshape(array.shape[:2])

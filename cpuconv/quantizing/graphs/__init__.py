@@ -1,0 +1,1 @@
+"""What happens to a graph: made ready, planned, its channels equalised, quantised, written to a file."""

@@ -1,0 +1,130 @@
+"""The network of bytes: what quantises and dequantises tensors, as nodes of the graph."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph, Node, trimmed
+from cpuconv.graph.ops import TABLE
+from cpuconv.graph.passes.rewriting import operand, scalar
+from cpuconv.quantizing.graphs.plan import Plan, Product, clamp_behind
+from cpuconv.quantizing.scales import Scale, Weights
+
+ByProduct = Mapping[str, Weights]  # by the name of the product's output
+
+
+class _Names:
+    """Names that a graph does not have, and the constants that get some of them."""
+
+    def __init__(self, graph: Graph) -> None:
+        written = {name for node in graph.nodes for name in node.outputs}
+        self._taken = {*graph.inputs, *graph.constants, *graph.values, *written}
+        self.constants: dict[str, np.ndarray] = {}
+
+    def fresh(self, hint: str) -> str:
+        name = next(f"{hint}{at or ''}" for at in itertools.count() if f"{hint}{at or ''}" not in self._taken)
+        self._taken.add(name)
+        return name
+
+    def constant(self, array: np.ndarray, hint: str) -> str:
+        """The name of an array; of one that another has too, the same."""
+        name = next((f"{hint}{at or ''}" for at in itertools.count() if self._fits(f"{hint}{at or ''}", array)), hint)
+        self._taken.add(name)
+        self.constants[name] = array
+        return name
+
+    def _fits(self, name: str, array: np.ndarray) -> bool:
+        known = self.constants.get(name)
+        return name not in self._taken if known is None else known.dtype == array.dtype and np.array_equal(known, array)
+
+
+def with_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale], weights: ByProduct) -> Graph:
+    """The network with QuantizeLinear and DequantizeLinear around what becomes bytes.
+
+    Parameters
+    ----------
+    graph : Graph
+        What `prepared` gives.
+    plan : Plan
+    scales : mapping of str to Scale
+        Of every root of the plan.
+    weights : mapping of str to Weights
+        Of every product of the plan, by the name of its output.
+    """
+    names = _Names(graph)
+    read = {name: names.fresh(f"{name}.dequantized") for name in plan.roots}
+    behind: dict[str, list[Node]] = {}
+    for name, root in plan.roots.items():
+        scale = scales[root]
+        numbers = (
+            names.constant(np.asarray(scale.scale), f"{root}.scale"),
+            names.constant(np.asarray(scale.zero), f"{root}.zero"),
+        )
+        whole = names.fresh(f"{name}.quantized")
+        behind[name] = [
+            TABLE["QuantizeLinear"].node((name, *numbers), (whole,)),
+            TABLE["DequantizeLinear"].node((whole, *numbers), (read[name],)),
+        ]
+    products = {id(product.node): product for product in plan.products}
+    dropped = _clamped_by_bytes(graph, plan, scales)
+    nodes: list[Node] = [node for name in graph.inputs for node in behind.get(name, ())]
+    for node in graph.nodes:
+        if id(node) in dropped:
+            continue
+        made = node if node.meaning is not None else node.reads(read)
+        if id(node) in products:
+            before, made = _dequantized(names, made, products[id(node)], weights[node.outputs[0]])
+            nodes += before
+        clamp = clamp_behind(graph, node.outputs[0]) if node.outputs else None
+        if clamp is not None and id(clamp) in dropped:
+            made = made.writes({node.outputs[0]: clamp.outputs[0]})
+        nodes.append(made)
+        nodes += [each for name in made.outputs for each in behind.get(name, ())]
+    return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **names.constants}).live()
+
+
+def _dequantized(names: _Names, node: Node, product: Product, weights: Weights) -> tuple[list[Node], Node]:
+    """A product whose weights and bias are dequantised, and what dequantises them."""
+    x, name, *_ = node.inputs
+    nodes, inputs = [], [x]
+    parts = [(name, weights.array, weights.scale, weights.axis)]
+    if weights.bias is not None:
+        bias = operand(node, 2) or f"{node.outputs[0]}.bias"
+        parts.append((bias, weights.bias, weights.unit * weights.scale, 0))
+    for part, array, scale, axis in parts:
+        zeros = np.zeros(scale.shape, array.dtype)
+        stored = (
+            names.constant(value, f"{part}.{kind}")
+            for kind, value in (("quantized", array), ("scale", scale), ("zero", zeros))
+        )
+        output = names.fresh(f"{part}.dequantized")
+        nodes.append(TABLE["DequantizeLinear"].node(tuple(stored), (output,), axis=axis))
+        inputs.append(output)
+    return nodes, replace(node, inputs=trimmed(inputs))
+
+
+def _clamped_by_bytes(graph: Graph, plan: Plan, scales: Mapping[str, Scale]) -> set[int]:
+    """The clamps behind which nothing but bytes is read, and no byte stands for what they cut off."""
+    found = set()
+    for node in graph.nodes:
+        clamp = clamp_behind(graph, node.outputs[0]) if node.outputs and node.meaning is None else None
+        if clamp is None or clamp.outputs[0] not in plan.roots or clamp.outputs[0] in graph.outputs:
+            continue
+        known_readers = all(reader.meaning is None for reader in graph.users(clamp.outputs[0]))
+        if node.outputs[0] in plan.roots or not known_readers:
+            continue
+        ends = (0.0, np.inf)
+        if clamp.op == "Clip":
+            least, most = (operand(clamp, at) for at in (1, 2))
+            stated = scalar(graph, least) if least else -np.inf, scalar(graph, most) if most else np.inf
+            if stated[0] is None or stated[1] is None:
+                continue
+            ends = stated[0], stated[1]
+        low, high = scales[plan.roots[clamp.outputs[0]]].ends
+        if ends[0] <= low and high <= ends[1]:
+            found.add(id(clamp))
+    return found

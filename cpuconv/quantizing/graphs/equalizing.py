@@ -1,0 +1,100 @@
+"""Channels of one range: two products with a Relu between share out what their weights span.
+
+Relu(s a) = s Relu(a) for s > 0, so that channel i of the first product may be divided by s_i where the second
+multiplies it by s_i: the network stays the same, up to rounding. s_i = sqrt(r_i / q_i), where r and q are the largest
+weights that give and that read channel i, makes both sqrt(r_i q_i).
+Source: Nagel et al., "Data-free quantization through weight equalization and bias correction" (2019), section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.passes.rewriting import operand, sole_reader
+from cpuconv.quantizing.graphs.plan import Product, products_of
+
+_TURNS = 20  # over all pairs
+_NEAR = 1e-3  # of 1: what changes channels by less is the end
+_MOST = 1e3  # of a factor: what is nearly zero is not blown up
+
+
+class _Pair(NamedTuple):
+    first: Product
+    second: Product
+
+
+def equalized(graph: Graph) -> Graph:
+    """The network with equalised weights: equal up to rounding."""
+    pairs = list(_pairs(graph))
+    arrays: dict[str, np.ndarray] = {}
+    for _ in range(_TURNS if pairs else 0):
+        change = max(_share_out(graph, pair, arrays) for pair in pairs)
+        if change < _NEAR:
+            break
+    known = graph.constants
+    rounded = {name: _frozen(array.astype(known[name].dtype)) for name, array in arrays.items()}
+    return replace(graph, constants={**known, **rounded})
+
+
+def _pairs(graph: Graph) -> Iterator[_Pair]:
+    """Products with a Relu between them alone, whose weights nobody else reads."""
+    products = {id(product.node): product for product in products_of(graph)}
+    for product in products.values():
+        relu = sole_reader(graph, product.node.outputs[0])
+        second = relu and relu.op == "Relu" and sole_reader(graph, relu.outputs[0])
+        found = products.get(id(second)) if second else None
+        if found is None or relu is None or found.node.inputs[0] != relu.outputs[0]:
+            continue
+        if found.node.op == "Conv" and found.node["group"] > 1 and found.weight.shape[1] > 1:
+            continue
+        own = [name for each in (product, found) for name in each.node.inputs[1:] if name]
+        alone = all(len(graph.users(name)) == 1 and name not in graph.outputs for name in own)
+        if alone and len(own) == len(set(own)) and product.node.op != "MatMul":
+            yield _Pair(product, found)
+
+
+def _share_out(graph: Graph, pair: _Pair, arrays: dict[str, np.ndarray]) -> float:
+    """Equalise one pair in float64; says how far from 1 the factors were."""
+    for product in pair:
+        for name in product.node.inputs[1:]:
+            arrays.setdefault(name, graph.constants[name].astype(np.float64, order="C"))
+    first, second = (arrays[product.node.inputs[1]] for product in pair)
+    given = _rows(first, pair.first.axis)
+    read = _by_input(second, pair.second)
+    gives, reads = (np.abs(part).reshape(len(part), -1).max(1, initial=0) for part in (given, read))
+    if len(gives) != len(reads):
+        return 0.0
+    usable = (gives > 0) & (reads > 0)
+    factor = np.ones(len(gives))
+    factor[usable] = np.clip(np.sqrt(gives[usable] / reads[usable]), 1 / _MOST, _MOST)
+    given /= factor.reshape(-1, *[1] * (given.ndim - 1))
+    read *= factor.reshape(-1, *[1] * (read.ndim - 1))
+    bias = operand(pair.first.node, 2)
+    if bias:
+        arrays[bias] = arrays[bias] / factor
+    return float(np.abs(factor - 1).max(initial=0))
+
+
+def _rows(array: np.ndarray, axis: int) -> np.ndarray:
+    """A view of weights with their output channels first."""
+    return np.moveaxis(array, axis, 0)
+
+
+def _by_input(array: np.ndarray, product: Product) -> np.ndarray:
+    """A view of weights with their input channels first: (C, …)."""
+    if product.node.op != "Conv":
+        return np.moveaxis(array, 1 - product.axis, 0)
+    groups: int = product.node["group"]
+    if groups == 1:
+        return array.swapaxes(0, 1)
+    return array.reshape(groups, len(array) // groups, *array.shape[1:])  # depthwise: one input channel a group
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

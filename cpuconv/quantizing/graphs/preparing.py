@@ -1,0 +1,73 @@
+"""A network as it is quantised: constants computed, padding in convolutions, and batch normalisation in weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from cpuconv.errors import CpuconvWarning, SourceError
+from cpuconv.graph.ir import Graph, Value
+from cpuconv.graph.passes import pads, weights
+from cpuconv.graph.passes.quantised import OPERATORS
+from cpuconv.graph.passes.rewriting import without
+from cpuconv.network.sizes.specialise import specialise
+
+Sizes = Mapping[str, Sequence[int]]
+
+
+class Prepared(NamedTuple):
+    """The network, its sizes as open as they were, and what is known of its values where they are closed."""
+
+    graph: Graph
+    known: Mapping[str, Value]
+
+
+def prepared(graph: Graph, sizes: Sizes) -> Prepared:
+    """The network, ready to be quantised; equal up to rounding.
+
+    Parameters
+    ----------
+    graph : Graph
+        As it was read.
+    sizes : mapping of str to sequence of int
+        Those of the inputs of a sample.
+
+    Raises
+    ------
+    SourceError
+        It has quantised operators already, or its nodes do not fit together.
+    """
+    if any(node.op in OPERATORS for node in graph.nodes):
+        raise SourceError(f"{graph.name} must be a network of floats; it is quantised already.")
+    graph = _with_constants(graph, specialise(graph, sizes))
+    graph = without(graph, [(node, node.inputs) for node in graph.nodes if node.op == "Identity"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CpuconvWarning)  # told once, above
+        graph = weights.run_without_sizes(_without_pads(graph, specialise(graph, sizes).values))
+        return Prepared(graph, specialise(graph, sizes).values)
+
+
+def _with_constants(graph: Graph, closed: Graph) -> Graph:
+    """The graph without nodes that compute with constants alone; those that need sizes stay."""
+    fixed = {*graph.constants}
+    old = []
+    for node in graph.nodes:
+        if node.meaning is None and node.inputs and fixed.issuperset(filter(None, node.inputs)):
+            fixed.update(filter(None, node.outputs))
+            old.append(node)
+    made = {name: closed.constants[name] for node in old for name in node.outputs if name in closed.constants}
+    read = {name for node in graph.nodes if node not in old for name in node.inputs} | {*graph.outputs}
+    whole = [node for node in old if read.isdisjoint({*node.outputs} - made.keys())]
+    return graph.replaced(whole, (), made).live() if len(whole) == len(old) else graph
+
+
+def _without_pads(graph: Graph, known: Mapping[str, Value]) -> Graph:
+    """The graph with constant padding inside the operators behind it, unless what these add depends on sizes."""
+    if not any(node.op == "Pad" for node in graph.nodes):
+        return graph
+    if any(node.attributes.get("auto_pad", "NOTSET").startswith("SAME") for node in graph.nodes):
+        return graph
+    padded = pads.run(replace(graph, values={**graph.values, **known}))
+    return replace(padded, values={name: graph.value(name) for name in padded.values})

@@ -1,0 +1,158 @@
+"""A graph as an ONNX model: what the reader read, and rewrites made of ONNX's own operators."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.files import write_whole
+from cpuconv.errors import SourceError
+from cpuconv.graph.ir import Graph, Node, Value
+from cpuconv.graph.ops import OWN, TABLE
+from cpuconv.graph.reading.foreign import Foreign
+from cpuconv.graph.reading.onnx_reader import Metadata
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 21  # the oldest that has every operator in the reader's form
+_IR = 10  # of the file's format; of that opset
+_MOST_BYTES = 2**31 - 1  # of a protocol buffer
+
+
+def write_model(path: Path, graph: Graph, metadata: Metadata) -> int:
+    """Write a graph to a file, which is there as a whole or not at all; says its bytes.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    SourceError
+        The graph has an operator that no ONNX file has, or is too large for one.
+    """
+    model = proto_of(graph, metadata)
+    if model.ByteSize() > _MOST_BYTES:
+        raise SourceError(f"{graph.name} must have less than 2 GiB to be one ONNX file, not {model.ByteSize()} bytes.")
+    content = model.SerializeToString()
+    write_whole({path: content})
+    return len(content)
+
+
+def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:
+    """The graph as a model."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    opsets = _opsets(graph)
+    nodes = [_node(node, opsets) for node in graph.nodes]
+    _name_apart(nodes)
+    made = helper.make_graph(
+        nodes,
+        graph.name,
+        [_info(name, graph.value(name)) for name in graph.inputs],
+        [_info(name, graph.value(name)) for name in graph.outputs],
+        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in graph.constants.items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid(*each) for each in opsets.items()])
+    model.ir_version = max(_IR, helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True))
+    model.producer_name = "cpuconv"
+    model.domain, model.doc_string = metadata.domain, metadata.description
+    if metadata.version != Metadata().version:
+        model.model_version = metadata.version
+    helper.set_model_props(model, dict(metadata.custom_metadata_map))
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise SourceError(f"{graph.name} cannot be written as an ONNX model: {error}") from error
+    return model
+
+
+def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Give nodes names of their own: what one node of the model became has its name in common."""
+    taken = {""}
+    for node in nodes:
+        if node.name in taken and node.name:
+            node.name = next(name for at in itertools.count(1) if (name := f"{node.name}.{at}") not in taken)
+        taken.add(node.name)
+
+
+def _opsets(graph: Graph) -> dict[str, int]:
+    """The version of each domain: `OPSET`, or what operators need that are newer or stay as they were read."""
+    import onnx
+
+    opsets = {"": OPSET}
+    for node in graph.nodes:
+        if isinstance(node.meaning, Foreign):
+            stated: Mapping[str, int] = node.meaning.opsets
+        elif node.op in OWN or onnx.defs.has(node.op, OPSET):
+            continue
+        else:
+            stated = {"": onnx.defs.get_schema(node.op).since_version}
+        opsets |= {domain: max(version, opsets.get(domain, 0)) for domain, version in stated.items()}
+    return opsets
+
+
+def _info(name: str, value: Value) -> onnx.ValueInfoProto:
+    """What a model says of an input or output."""
+    from onnx import helper
+
+    dtype = 0 if value.dtype is None else helper.np_dtype_to_tensor_dtype(value.dtype)
+    return helper.make_tensor_value_info(name, dtype, None if value.shape is None else list(value.shape))
+
+
+def _node(node: Node, opsets: Mapping[str, int]) -> onnx.NodeProto:
+    import onnx
+    from onnx import helper
+
+    if isinstance(node.meaning, Foreign):
+        proto = onnx.NodeProto.FromString(node.meaning.proto)
+        _check_foreign(node, proto, opsets)
+        return proto
+    if node.op in OWN:
+        raise SourceError(f"{node.label} must be an operator of ONNX to be written to a file.")
+    schema = onnx.defs.get_schema(node.op, opsets[""], "")
+    attributes = {name: _plain(value) for name, value in node.attributes.items() if value is not None}
+    unknown = attributes.keys() - schema.attributes.keys()
+    for name in unknown:
+        if node[name] != TABLE[node.op].attributes[name]:
+            raise SourceError(f"{node.label} must do without {name}={node[name]} to be written for opset {opsets['']}.")
+    known = {name: value for name, value in attributes.items() if name in schema.attributes}
+    return helper.make_node(node.op, node.inputs, node.outputs, node.origin or None, **known)
+
+
+def _check_foreign(node: Node, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
+    """See that a node that is written as it was read means the same there, and reads what it read."""
+    import onnx
+
+    assert isinstance(node.meaning, Foreign)
+    if node.meaning.inputs != node.inputs or tuple(proto.output) != node.outputs:
+        raise SourceError(f"{node.label} reads or gives tensors that were renamed, and cannot be written.")
+    nodes = [proto]
+    while nodes:
+        each = nodes.pop()
+        nodes += [
+            inner for attribute in each.attribute for graph in (attribute.g, *attribute.graphs) for inner in graph.node
+        ]
+        domain = "" if each.domain == "ai.onnx" else each.domain
+        versions = [
+            onnx.defs.get_schema(each.op_type, stated[domain], domain).since_version
+            for stated in (node.meaning.opsets, opsets)
+        ]
+        if versions[0] != versions[1]:
+            raise SourceError(
+                f"{node.label} must be of opset {opsets[domain]} to be written, not {node.meaning.opsets[domain]}:"
+                f" {each.op_type} has changed since. Convert the model with onnx.version_converter first."
+            )
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as ONNX writes it."""
+    from onnx import helper, numpy_helper
+
+    if isinstance(value, np.dtype):
+        return helper.np_dtype_to_tensor_dtype(value)
+    return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value

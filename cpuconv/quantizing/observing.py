@@ -1,0 +1,64 @@
+"""What tensors of a network are on samples: it runs by the kernels of floats, its inner tensors given out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cpuconv.errors import CpuconvWarning, SourceError
+from cpuconv.graph.ir import Graph
+from cpuconv.graph.lowering import Target
+from cpuconv.isa import current
+from cpuconv.network.compiling import compiled
+from cpuconv.network.model import Model
+from cpuconv.quantizing.data.samples import Feed
+from cpuconv.quantizing.ranges import Histogram
+
+PARTS = 2048  # of a histogram
+Step = Callable[[], None]  # is told of each sample that is done
+
+
+def ready(graph: Graph, threads: int, outputs: Sequence[str] | None = None) -> Model:
+    """The network, ready to run, with other outputs if these are named."""
+    graph = replace(graph, outputs=tuple(graph.outputs if outputs is None else outputs)).live()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CpuconvWarning)  # of operators without kernels: told when it was prepared
+        return compiled(graph, Target(current(), threads), {})
+
+
+def ends_of(model: Model, samples: Iterable[Feed], step: Step) -> dict[str, tuple[float, float]]:
+    """The least and the largest value of each output on all samples, and 0.
+
+    Raises
+    ------
+    SourceError
+        A tensor has values that are no numbers, or infinite.
+    """
+    ends: dict[str, tuple[float, float]] = {}
+    for feed in samples:
+        for name, array in model.run(feed).items():
+            seen = (float(array.min(initial=0)), float(array.max(initial=0)))
+            if not np.isfinite(seen).all():
+                raise SourceError(f"The tensor {name!r} must be of finite numbers on every sample.")
+            low, high = ends.get(name, seen)
+            ends[name] = min(low, seen[0]), max(high, seen[1])
+        step()
+    return ends
+
+
+def histograms(
+    model: Model, samples: Iterable[Feed], ends: Mapping[str, tuple[float, float]], step: Step
+) -> dict[str, Histogram]:
+    """How often values occur in each output, between the ends that they have."""
+    counts = {name: np.zeros(PARTS, np.int64) for name in ends}
+    for feed in samples:
+        for name, array in model.run(feed).items():
+            low, high = ends[name]
+            if low < high:
+                parts = ((array.ravel() - np.float32(low)) * np.float32(PARTS / (high - low))).astype(np.int32)
+                counts[name] += np.bincount(np.clip(parts, 0, PARTS - 1), minlength=PARTS)
+        step()
+    return {name: Histogram(*ends[name], counts[name]) for name in ends}

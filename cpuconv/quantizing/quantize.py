@@ -1,0 +1,186 @@
+"""The call that quantises a network: from a file of floats and samples to a file of bytes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cpuconv.errors import CpuconvWarning
+from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
+from cpuconv.quantizing import arguments
+from cpuconv.quantizing.calibrating import Calibration, Progress
+from cpuconv.quantizing.choosing import Choice, within, without_slower
+from cpuconv.quantizing.data.images import ImageForm
+from cpuconv.quantizing.data.samples import Feed, samples_of
+from cpuconv.quantizing.errors import Judge, Metric
+from cpuconv.quantizing.graphs.equalizing import equalized
+from cpuconv.quantizing.graphs.preparing import Prepared, prepared
+from cpuconv.quantizing.graphs.writing import write_model
+from cpuconv.quantizing.observing import ready
+from cpuconv.quantizing.report import BYTES, FLOATS, Layer, Quantized
+from cpuconv.quantizing.speed import race
+from cpuconv.runtime.threads import check_threads
+
+if TYPE_CHECKING:
+    import onnx
+
+_JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
+
+
+def quantize(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    data: Any,
+    *,
+    output: str | os.PathLike[str],
+    tolerance: float | None = None,
+    metric: Metric | None = None,
+    layers: int = 0,
+    method: str = "mse",
+    percentile: float = 99.99,
+    activations: str = "uint8",
+    keep: Sequence[str] = (),
+    equalize: bool = True,
+    correct_biases: bool = True,
+    refuse_slower: bool = True,
+    full_range: bool = False,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    image_mean: Sequence[float] = ImageForm.mean,
+    image_std: Sequence[float] = ImageForm.std,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Make of a network of float32 one that computes with bytes, an ONNX file of QuantizeLinear and DequantizeLinear.
+
+    Weights become int8 with a scale for each output channel, biases int32, and the tensors between bytes of one scale
+    each, which follows from what they are on the samples.
+
+    Parameters
+    ----------
+    source : path, bytes or onnx.ModelProto
+        An ONNX model of float32, opset 6 or newer.
+    data : iterable, path, or object with get_next()
+        Samples of what the network will be given: feeds, each a dict of arrays by input name, or an array for a network
+        of one input; a folder of .npz files, a feed each; a folder of images, for a network of one input (N, 1 or 3, H,
+        W); or a `CalibrationDataReader` of onnxruntime.quantization. Some hundred are usual. Feeds are kept in memory,
+        files are read again.
+    output : path
+        The file to write, in a folder that is there. It appears when it is whole.
+    tolerance : float or None
+        The largest error of the outputs on the samples. Layers stay floats until it holds, those with the largest error
+        of their own first. None: any.
+    metric : callable or None
+        What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
+        samples is taken; 0 means equal. None: the root of the mean square of the differences over that of the values,
+        of all samples; of several outputs the largest.
+    layers : int
+        How many layers stay floats at least: those with the largest error.
+    method : "mse", "percentile", "entropy" or "minmax"
+        How the range of a tensor follows from its values: the least squared error; `percentile` of the values at each
+        end; the least loss of information; all that was seen.
+    percentile : float
+        From 50 to 100, for method "percentile".
+    activations : "uint8" or "int8"
+        The bytes of tensors. Engines on x86 are faster with uint8.
+    keep : sequence of str
+        Names of nodes that stay floats.
+    equalize : bool
+        Whether channels between two products with a Relu between are brought to one range first (Nagel et al., 2019).
+    correct_biases : bool
+        Whether biases take back the mean error of each channel (the same source).
+    refuse_slower : bool
+        Whether layers that bytes do not make faster, as measured here on the first sample, stay floats; and whether the
+        network is timed before and after.
+    full_range : bool
+        Whether weights may use all of int8 in every channel. Left out, two of them never saturate a sum of 16 bits, as
+        engines have it on x86 without VNNI (AVX2).
+    input_shapes : mapping of str to sequence of int, or None
+        Sizes of inputs that the model leaves open, where `data` is a folder of images.
+    image_mean, image_std : sequence of float
+        Of one number or one for each channel: images, as numbers from 0 to 1, less the mean, over the deviation. Inputs
+        of uint8 get the bytes.
+    threads : int or None
+        Of the runs on the samples; None: `get_num_threads()`.
+    progress : callable or None
+        Is told (what, steps done, steps in all).
+
+    Returns
+    -------
+    Quantized
+        What became of each layer, errors, sizes of files, and times; prints itself, and has `.to_dict()`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An argument has a wrong value or type, the samples do not fit the network, or one layer alone is not within the
+        tolerance.
+    SourceError
+        The model cannot be read or written, is quantised already, has nothing to quantise, or gives numbers that are
+        not finite.
+    OSError
+        The file cannot be written.
+
+    Warns
+    -----
+    CpuconvWarning
+        Operators run through ONNX's reference evaluator, or the network of bytes is not faster here.
+    """
+    path = arguments.file("output", output)
+    form = arguments.form(method, percentile, activations, full_range)
+    limit, layers = arguments.tolerance(tolerance), arguments.count("layers", layers)
+    arguments.check_callable("metric", metric)
+    arguments.check_callable("progress", progress)
+    mean, std = (arguments.numbers(name, of) for name, of in (("image_mean", image_mean), ("image_std", image_std)))
+    workers = check_threads(threads)
+    graph, metadata = read_with_metadata(source)
+    ports = arguments.ports(graph, {} if input_shapes is None else input_shapes)
+    samples = samples_of(data, ports, ImageForm(mean, std))
+    feed = next(iter(samples))
+    network = prepared(graph, {name: array.shape for name, array in feed.items()})
+    if equalize:
+        network = Prepared(equalized(network.graph), network.known)
+    made = Calibration(network, samples, form, workers, progress or (lambda what, done, total: None))
+    choice = Choice(arguments.kept(made.graph, made.products, keep))
+    errors = made.correct(correct_biases)
+    if refuse_slower:
+        without_slower(made, choice, feed)
+    judge = Judge(made.graph, samples, workers, metric)
+    few = Judge(made.graph, samples.first(_JUDGED), workers, metric)
+    within(made, few, lambda products: judge.error(made.built(products)), choice, limit, layers)
+    timed = feed if refuse_slower else None
+    return _written(path, arguments.size(source), made, choice, judge, errors, metadata, timed)
+
+
+def _written(
+    path: Path, before: int, made: Calibration, choice: Choice, judge: Judge, errors: Mapping[str, float],
+    metadata: Metadata, feed: Feed | None,
+) -> Quantized:  # fmt: skip
+    """Write the network of bytes, and say what it is; timed on `feed`, if there is one."""
+    graph = made.built(choice.products(made))
+    error, agreement = judge.figures(graph)
+    timed = None if feed is None else race(ready(made.graph, made.threads), ready(graph, made.threads), feed)
+    size = write_model(path, graph, metadata)
+    if timed is not None and timed.ratio.low > 1:
+        warnings.warn(
+            f"{graph.name}: bytes are not faster here: {timed.second * 1e3:.3f} ms, where floats take"
+            f" {timed.first * 1e3:.3f} ms.",
+            CpuconvWarning,
+            stacklevel=3,
+        )
+    rows = tuple(
+        Layer(
+            name=(name := product.name),
+            op=product.node.op,
+            precision=FLOATS if name in choice.kept else BYTES,
+            why=choice.kept.get(name, ""),
+            error=errors[product.node.outputs[0]],
+            error_alone=choice.alone.get(name),
+            float_seconds=choice.floats.get(name),
+            byte_seconds=choice.bytes.get(name),
+        )
+        for product in made.products
+    )
+    seconds, old = (None, None) if timed is None else (timed.second, timed.first)
+    return Quantized(path, size, before, error, agreement, seconds, old, made.threads, rows)

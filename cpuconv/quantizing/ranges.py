@@ -1,0 +1,123 @@
+"""The range of floats that bytes stand for: by the least error, by percentiles, by entropy, or all that was seen.
+
+Each method takes the histogram of a tensor and gives the ends of a range, which has 0 in it, so that 0 is exact.
+Sources: Migacz, "8-bit inference with TensorRT" (2017), for the entropy; Nagel et al., "A white paper on neural network
+quantization" (2021), section 3.1, for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+STEPS = 255  # between the least and the largest byte
+_SHRUNK = np.linspace(0.05, 1.0, 96)  # parts of the whole range that are tried
+_COARSE = np.linspace(0.1, 1.0, 31)  # of each end, where the range has two
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often values occur: `counts` of equal parts from `low` to `high`; low ≤ 0 ≤ high."""
+
+    low: float
+    high: float
+    counts: np.ndarray
+
+    @property
+    def centres(self) -> np.ndarray:
+        """A value for each part: its middle, but 0 for the part that 0 lies in, as 0 is what occurs most."""
+        width = (self.high - self.low) / len(self.counts)
+        centres = self.low + width * (np.arange(len(self.counts)) + 0.5)
+        if width:
+            centres[min(int(-self.low / width), len(centres) - 1)] = 0.0
+        return centres
+
+
+Range = tuple[float, float]
+
+
+def rounded(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Floats as bytes that span a range say them."""
+    step = (high - low) / STEPS
+    zero = np.rint(-low / step)
+    return (np.clip(np.rint(values / step) + zero, 0, STEPS) - zero) * step
+
+
+def min_max(seen: Histogram, percentile: float) -> Range:
+    """All that was seen."""
+    return seen.low, seen.high
+
+
+def percentiles(seen: Histogram, percentile: float) -> Range:
+    """Ends beyond which lie at most (100 - percentile) % of the values, at each end."""
+    edges = np.linspace(seen.low, seen.high, len(seen.counts) + 1)
+    share = np.cumsum(seen.counts) / max(seen.counts.sum(), 1)
+    beyond = 1 - percentile / 100
+    low = edges[int(np.searchsorted(share, beyond, side="right"))]
+    high = edges[min(int(np.searchsorted(share, 1 - beyond)) + 1, len(edges) - 1)]
+    return min(float(low), 0.0), max(float(high), 0.0)
+
+
+def least_error(seen: Histogram, percentile: float) -> Range:
+    """The range whose bytes have the least squared error."""
+    values, counts = seen.centres, seen.counts
+
+    def error(low: float, high: float) -> float:
+        return float(counts @ (rounded(values, low, high) - values) ** 2)
+
+    return min(_candidates(seen), key=lambda ends: error(*ends))
+
+
+def _candidates(seen: Histogram) -> Iterator[Range]:
+    """Ranges that are tried: the whole one, and smaller ones."""
+    if not seen.low or not seen.high:
+        return ((seen.low * part, seen.high * part) for part in _SHRUNK)
+    return ((seen.low * low, seen.high * high) for low in _COARSE for high in _COARSE)
+
+
+def least_divergence(seen: Histogram, percentile: float) -> Range:
+    """The range whose bytes lose the least information (Kullback-Leibler) of the distribution."""
+    width = (seen.high - seen.low) / len(seen.counts)
+    counts = seen.counts.copy()
+    counts[np.argmin(np.abs(seen.centres))] = 0  # zeros are exact in every range, and many where a Relu made them
+    best, found = np.inf, (seen.low, seen.high)
+    for low, high in _candidates(seen):
+        first, last = round((low - seen.low) / width), round((high - seen.low) / width)
+        divergence = _divergence(counts, first, last) if last - first > STEPS else np.inf
+        if divergence < best:
+            best, found = divergence, (low, high)
+    return found
+
+
+def _divergence(counts: np.ndarray, first: int, last: int) -> float:
+    """Of the distribution, what lies outside moved to the ends, from what bytes make of the part inside."""
+    inside = counts[first:last].astype(np.float64)
+    whole = inside.copy()
+    whole[0] += counts[:first].sum()
+    whole[-1] += counts[last:].sum()
+    level = np.arange(len(inside)) * (STEPS + 1) // len(inside)
+    occupied = whole > 0
+    sums = np.bincount(level, inside, STEPS + 1)
+    places = np.bincount(level, occupied, STEPS + 1)
+    shared = np.where(occupied, (sums / np.maximum(places, 1))[level], 0)
+    if not shared.sum():
+        return float("inf")
+    p, q = whole / whole.sum(), shared / shared.sum()
+    used = occupied & (q > 0)
+    lost = p[occupied & (q == 0)].sum()  # where bytes have nothing: as if they had next to nothing
+    return float((p[used] * np.log(p[used] / q[used])).sum() + lost * np.log(1e9))
+
+
+METHODS: dict[str, Callable[[Histogram, float], Range]] = {
+    "mse": least_error,
+    "percentile": percentiles,
+    "entropy": least_divergence,
+    "minmax": min_max,
+}
+
+
+def range_of(method: str, seen: Histogram, percentile: float) -> Range:
+    """The range that a method gives; that of a tensor of zeros alone is empty."""
+    return METHODS[method](seen, percentile) if seen.low < seen.high else (0.0, 0.0)

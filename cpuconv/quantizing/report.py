@@ -1,0 +1,108 @@
+"""What quantising did: layer by layer, and of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from autotune.text import count_of
+
+BYTES, FLOATS = "int8", "float32"
+COLUMNS = ("layer", "operator", "precision", "why", "error", "error alone", "µs, float32", "µs, int8")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution or product of matrices.
+
+    Attributes
+    ----------
+    name, op : str
+    precision : "int8" or "float32"
+    why : str
+        Why it stays float32; "".
+    error : float
+        Of its output by itself, by bytes: the root of the mean square of what is wrong, over that of the output.
+    error_alone : float or None
+        Of the network's outputs, this layer alone being of bytes; None where that was not measured.
+    float_seconds, byte_seconds : float or None
+        Of it alone, as measured here; None where that was not, or where another operator took it in.
+    """
+
+    name: str
+    op: str
+    precision: str
+    why: str
+    error: float
+    error_alone: float | None = None
+    float_seconds: float | None = None
+    byte_seconds: float | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """As text, in the order of `COLUMNS`."""
+        seconds = ("" if each is None else f"{each * 1e6:.1f}" for each in (self.float_seconds, self.byte_seconds))
+        alone = "" if self.error_alone is None else f"{self.error_alone:.3g}"
+        return self.name, self.op, self.precision, self.why, f"{self.error:.3g}", alone, *seconds
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What `cpuconv.quantize` made.
+
+    Attributes
+    ----------
+    file : Path
+    bytes, bytes_before : int
+        Of the files.
+    error : float
+        Of the outputs on the samples: relative root of the mean square, or a user's metric.
+    agreement : float or None
+        The share of rows of classes with the same largest one, where one output looks like classes.
+    seconds, seconds_before : float or None
+        Of a run on the first sample, measured here in turns; None where that was not asked for.
+    threads : int
+    layers : tuple of Layer
+        In the order in which they run.
+    """
+
+    file: Path
+    bytes: int
+    bytes_before: int
+    error: float
+    agreement: float | None
+    seconds: float | None
+    seconds_before: float | None
+    threads: int
+    layers: tuple[Layer, ...]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of layers that stay float32."""
+        return tuple(layer.name for layer in self.layers if layer.precision == FLOATS)
+
+    def facts(self) -> dict[str, str]:
+        """Of the whole, as text."""
+        facts = {
+            "size": f"{self.bytes / 1e6:.2f} MB, before {self.bytes_before / 1e6:.2f} MB",
+            "error": f"{self.error:.3g}",
+        }
+        if self.agreement is not None:
+            facts["same class"] = f"{self.agreement:.1%}"
+        if self.seconds is not None and self.seconds_before is not None:
+            ratio = f"{self.seconds_before / self.seconds:.2f} times as fast"
+            facts["time"] = f"{self.seconds * 1e3:.3f} ms, before {self.seconds_before * 1e3:.3f} ms: {ratio}"
+            facts["time"] += f", on {count_of(self.threads, 'thread')}"
+        facts["layers"] = f"{len(self.layers) - len(self.kept)} of {len(self.layers)} of int8"
+        return facts
+
+    def __str__(self) -> str:
+        table = tabulate([layer.cells() for layer in self.layers], COLUMNS, disable_numparse=True)
+        return "\n".join([table, "", str(self.file), *(f"{name}: {fact}" for name, fact in self.facts().items())])
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "file": str(self.file)}
