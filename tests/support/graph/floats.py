@@ -83,12 +83,12 @@ def network(name: str, seed: int = 0) -> onnx.ModelProto:
 
 
 def feeds(model: onnx.ModelProto, count: int, batch: int = 2, seed: int = 1) -> list[dict[str, np.ndarray]]:
-    """Samples, somewhat correlated within a plane as images are."""
+    """Samples as images are: planes of some mean, which is bounded, and noise."""
     rng, (info,) = np.random.default_rng(seed), model.graph.input
     shape = [batch, *(dim.dim_value for dim in info.type.tensor_type.shape.dim[1:])]
     planes = (*shape[:2], 1, 1)
     return [
-        {info.name: (rng.standard_normal(shape) + rng.standard_normal(planes)).astype(np.float32)} for _ in range(count)
+        {info.name: (rng.standard_normal(shape) + rng.uniform(-2, 2, planes)).astype(np.float32)} for _ in range(count)
     ]
 
 
