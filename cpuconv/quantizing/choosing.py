@@ -1,8 +1,8 @@
 """Which products multiply bytes: those that are faster so on this machine, as far as the error allows.
 
 First go products that bytes do not make faster, if the whole is faster without. Then, while the error of the whole is
-above the tolerance, those whose own error is the largest, one at a time against floats: how many, is found by bisection
-on the whole. First and last layers are products like others.
+above the tolerance, those with the largest error for the time that they save, each measured alone against floats: how
+many, is found by bisection on the whole. First and last layers are products like others.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cpuconv.quantizing.observing import ready
 from cpuconv.quantizing.speed import race, seconds_by_name
 
 ASKED, SLOWER, ERROR = "asked for", "bytes are not faster", "error"
+_LEAST_SAVED = 1e-7  # seconds
 _GAIN = 1.0  # what the whole without must be faster than, in every case that chance allows
 
 
@@ -40,6 +41,15 @@ class Choice:
     floats: Mapping[str, float] = field(default_factory=dict)
     bytes: Mapping[str, float] = field(default_factory=dict)
     alone: Mapping[str, float] = field(default_factory=dict)
+
+    def costs(self, names: Sequence[str]) -> dict[str, float]:
+        """What products of bytes cost: their squared error, for each second that they save where all were timed.
+
+        Squares, as the errors of products that know nothing of one another add up so.
+        """
+        timed = all(name in self.floats and name in self.bytes for name in names)
+        saved = {name: max(self.floats[name] - self.bytes[name], _LEAST_SAVED) if timed else 1.0 for name in names}
+        return {name: self.alone[name] ** 2 / saved[name] for name in names}
 
     def products(self, made: Calibration) -> list[Product]:
         """Those that multiply bytes."""
@@ -107,7 +117,8 @@ def within(
     if not layers and (tolerance is None or whole(products) <= tolerance):
         return choice
     choice.alone = errors_alone(made, judge, products)
-    ranked = sorted(products, key=lambda product: -choice.alone[product.name])
+    costs = choice.costs([product.name for product in products])
+    ranked = sorted(products, key=lambda product: -costs[product.name])
 
     def rest(count: int) -> list[Product]:
         gone = {product.name for product in ranked[:count]}

@@ -10,7 +10,7 @@ import numpy as np
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Graph
 from cpuconv.quantizing.data.samples import Samples
-from cpuconv.quantizing.observing import ready
+from cpuconv.quantizing.observing import Step, ready
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Outputs, Outputs], float]  # of a sample's outputs by floats and by the variant; 0: equal
@@ -35,17 +35,17 @@ class Judge:
         self._model, self.samples, self._threads, self._metric = ready(graph, threads), samples, threads, metric
         self._kept: list[Outputs] = []
 
-    def error(self, variant: Graph) -> float:
-        """How far a variant with the same inputs and outputs is from the network.
+    def error(self, variant: Graph, step: Step = lambda: None) -> float:
+        """How far a variant with the same inputs and outputs is from the network; `step` is told of each sample.
 
         Raises
         ------
         ArgumentError
             The metric gave no number.
         """
-        return self.figures(variant)[0]
+        return self.figures(variant, step)[0]
 
-    def figures(self, variant: Graph) -> tuple[float, float | None]:
+    def figures(self, variant: Graph, step: Step = lambda: None) -> tuple[float, float | None]:
         """The error of a variant, and how often it agrees in the largest class; None where no output is of classes."""
         error: RelativeError | Mean = RelativeError() if self._metric is None else Mean(self._metric)
         agreement = Agreement()
@@ -54,6 +54,7 @@ class Judge:
             rough = model.run(feed)
             error.add(exact, rough)
             agreement.add(exact, rough)
+            step()
         return error.value, agreement.value
 
     def _exact(self) -> Iterator[Outputs]:

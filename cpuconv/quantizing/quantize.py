@@ -27,6 +27,7 @@ from cpuconv.runtime.threads import check_threads
 if TYPE_CHECKING:
     import onnx
 
+_WHOLE = "measuring the error"  # of the whole network
 _JUDGED = 16  # samples by which layers are compared with one another; the whole is measured on all
 
 
@@ -69,8 +70,8 @@ def quantize(
     output : path
         The file to write, in a folder that is there. It appears when it is whole.
     tolerance : float or None
-        The largest error of the outputs on the samples. Layers stay floats until it holds, those with the largest error
-        of their own first. None: any.
+        The largest error of the outputs on the samples. Layers stay floats until it holds, those first with the
+        largest error for the time that they save. None: any.
     metric : callable or None
         What the error is: a function of two dicts of a sample's outputs, by floats and by bytes, whose mean over
         samples is taken; 0 means equal. None: the root of the mean square of the differences over that of the values,
@@ -148,7 +149,7 @@ def quantize(
         without_slower(made, choice, feed)
     judge = Judge(made.graph, samples, workers, metric)
     few = Judge(made.graph, samples.first(_JUDGED), workers, metric)
-    within(made, few, lambda products: judge.error(made.built(products)), choice, limit, layers)
+    within(made, few, lambda some: judge.error(made.built(some), made.steps(_WHOLE, 1)), choice, limit, layers)
     timed = feed if refuse_slower else None
     return _written(path, arguments.size(source), made, choice, judge, errors, metadata, timed)
 
@@ -159,7 +160,7 @@ def _written(
 ) -> Quantized:  # fmt: skip
     """Write the network of bytes, and say what it is; timed on `feed`, if there is one."""
     graph = made.built(choice.products(made))
-    error, agreement = judge.figures(graph)
+    error, agreement = judge.figures(graph, made.steps(_WHOLE, 1))
     timed = None if feed is None else race(ready(made.graph, made.threads), ready(graph, made.threads), feed)
     size = write_model(path, graph, metadata)
     if timed is not None and timed.ratio.low > 1:

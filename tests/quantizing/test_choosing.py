@@ -47,6 +47,15 @@ def test_layers_stay_floats_until_the_tolerance_holds(part, tmp_path):
     assert {layer.why for layer in made.layers} == {"", "error"}
 
 
+def test_of_two_layers_that_err_alike_the_one_that_saves_less_time_stays_floats():
+    choice = choosing.Choice(floats={"a": 2.0, "b": 2.0}, bytes={"a": 1.9, "b": 1.0}, alone={"a": 0.1, "b": 0.1})
+    costs = choice.costs(["a", "b"])
+    assert costs["a"] > costs["b"]
+    choice.bytes = {"a": 1.9}
+    costs = choice.costs(["a", "b"])
+    assert costs["a"] == costs["b"]
+
+
 def test_a_metric_takes_the_place_of_the_relative_error(tmp_path):
     model, asked = network("residual"), []
 
