@@ -18,6 +18,7 @@ from cpuconv.quantizing.speed import Race
 from support.graph.floats import feeds, network, run_all
 
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.filterwarnings("ignore:.*bytes are not faster here")  # networks are tiny
 
 
 def quantized(model, path, **options):
