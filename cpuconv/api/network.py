@@ -13,7 +13,7 @@ from cpuconv.conv.choice.model import check_options
 from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
-from cpuconv.graph.ir import Graph
+from cpuconv.graph.ir import Graph, names_of
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
@@ -35,6 +35,7 @@ def compile(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     accuracy: str = "standard",
     precision: str = FULL,
+    node_precisions: Mapping[str, str] | None = None,
     strict: bool = False,
     skip_passes: Sequence[str] = (),
     idle_bytes: int | None = None,
@@ -59,6 +60,9 @@ def compile(
     precision : "float32" or "bfloat16"
         With "bfloat16" what is multiplied, and tensors between operators, may be rounded to bfloat16 where that is
         faster by the models; sums and functions are computed in float32. Inputs and outputs stay as the model has them.
+    node_precisions : mapping of str to str, or None
+        Other precisions of some nodes, by their names in the model; a node without one goes by its first output. Nodes
+        that are computed together take the strictest of theirs.
     strict : bool
         Whether to refuse operators that run through ONNX's reference evaluator.
     skip_passes : sequence of str
@@ -95,11 +99,15 @@ def compile(
     auto = isinstance(wanted, str)
     most = maximum_threads() if isinstance(wanted, str) else wanted
     limits = replace(IN_NETWORK, accuracy=accuracy)
-    target = Target(current(), most, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision)
+    idle, each = _idle_bytes(idle_bytes), _precisions(node_precisions)
+    target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, precision, each)
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
     graph = source if isinstance(source, Graph) else read(source)
+    unknown = [name for name in each if name not in names_of(graph)]
+    if unknown:
+        raise ArgumentError(must("node_precisions", "of nodes by their names in the model", f"of {unknown[0]!r}"))
     options = Rewriting(strict, tuple(skip_passes))
     return compiled(graph, target, shapes, options, source=_again(source, graph), auto=auto)
 
@@ -127,7 +135,8 @@ def load(
     threads : int or None
         Most threads of a run. None: as many as it was saved with, but no more than there are cores.
     strategy, accuracy, precision : str or None
-        As for `compile`. None: as it was saved with.
+        As for `compile`. None: as it was saved with, and so are precisions of single nodes; with a precision stated,
+        there are none.
     input_shapes : mapping of str to sequence of int, or None
         Sizes of inputs, where the saved network leaves them open.
     idle_bytes : int or None
@@ -155,6 +164,7 @@ def load(
     limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
     strategy = settings.strategy if strategy is None else strategy
     check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
+    each = settings.node_precisions if precision is None else {}
     precision = settings.precision if precision is None else precision
     check_precision(precision)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
@@ -163,11 +173,24 @@ def load(
         "strategy": (settings.strategy, strategy),
         "accuracy": (settings.limits.accuracy, limits.accuracy),
         "precision": (settings.precision, precision),
+        "nodes of other precisions": (len(settings.node_precisions), len(each)),
     }
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
-    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision)
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision, each)
     shapes = {} if input_shapes is None else input_shapes
     return compiled(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+
+
+def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
+    """Valid precisions of nodes from a user's value."""
+    if stated is not None and not isinstance(stated, Mapping):
+        raise ArgumentTypeError(
+            must("node_precisions", "a dict of precisions by node, or None", f"a {type(stated).__name__}")
+        )
+    each = dict(stated or {})
+    for name, precision in each.items():
+        check_precision(precision, f"node_precisions[{name!r}]")
+    return each
 
 
 def _idle_bytes(wanted: int | None) -> int:

@@ -129,10 +129,13 @@ def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Seque
         if is_saved(options.model):
             if options.strict:
                 raise ArgumentError(must("--strict", "left out for a model that is compiled already", "given"))
+            if options.node_precision:
+                raise ArgumentError(must("--node-precision", "left out for a model that is compiled already", "given"))
             given = {name: getattr(options, name) for name in ("strategy", "accuracy", "precision")}
             return cpuconv.load(options.model, **given, **common)
         strategy, accuracy = options.strategy or STRATEGIES[1], options.accuracy or ACCURACIES[1]
         common |= {"precision": options.precision or PRECISIONS[0], "strict": options.strict}
+        common |= {"node_precisions": dict(options.node_precision)}
         return cpuconv.compile(graph, strategy=strategy, accuracy=accuracy, **common)
 
 
@@ -184,6 +187,13 @@ def _input(text: str) -> tuple[str, str]:
     if not name or not file:
         raise argparse.ArgumentTypeError(f"must be 'NAME=file.npy' or 'NAME={RANDOM}', not {text!r}")
     return name, file
+
+
+def _node_precision(text: str) -> tuple[str, str]:
+    name, equals, precision = text.rpartition("=")
+    if not name or precision not in PRECISIONS:
+        raise argparse.ArgumentTypeError(f"must be NAME={'|'.join(PRECISIONS)}, not {text!r}")
+    return name, precision
 
 
 def _folder(text: str) -> Path:
@@ -240,6 +250,14 @@ def _parser() -> argparse.ArgumentParser:
             "--precision",
             choices=PRECISIONS,
             help="what products and tensors may be rounded to, where that is faster (default: float32)",
+        )
+        made.add_argument(
+            "--node-precision",
+            metavar=f"NAME={'|'.join(PRECISIONS)}",
+            type=_node_precision,
+            action="append",
+            default=[],
+            help="that of one node of the model, by its name; may be repeated",
         )
         made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
         made.add_argument("--json", action="store_true", help="print as JSON")

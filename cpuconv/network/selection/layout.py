@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
@@ -166,7 +166,9 @@ def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: 
     """The offer of a record; none if it does not fit the node."""
     op = _computing(graph, node)
     if op is not None and op.restored is not None and record.detail is not None:
-        offers: list[Offer | None] = [op.restored(node, graph.operands(node), target, record.detail, same)]
+        offers: list[Offer | None] = [
+            op.restored(node, graph.operands(node), target.of(node.sources), record.detail, same)
+        ]
     else:
         offers = _offers(graph, node, target)
     return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
@@ -190,7 +192,7 @@ def _offers(graph: Graph, node: Node, target: Target, late: frozenset[str] = fro
     values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
     try:
-        made = (offer for offer in op.offers(node, values, target) if not (offer.view and fixed))
+        made = (offer for offer in op.offers(node, values, target.of(node.sources)) if not (offer.view and fixed))
         return [offer for offer in made if is_right(offer, node, late)] or [None]
     except MISFITS as error:
         raise misfit(node, values, error) from error
@@ -205,7 +207,7 @@ class _Copies:
     """The nodes in order, with copies behind what they copy; a copy serves all readers that need the same."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph, self.target = graph, target
+        self.graph, self.target = graph, target.at(HALF if target.rounds else FULL)
         self.nodes: list[NodePlan] = []
         self.values: dict[str, Value] = {}
         self.format = dict.fromkeys(graph.inputs, DENSE)
