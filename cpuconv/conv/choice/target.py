@@ -21,6 +21,9 @@ FULL, HALF = PRECISIONS = ("float32", "bfloat16")  # the strictest first
 
 def check_precision(precision: object, argument: str = "precision") -> None:
     """Raise `ArgumentError` for an unknown precision; `argument` is what messages call it."""
+    if precision == "auto":
+        chosen = f"one of {', '.join(PRECISIONS)} here: cpuconv.compile chooses precisions, by samples"
+        raise ArgumentError(must(argument, chosen, repr(precision)))
     if precision not in PRECISIONS:
         raise ArgumentError(must(argument, f"one of {', '.join(PRECISIONS)}", repr(precision)))
 

@@ -117,7 +117,7 @@ def lay_out(
     """
     followed, anew = _followed(graph, target, decisions, algorithms)
     late = late_values(graph, target)
-    offers = [followed.get(at) or _offers(graph, node, target, late) for at, node in enumerate(graph.nodes)]
+    offers = [followed.get(at) or offers_of(graph, node, target, late) for at, node in enumerate(graph.nodes)]
     planner = Planner(graph, offers, target)
     if decisions is not None:
         return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
@@ -129,7 +129,7 @@ def lay_out(
 def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
     """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
     late = late_values(graph, target)
-    planner = Planner(graph, [_offers(graph, node, target, late) for node in graph.nodes], target)
+    planner = Planner(graph, [offers_of(graph, node, target, late) for node in graph.nodes], target)
     made: dict[tuple[int, ...], NetworkPlan] = {}
     for name, select in PLANS.items():
         picked = select(planner)
@@ -170,7 +170,7 @@ def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: 
             op.restored(node, graph.operands(node), target.of(node.sources), record.detail, same)
         ]
     else:
-        offers = _offers(graph, node, target)
+        offers = offers_of(graph, node, target)
     return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
 
 
@@ -185,7 +185,8 @@ def _computing(graph: Graph, node: Node) -> Op | None:
     return op if op is not None and op.offers is not None and _filled(graph.operands(node)) else None
 
 
-def _offers(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
+def offers_of(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
+    """The ways to compute a node; `late` are values that stay float32. None: by the reference."""
     op = _computing(graph, node)
     if op is None or op.offers is None:
         return [None]
