@@ -6,18 +6,22 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cpuconv.api.options import tuner_for
+from cpuconv.api.precision import AUTO, check_left_out, check_metric, feeds_of, tolerance_of
 from cpuconv.conv.choice.model import check_options
 from cpuconv.conv.choice.target import FULL, IDLE_BYTES, IN_NETWORK, Target, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning, SourceError, must
 from cpuconv.graph import passes
-from cpuconv.graph.ir import Graph
+from cpuconv.graph.ir import Graph, names_of
 from cpuconv.graph.reading.onnx_reader import read
 from cpuconv.isa import current
 from cpuconv.network.compiling import compiled
 from cpuconv.network.model import Model
+from cpuconv.network.precision.automatic import chosen_for
+from cpuconv.network.precision.errors import Metric, relative_rms
+from cpuconv.network.precision.trials import Listener
 from cpuconv.network.saved.container import is_saved
 from cpuconv.network.saved.reading import Saved
 from cpuconv.network.sizes.prepared import Rewriting
@@ -35,6 +39,11 @@ def compile(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     accuracy: str = "standard",
     precision: str = FULL,
+    node_precisions: Mapping[str, str] | None = None,
+    tolerance: float | None = None,
+    samples: Any = None,
+    metric: Metric | None = None,
+    progress: Listener | None = None,
     strict: bool = False,
     skip_passes: Sequence[str] = (),
     idle_bytes: int | None = None,
@@ -56,9 +65,26 @@ def compile(
         open. Those that stay open are taken from the arrays of a run.
     accuracy : "exact", "standard" or "fast"
         As for `plan`.
-    precision : "float32" or "bfloat16"
+    precision : "float32", "bfloat16" or "auto"
         With "bfloat16" what is multiplied, and tensors between operators, may be rounded to bfloat16 where that is
         faster by the models; sums and functions are computed in float32. Inputs and outputs stay as the model has them.
+        "auto": the fastest of float32, bfloat16 and mixtures of them whose measured error is within `tolerance` for all
+        `samples`; `Model.precision_table` tells.
+    node_precisions : mapping of str to str, or None
+        Other precisions of some nodes, by their names in the model; a node without one goes by its first output. Nodes
+        that are computed together take the strictest of theirs.
+    tolerance : float or None
+        Of "auto": most error of the outputs for any sample, relative RMS (the largest of all outputs) or what `metric`
+        says. None: 0.01.
+    samples : iterable of (mapping of str to array, or array), path, or None
+        Of "auto": feeds such as the network will run on; a network of one input takes arrays. A path is that of an .npz
+        file, of a folder of such, arrays by input name; of arrays with one more axis than inputs, each holds one sample
+        behind another. Times are those of the first sample's sizes.
+    metric : callable or None
+        Of "auto": ``metric(reference_outputs, outputs) -> float``, of dicts of arrays by output name, takes the place
+        of relative RMS; from 0 on.
+    progress : callable or None
+        Of "auto": ``progress(what, done, total)`` is told how far it is; a total of 0 is not known.
     strict : bool
         Whether to refuse operators that run through ONNX's reference evaluator.
     skip_passes : sequence of str
@@ -87,21 +113,48 @@ def compile(
         Some operators run through ONNX's reference evaluator; it names them.
     """
     check_options(strategy, accuracy, None, False)
-    check_precision(precision)
+    auto = precision == AUTO
+    if auto:
+        check_left_out("node_precisions", f"where precision is {AUTO!r}", node_precisions)
+        check_metric(metric)
+        tolerance = tolerance_of(tolerance)
+    else:
+        check_precision(precision)
+        for name, value in (("tolerance", tolerance), ("samples", samples), ("metric", metric), ("progress", progress)):
+            check_left_out(name, f"where precision is not {AUTO!r}", value)
     unknown = [name for name in skip_passes if name not in passes.NAMES]
     if unknown:
         raise ArgumentError(must("skip_passes", f"names among {', '.join(passes.NAMES)}", repr(unknown[0])))
     wanted = wanted_threads(threads)
-    auto = isinstance(wanted, str)
+    any_threads = isinstance(wanted, str)
     most = maximum_threads() if isinstance(wanted, str) else wanted
     limits = replace(IN_NETWORK, accuracy=accuracy)
-    target = Target(current(), most, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision)
+    idle, each = _idle_bytes(idle_bytes), _precisions(node_precisions)
+    target = Target(current(), most, strategy, limits, tuner_for(strategy), idle, FULL if auto else precision, each)
     shapes = {} if input_shapes is None else input_shapes
     if isinstance(source, (str, os.PathLike)) and is_saved(source):
         raise SourceError(f"{os.fspath(source)} is a saved model, which cpuconv.load reads.")
     graph = source if isinstance(source, Graph) else read(source)
+    unknown = [name for name in each if name not in names_of(graph)]
+    if unknown:
+        raise ArgumentError(must("node_precisions", "of nodes by their names in the model", f"of {unknown[0]!r}"))
     options = Rewriting(strict, tuple(skip_passes))
-    return compiled(graph, target, shapes, options, source=_again(source, graph), auto=auto)
+    made: dict[str, Any] = {"source": _again(source, graph), "auto": any_threads}
+    if not auto:
+        return compiled(graph, target, shapes, options, **made)
+    feeds = feeds_of(samples, graph)
+    threads = most if not any_threads else _fastest(compiled(graph, target, shapes, options, auto=True), feeds[0])
+    chosen, table = chosen_for(
+        graph,
+        replace(target, threads=threads),
+        shapes,
+        options,
+        feeds,
+        tolerance_of(tolerance),
+        metric or relative_rms,
+        progress,
+    )
+    return compiled(graph, replace(chosen, threads=most), shapes, options, **made).with_table(table)
 
 
 def load(
@@ -127,7 +180,8 @@ def load(
     threads : int or None
         Most threads of a run. None: as many as it was saved with, but no more than there are cores.
     strategy, accuracy, precision : str or None
-        As for `compile`. None: as it was saved with.
+        As for `compile`. None: as it was saved with, and so are precisions of single nodes; with a precision stated,
+        there are none.
     input_shapes : mapping of str to sequence of int, or None
         Sizes of inputs, where the saved network leaves them open.
     idle_bytes : int or None
@@ -155,6 +209,7 @@ def load(
     limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
     strategy = settings.strategy if strategy is None else strategy
     check_options(strategy, limits.accuracy, limits.workspace, limits.reproducible)
+    each = settings.node_precisions if precision is None else {}
     precision = settings.precision if precision is None else precision
     check_precision(precision)
     wanted = min(settings.threads, maximum_threads()) if threads is None else check_threads(threads)
@@ -163,11 +218,30 @@ def load(
         "strategy": (settings.strategy, strategy),
         "accuracy": (settings.limits.accuracy, limits.accuracy),
         "precision": (settings.precision, precision),
+        "nodes of other precisions": (len(settings.node_precisions), len(each)),
     }
     _tell_of_other_plans(saved, {name: pair for name, pair in stated.items() if pair[0] != pair[1]})
-    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision)
+    target = Target(current(), wanted, strategy, limits, tuner_for(strategy), _idle_bytes(idle_bytes), precision, each)
     shapes = {} if input_shapes is None else input_shapes
     return compiled(saved.graph, target, shapes, settings.rewriting, source=_again(saved, saved.graph), saved=saved)
+
+
+def _fastest(model: Model, feed: Mapping[str, Any]) -> int:
+    """As many threads as are fastest for a feed."""
+    model.run(feed)
+    return model.threads
+
+
+def _precisions(stated: Mapping[str, str] | None) -> dict[str, str]:
+    """Valid precisions of nodes from a user's value."""
+    if stated is not None and not isinstance(stated, Mapping):
+        raise ArgumentTypeError(
+            must("node_precisions", "a dict of precisions by node, or None", f"a {type(stated).__name__}")
+        )
+    each = dict(stated or {})
+    for name, precision in each.items():
+        check_precision(precision, f"node_precisions[{name!r}]")
+    return each
 
 
 def _idle_bytes(wanted: int | None) -> int:

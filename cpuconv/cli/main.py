@@ -19,9 +19,11 @@ import cpuconv
 from autotune.cli.options import FAILED, INTERRUPTED, OK, USAGE, input_shape, positive, say, threads
 from autotune.files import write_whole
 from autotune.text import count_of
+from cpuconv.api.precision import AUTO
 from cpuconv.cli import quantizing
 from cpuconv.cli.feeds import RANDOM, divided, drawn, loaded, shapes
 from cpuconv.cli.profile_page import page
+from cpuconv.cli.progress import bar
 from cpuconv.cli.results import save, summaries, table
 from cpuconv.conv.choice.model import ACCURACIES, STRATEGIES
 from cpuconv.conv.choice.target import PRECISIONS
@@ -87,7 +89,14 @@ def _profile(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    _print(options, _compiled(options, {}).explain())
+    model = _compiled(options, {})
+    told = model.explain()
+    if options.precision != AUTO:
+        _print(options, told)
+    elif options.json:
+        _print_json({**told.to_dict(), "precision_table": model.precision_table().to_dict()})
+    else:
+        print(f"{told}\n\n{model.precision_table()}")
 
 
 def _compile(options: argparse.Namespace) -> None:
@@ -126,15 +135,40 @@ def _graph(options: argparse.Namespace) -> Graph:
 def _ready(options: argparse.Namespace, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Model:
     """The network, its sizes known as far as `shapes` says."""
     common: dict[str, Any] = {"threads": options.threads, "input_shapes": shapes}
+    if options.precision == AUTO and not is_saved(options.model):
+        return _chosen(options, graph, common)
+    _check_auto(options)
     with _busy(f"compiling {options.model}"):
         if is_saved(options.model):
             if options.strict:
                 raise ArgumentError(must("--strict", "left out for a model that is compiled already", "given"))
+            if options.node_precision:
+                raise ArgumentError(must("--node-precision", "left out for a model that is compiled already", "given"))
             given = {name: getattr(options, name) for name in ("strategy", "accuracy", "precision")}
             return cpuconv.load(options.model, **given, **common)
-        strategy, accuracy = options.strategy or STRATEGIES[1], options.accuracy or ACCURACIES[1]
-        common |= {"precision": options.precision or PRECISIONS[0], "strict": options.strict}
-        return cpuconv.compile(graph, strategy=strategy, accuracy=accuracy, **common)
+        common |= {"precision": options.precision or PRECISIONS[0], "node_precisions": dict(options.node_precision)}
+        return cpuconv.compile(graph, **_choices(options), **common)
+
+
+def _choices(options: argparse.Namespace) -> dict[str, Any]:
+    strategy, accuracy = options.strategy or STRATEGIES[1], options.accuracy or ACCURACIES[1]
+    return {"strategy": strategy, "accuracy": accuracy, "strict": options.strict}
+
+
+def _chosen(options: argparse.Namespace, graph: Graph, common: dict[str, Any]) -> Model:
+    """The network, its precisions chosen by samples."""
+    each = dict(options.node_precision) or None
+    with bar(f"compiling {options.model}") as progress:
+        return cpuconv.compile(
+            graph, precision=AUTO, tolerance=options.tolerance, samples=options.samples, node_precisions=each,
+            progress=progress, **_choices(options), **common,
+        )  # fmt: skip
+
+
+def _check_auto(options: argparse.Namespace) -> None:
+    for name in ("tolerance", "samples"):
+        if getattr(options, name) is not None and options.precision != AUTO:
+            raise ArgumentError(must(f"--{name}", f"left out where --precision is not {AUTO}", "given"))
 
 
 def _print(options: argparse.Namespace, told: Any) -> None:
@@ -185,6 +219,13 @@ def _input(text: str) -> tuple[str, str]:
     if not name or not file:
         raise argparse.ArgumentTypeError(f"must be 'NAME=file.npy' or 'NAME={RANDOM}', not {text!r}")
     return name, file
+
+
+def _node_precision(text: str) -> tuple[str, str]:
+    name, equals, precision = text.rpartition("=")
+    if not name or precision not in PRECISIONS:
+        raise argparse.ArgumentTypeError(f"must be NAME={'|'.join(PRECISIONS)}, not {text!r}")
+    return name, precision
 
 
 def _folder(text: str) -> Path:
@@ -239,8 +280,29 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--accuracy", choices=ACCURACIES, help="default: standard")
         made.add_argument(
             "--precision",
-            choices=PRECISIONS,
-            help="what products and tensors may be rounded to, where that is faster (default: float32)",
+            choices=(*PRECISIONS, AUTO),
+            help="what products and tensors may be rounded to, where that is faster (default: float32); auto: the"
+            " fastest mixture whose measured error is within --tolerance for all --samples",
+        )
+        made.add_argument(
+            "--tolerance",
+            metavar="T",
+            type=positive(float),
+            help="of --precision auto: most relative RMS error of the outputs (default: 0.01)",
+        )
+        made.add_argument(
+            "--samples",
+            metavar="DIR|FILE.npz",
+            help="of --precision auto: feeds, arrays by input name; a folder of such files, or one file, where arrays"
+            " with one more axis hold one sample behind another",
+        )
+        made.add_argument(
+            "--node-precision",
+            metavar=f"NAME={'|'.join(PRECISIONS)}",
+            type=_node_precision,
+            action="append",
+            default=[],
+            help="that of one node of the model, by its name; may be repeated",
         )
         made.add_argument("--strict", action="store_true", help="refuse operators that have no kernels")
         made.add_argument("--json", action="store_true", help="print as JSON")

@@ -25,7 +25,8 @@ _LEAST_GAP = 5e-4  # of the run; shorter ones are not drawn
 _TICKS = 10
 COLUMNS = (  # title, whether it is a number
     ("operator", False), ("#", True), ("kind", False), ("µs", True), ("share", True), ("of roof", True),
-    ("bound by", False), ("GFLOP/s", True), ("GB/s", True), ("shape", False), ("layouts", False), ("algorithm", False),
+    ("bound by", False), ("GFLOP/s", True), ("GB/s", True), ("shape", False), ("types", False), ("layouts", False),
+    ("algorithm", False),
 )  # fmt: skip
 _LONG = ("algorithm",)
 
@@ -219,6 +220,7 @@ def _cells(place: int, row: ProfileRow) -> list[tuple[str, Any]]:
         (number(row.gflops, ".1f"), row.gflops),
         (f"{row.gbs:.1f}", row.gbs),
         (shape, shape),
+        (row.types, row.types),
         (row.layouts, row.layouts),
         (row.algorithm, row.algorithm),
     ]

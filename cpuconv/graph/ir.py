@@ -103,7 +103,9 @@ class Node:
     attributes : Mapping[str, Any]
         Every attribute of the operator, as plain Python values and arrays.
     origin : str
-        What the model calls the node, for messages.
+        What the model calls the node.
+    parts : tuple[str, ...]
+        What it calls the nodes that this one computes, where they are several.
     meaning : Meaning | None
         What the node does, where the operators' table does not know it.
     """
@@ -114,6 +116,7 @@ class Node:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
     meaning: Meaning | None = None
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
@@ -132,6 +135,11 @@ class Node:
         """The node with outputs of other names, where `names` says so."""
         outputs = tuple(names.get(name, name) for name in self.outputs)
         return self if outputs == self.outputs else replace(self, outputs=outputs)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What the model calls the nodes that this one computes."""
+        return self.parts or (self.origin,)
 
     @property
     def label(self) -> str:
@@ -303,6 +311,17 @@ class Graph:
         if array is None or array.size > _PRINTED:
             return name or "_"
         return str(array.tolist())
+
+
+def joined(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The `parts` of a node that computes what these do."""
+    return tuple(dict.fromkeys(name for node in nodes for name in node.sources))
+
+
+def names_of(graph: Graph) -> set[str]:
+    """What the model calls the nodes of a graph, and those of graphs within them."""
+    inner = (value for node in graph.nodes for value in node.attributes.values() if isinstance(value, Graph))
+    return {node.origin for node in graph.nodes}.union(*map(names_of, inner))
 
 
 def trimmed(names: Sequence[str]) -> tuple[str, ...]:

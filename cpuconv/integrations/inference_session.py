@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.api import network as api
-from cpuconv.conv.choice.target import FULL
+from cpuconv.conv.choice.target import FULL, check_precision
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.integrations.background import Background
@@ -135,6 +135,8 @@ class InferenceSession:
         idle = getattr(self._options, "idle_bytes", None)
         self._background = Background(_async_threads(getattr(self._options, "async_threads", 0)))
         precision = _entry(self._options, PRECISION)
+        if precision is not None:
+            check_precision(precision, PRECISION)
         if isinstance(path_or_bytes, (str, os.PathLike)) and is_saved(path_or_bytes):
             self._model, self._metadata = _loaded(path_or_bytes, sizes, threads, idle, precision)
         else:

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.errors import ArgumentError, ArgumentTypeError, SourceError, must
 from cpuconv.graph.ir import Value
 from cpuconv.memory.mapped_files import check_unchanged
 from cpuconv.network.definition import Definition
 from cpuconv.network.ports import Port, arrays_for, fed
 from cpuconv.network.programs import Programs
 from cpuconv.network.reports.explain import Explanation
+from cpuconv.network.reports.precisions import PrecisionTable
 from cpuconv.network.reports.profile import Profile, combined, profile
 from cpuconv.network.saved.writing import write
 from cpuconv.runtime.stopping import Stop
@@ -34,6 +35,7 @@ class Model:
     def __init__(self, definition: Definition, programs: Programs, outputs: Mapping[str, Value]) -> None:
         """Hold what `compiling` made, and outputs as far as they are known."""
         self._definition, self._programs = definition, programs
+        self._precisions: PrecisionTable | None = None
         self.inputs, self.outputs = (
             tuple(Port(name, value.shape, value.dtype) for name, value in ends.items())
             for ends in (definition.inputs, outputs)
@@ -166,6 +168,29 @@ class Model:
         made = self._programs.last or self._programs.find(self._definition.fixed_shapes())
         explanation = self._programs.builder.explained(made)
         return explanation if made.tail is None else made.tail.explained(explanation)
+
+    def precision_table(self) -> PrecisionTable:
+        """How precisions were chosen: of each operator precision, error and time, and what the other one would change.
+
+        Returns
+        -------
+        PrecisionTable
+            Prints itself, and has `.to_dict()`.
+
+        Raises
+        ------
+        SourceError
+            They were not chosen by samples: the model was not made by `cpuconv.compile` with ``precision="auto"``.
+        """
+        if self._precisions is None:
+            wanted = "made by cpuconv.compile with precision='auto', to have a table of precisions"
+            raise SourceError(must(self._definition.name, wanted, "made otherwise"))
+        return self._precisions
+
+    def with_table(self, precisions: PrecisionTable) -> Model:
+        """The model, with the report of how its precisions were chosen."""
+        self._precisions = precisions
+        return self
 
     @property
     def threads(self) -> int:

@@ -29,7 +29,7 @@ from support.graphs import parse  # noqa: E402
 
 LONG = "way(" + ",".join(f"parameter_{at}=1000" for at in range(12)) + ")"
 ROW = ProfileRow(
-    "/features/conv", "Conv", LONG, "blocked -> blocked", 1e-3, 0.5, 100.0, 10.0, "compute", "FMA", 0.8,
+    "/features/conv", "Conv", "f32", LONG, "blocked -> blocked", 1e-3, 0.5, 100.0, 10.0, "compute", "FMA", 0.8,
     (1, 64, 56, 56), False,
 )  # fmt: skip
 ROWS = [

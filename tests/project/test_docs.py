@@ -63,7 +63,7 @@ def test_the_example_runs(page, capsys, in_a_folder_with_a_model):
     assert names["plan"](names["x"]).shape == (1, 128, 56, 56)
 
 
-def test_the_example_of_low_precision_runs() -> None:
+def test_the_example_of_low_precision_runs(in_a_folder_with_a_model) -> None:
     names: dict = {}
     exec(code("docs/low-precision.md", "python"), names)
     assert (names["y"].dtype, names["y8"].dtype) == (names["bf16"], np.uint8)

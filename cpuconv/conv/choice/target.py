@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,13 +16,16 @@ from cpuconv.kernels.binding.processor import Processor
 
 IN_NETWORK = Limits(cold=True)
 IDLE_BYTES = 256 << 20  # by default
-FULL, HALF = PRECISIONS = ("float32", "bfloat16")
+FULL, HALF = PRECISIONS = ("float32", "bfloat16")  # the strictest first
 
 
-def check_precision(precision: object) -> None:
-    """Raise `ArgumentError` for an unknown precision."""
+def check_precision(precision: object, argument: str = "precision") -> None:
+    """Raise `ArgumentError` for an unknown precision; `argument` is what messages call it."""
+    if precision == "auto":
+        chosen = f"one of {', '.join(PRECISIONS)} here: cpuconv.compile chooses precisions, by samples"
+        raise ArgumentError(must(argument, chosen, repr(precision)))
     if precision not in PRECISIONS:
-        raise ArgumentError(must("precision", f"one of {', '.join(PRECISIONS)}", repr(precision)))
+        raise ArgumentError(must(argument, f"one of {', '.join(PRECISIONS)}", repr(precision)))
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Target(Processor):
         Most bytes that runs of a program leave for the next ones, beside those of one run.
     precision : str
         "float32"; or "bfloat16": float32 tensors may be stored, and multiplied, as bfloat16.
+    node_precisions : Mapping[str, str]
+        That of some nodes of a network, by what the model calls them.
     """
 
     strategy: str = "cached"
@@ -49,6 +55,22 @@ class Target(Processor):
     tuner: Tuner | None = None
     idle_bytes: int = IDLE_BYTES
     precision: str = FULL
+    node_precisions: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def of(self, names: Iterable[str]) -> Target:
+        """The target of what computes these nodes of the model: it takes the strictest of their precisions."""
+        if not self.node_precisions:
+            return self
+        return self.at(min((self.node_precisions.get(name, self.precision) for name in names), key=PRECISIONS.index))
+
+    def at(self, precision: str) -> Target:
+        """The target for nodes of one precision."""
+        return replace(self, precision=precision) if precision != self.precision else self
+
+    @property
+    def rounds(self) -> bool:
+        """Whether any node may round to bfloat16."""
+        return HALF in (self.precision, *self.node_precisions.values())
 
     @property
     def weights(self) -> Element:

@@ -10,11 +10,11 @@ wherever it is broadcast to: that is done where it costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.elementwise import expression_of
 from cpuconv.kernels.binding.place import FLOAT32
@@ -51,7 +51,8 @@ class _Piece:
         last, dtype = self.nodes[-1], graph.value(self.output).dtype
         floats = {dtype, *(graph.value(name).dtype for name in self.names)} == {FLOAT32}
         to = None if floats else dtype
-        return TABLE["Elementwise"].node(self.names, last.outputs, last.origin, expression=self.tree, to=to)
+        made = TABLE["Elementwise"].node(self.names, last.outputs, last.origin, expression=self.tree, to=to)
+        return replace(made, parts=joined(self.nodes))
 
 
 def run(graph: Graph) -> Graph:

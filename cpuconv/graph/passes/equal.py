@@ -7,12 +7,12 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from cpuconv.graph.ir import Graph, Node
+from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.passes.rewriting import without
 
 _SAMPLE = 16  # elements that tell most constants apart
@@ -52,7 +52,8 @@ def nodes(graph: Graph) -> Graph:
     """Drop the later of equal nodes."""
     known: dict[Hashable, Node] = {}
     names: dict[str, str] = {}
-    equal = []
+    equal: list[tuple[Node, Sequence[str]]] = []
+    same: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.meaning is not None:
             continue
@@ -61,4 +62,10 @@ def nodes(graph: Graph) -> Graph:
         if first is not node and not (len(node.outputs) > 1 and {*node.outputs} & {*graph.outputs}):
             equal.append((node, first.outputs))
             names.update(zip(node.outputs, first.outputs, strict=True))
-    return without(graph, equal)
+            same.setdefault(id(first), [first]).append(node)
+    if not equal:
+        return graph
+    kept = [replace(node, parts=joined(same[id(node)])) if id(node) in same else node for node in graph.nodes]
+    whole = replace(graph, nodes=tuple(kept))
+    left = without(whole, equal)
+    return graph if left is whole else left

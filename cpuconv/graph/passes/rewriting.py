@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from cpuconv.graph import ops
-from cpuconv.graph.ir import Graph, Node, Value, trimmed
+from cpuconv.graph.ir import Graph, Node, Value, joined, trimmed
 from cpuconv.graph.ops.base import MISFITS, misfit
 
 
@@ -112,8 +112,21 @@ def _applied(graph: Graph, rewrites: Sequence[Rewrite]) -> Graph:
             nodes.append(node)
         elif id(taken) not in done:
             done.add(id(taken))
-            nodes += reversed(taken.new)
+            nodes += reversed(_with_parts(taken))
     return replace(graph, nodes=tuple(reversed(nodes)), constants=constants, values=values).live()
+
+
+def _with_parts(rewrite: Rewrite) -> list[Node]:
+    """The new nodes: what moves elements has as parts the old nodes that do, what computes those that do; else all."""
+    alike: dict[bool, list[Node]] = {True: [], False: []}
+    for node in rewrite.old:
+        alike[_moves(node)].append(node)
+    return [replace(node, parts=joined(alike[_moves(node)] or rewrite.old)) for node in rewrite.new]
+
+
+def _moves(node: Node) -> bool:
+    """Whether a node only says where elements are."""
+    return node.meaning is None and ops.TABLE[node.op].view is not None
 
 
 def _inferred(node: Node, constants: Mapping[str, np.ndarray], values: Mapping[str, Value]) -> dict[str, Value]:

@@ -12,8 +12,9 @@ from cpuconv.graph.ir import Node
 from cpuconv.network.notes import Note
 from cpuconv.network.reports.rewrites import summary
 from cpuconv.network.running.executable import Executable
+from cpuconv.network.selection.element_types import CONVERTS, types_of
 from cpuconv.network.selection.layout import LEAST, NetworkPlan, NodePlan
-from cpuconv.network.selection.planning import CHEAPEST
+from cpuconv.network.selection.planning import CHEAPEST, seconds
 
 COPY = "Copy"
 REFERENCE, EVALUATOR = "reference", "evaluator"
@@ -28,6 +29,8 @@ class OperatorRow:
     ----------
     name, op : str
         What the model calls the node, and its operator.
+    types : str
+        Element types, as `element_types.types_of` writes them; "" where they are not known.
     layouts : str
         How its inputs and outputs lie.
     algorithm : str
@@ -41,6 +44,7 @@ class OperatorRow:
 
     name: str
     op: str
+    types: str
     layouts: str
     algorithm: str
     decided_by: str
@@ -62,7 +66,11 @@ class Explanation:
     made : list of (str, str)
         Of these the ones that made operators of another kind, without the names of the nodes that are gone.
     reorders : int
-        Copies that only change how a tensor lies.
+        Copies that only change how a tensor lies, or its type.
+    conversions : int
+        Those of them that change the type.
+    conversion_seconds : float
+        What these take by the models.
     arena_bytes : int
         Of values while the network runs, for each caller.
     unshared_bytes : int
@@ -86,6 +94,8 @@ class Explanation:
     rewrites: list[tuple[str, str]]
     made: list[tuple[str, str]]
     reorders: int
+    conversions: int
+    conversion_seconds: float
     arena_bytes: int
     unshared_bytes: int
     raw_bytes: int
@@ -98,12 +108,15 @@ class Explanation:
     @classmethod
     def of(cls, name: str, network_plan: NetworkPlan, executable: Executable, notes: Sequence[Note]) -> Explanation:
         """Of a network that was laid out and built."""
-        rows = []
+        rows, conversions = [], []
         for node in network_plan.nodes:
             shape = network_plan.graph.value(next(filter(None, node.node.outputs))).shape or ()
             sizes = tuple(int(size or 0) for size in shape)
             label = node.node.origin or next(filter(None, node.node.outputs))
-            rows.append(OperatorRow(label, node.node.op, forms(node), algorithm(node), decided_by(node), sizes))
+            types = types_of(node, network_plan.graph.value)
+            rows.append(OperatorRow(label, node.node.op, types, forms(node), algorithm(node), decided_by(node), sizes))
+            if node.node.op == COPY and CONVERTS in types:
+                conversions.append(seconds(node.offer))
         memory = executable.memory
         return cls(
             name=name,
@@ -112,6 +125,8 @@ class Explanation:
             rewrites=[(note.rewrite, note.text) for note in notes],
             made=[(note.rewrite, _brief(note)) for note in notes if note.gained],
             reorders=sum(row.op == COPY for row in rows),
+            conversions=len(conversions),
+            conversion_seconds=sum(conversions),
             arena_bytes=memory.arena,
             unshared_bytes=memory.unshared,
             raw_bytes=executable.raw_bytes,
@@ -129,14 +144,21 @@ class Explanation:
     def __str__(self) -> str:
         from tabulate import tabulate
 
-        heads = ("operator", "kind", "shape", "layouts", "algorithm", "decided by")
+        heads = ("operator", "kind", "shape", "types", "layouts", "algorithm", "decided by")
         table = [
-            (shortened(row.name), row.op, "x".join(map(str, row.shape)), row.layouts, row.algorithm, row.decided_by)
+            (
+                shortened(row.name), row.op, "x".join(map(str, row.shape)), row.types, row.layouts, row.algorithm,
+                row.decided_by,
+            )
             for row in self.operators
-        ]
+        ]  # fmt: skip
         lines = [
             f"{self.name}: {sum(row.algorithm != 'view' for row in self.operators)} operators run, "
-            f"{self.reorders} of them reorders",
+            f"{self.reorders} of them reorders"
+            + (
+                f", {self.conversions} to another type ({1e3 * self.conversion_seconds:.2f} ms by the models)"
+                * bool(self.conversions)
+            ),
             self._plans(),
             f"arena {_megabytes(self.arena_bytes)} (unshared {_megabytes(self.unshared_bytes)}), weights and other "
             f"constants {_megabytes(self.constant_bytes)} packed ({_megabytes(self.raw_bytes)} raw), workspace "
@@ -171,6 +193,7 @@ def late_rows(nodes: Iterable[Node], by: str = REFERENCE) -> list[OperatorRow]:
         OperatorRow(
             node.origin or next(filter(None, node.outputs)),
             node.op,
+            "",
             "dense -> dense",
             by if node.meaning is None else EVALUATOR,
             "",

@@ -23,7 +23,7 @@ class ProfileRow:
 
     Attributes
     ----------
-    name, op, algorithm, layouts : str
+    name, op, types, algorithm, layouts : str
     seconds : float
         Median of its runs, alone.
     share : float
@@ -46,6 +46,7 @@ class ProfileRow:
 
     name: str
     op: str
+    types: str
     algorithm: str
     layouts: str
     seconds: float
@@ -92,12 +93,12 @@ class Profile:
 
         table = [
             (
-                shortened(row.name), row.op, row.algorithm, row.layouts, f"{row.seconds * 1e6:.1f}", f"{row.share:.1%}",
-                "" if row.gflops is None else f"{row.gflops:.1f}", f"{row.gbs:.1f}", row.bound,
+                shortened(row.name), row.op, row.types, row.algorithm, row.layouts, f"{row.seconds * 1e6:.1f}",
+                f"{row.share:.1%}", "" if row.gflops is None else f"{row.gflops:.1f}", f"{row.gbs:.1f}", row.bound,
             )
             for row in self.rows
         ]  # fmt: skip
-        heads = ("operator", "kind", "algorithm", "layouts", "µs", "share", "GFLOP/s", "GB/s", "bound by")
+        heads = ("operator", "kind", "types", "algorithm", "layouts", "µs", "share", "GFLOP/s", "GB/s", "bound by")
         total = sum(row.seconds for row in self.rows)
         end = f"whole run {self.seconds * 1e3:.3f} ms, operators alone {total * 1e3:.3f} ms"
         return f"{tabulate(table, heads, disable_numparse=True)}\n{end}"
@@ -123,6 +124,7 @@ def of_references(figures: Sequence[tuple[Node, Sequence[tuple[float, int]]]]) -
             ProfileRow(
                 name=name,
                 op=node.op,
+                types="",
                 algorithm=by,
                 layouts="dense -> dense",
                 seconds=seconds,
@@ -166,6 +168,7 @@ def _row(work: CompiledNode, seconds: float, total: float, known: Roofs | None) 
     return ProfileRow(
         name=node.origin or next(filter(None, node.outputs)),
         op=node.op,
+        types=work.types,
         algorithm=algorithm(work.node_plan),
         layouts=forms(work.node_plan),
         seconds=seconds,

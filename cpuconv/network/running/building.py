@@ -24,6 +24,7 @@ from cpuconv.network.running.executable import CompiledNode, Executable
 from cpuconv.network.running.packed import Packed
 from cpuconv.network.running.recording import Recording
 from cpuconv.network.running.schedule import Touched, scheduled, sets
+from cpuconv.network.selection.element_types import types_of
 from cpuconv.network.selection.layout import NetworkPlan, NodePlan
 
 _WORK_BYTES = 1 << 14  # of a work's Python objects: its node, offer, steps and lines of `explain`
@@ -56,6 +57,7 @@ class Builder:
     def __init__(self, network_plan: NetworkPlan, target: Target, packed: Packed) -> None:
         network_plan, moments = scheduled(network_plan)
         graph = network_plan.graph
+        self._value = graph.value
         self._target, self._raw = target, graph.constants
         self._inputs = {name: graph.value(name) for name in graph.inputs}
         self._outputs = {name: graph.value(value) for name, value in network_plan.outputs.items()}
@@ -145,6 +147,7 @@ class Builder:
             sum(raw[name].nbytes for name in read if name in raw),
             sum(places[name].size for name in node.outputs if name),
             places[next(filter(None, node.outputs))].shape,
+            types_of(node_plan, self._value),
         )
 
     def _lowered(self, node_plan: NodePlan, offer: Offer) -> list[Step]:
@@ -153,7 +156,7 @@ class Builder:
         outputs = [self._memory.places[name] for name in node.outputs if name]
         lower = ops.TABLE[node.op].lower
         assert lower is not None
-        steps = lower(Call(node, inputs, outputs, offer, self._target, self._space, self._constants))
+        steps = lower(Call(node, inputs, outputs, offer, self._target.of(node.sources), self._space, self._constants))
         self._workspace_bytes = max(self._workspace_bytes, self._space.size)
         return steps
 

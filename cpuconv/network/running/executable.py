@@ -34,6 +34,8 @@ class CompiledNode:
         Bytes of its operands, those that are constant as `weights`.
     shape : tuple of int
         Of its first output.
+    types : str
+        Of elements, as `element_types.types_of` writes them.
     """
 
     node_plan: NodePlan
@@ -43,6 +45,7 @@ class CompiledNode:
     weights: int
     outputs: int
     shape: tuple[int, ...]
+    types: str = ""
 
     @property
     def seconds(self) -> float:

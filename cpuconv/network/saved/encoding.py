@@ -11,6 +11,7 @@ import inspect
 import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -275,18 +276,20 @@ def _node_to_plain(node: Node, keep: Keep) -> list[Any]:
     elif node.meaning is not None:
         raise SourceError(f"{node.label} has a meaning of its own, which cannot be saved.")
     attributes = {name: _attribute_to_plain(value, keep) for name, value in node.attributes.items()}
-    return [node.op, list(node.inputs), list(node.outputs), attributes, node.origin, meaning]
+    parts = [] if node.sources == (node.origin,) else [list(node.parts)]
+    return [node.op, list(node.inputs), list(node.outputs), attributes, node.origin, meaning, *parts]
 
 
 def _node_from_plain(data: Any, find: Find) -> Node:
-    op, inputs, outputs, attributes, origin, meaning = _items(data, 6)
+    several = len(must_be(list, data)) > 6
+    op, inputs, outputs, attributes, origin, meaning, parts = _items(data if several else [*data, []], 7)
     given = {name: _attribute_from_plain(value, find) for name, value in must_be(dict, attributes).items()}
     names = tuple(list_of(str, inputs)), tuple(list_of(str, outputs))
-    must_be(str, op), must_be(str, origin)
+    must_be(str, op), must_be(str, origin), list_of(str, parts)
     if not any(names[1]):
         raise SourceError(f"a node {op} has no output")
     if meaning is not None:
-        return Node(op, *names, given, origin, _foreign(meaning, names[0]))
+        return Node(op, *names, given, origin, _foreign(meaning, names[0]), tuple(parts))
     if op not in TABLE:
         raise SourceError(f"there is no operator {_shown(op)}")
     try:
@@ -294,7 +297,7 @@ def _node_from_plain(data: Any, find: Find) -> Node:
     except (ArgumentError, TypeError) as error:
         raise SourceError(f"{op} node {origin!r}: {error}") from error
     _check_attributes(node)
-    return node
+    return replace(node, parts=tuple(parts))
 
 
 def _foreign(data: Any, inputs: tuple[str, ...]) -> Foreign:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from autotune.machine.device import fingerprint
@@ -30,11 +31,12 @@ class Settings:
     limits: Limits
     rewriting: Rewriting
     precision: str = FULL
+    node_precisions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, target: Target, rewriting: Rewriting) -> Settings:
         """Those of a model."""
-        return cls(target.threads, target.strategy, target.limits, rewriting, target.precision)
+        return cls(target.threads, target.strategy, target.limits, rewriting, target.precision, target.node_precisions)
 
 
 @dataclass(frozen=True)

@@ -271,11 +271,13 @@ def _ports(data: Any) -> dict[str, Value]:
 def _settings(data: Mapping[str, Any]) -> Settings:
     threads, strategy, limits, strict, skipped = named(data, "threads", "strategy", "limits", "strict", "skip_passes")
     kept, precision = Limits(**must_be(dict, limits)), data.get("precision", FULL)  # older ones state none
+    each = {name: must_be(str, stated) for name, stated in must_be(dict, data.get("node_precisions", {})).items()}
     check_options(strategy, kept.accuracy, kept.workspace, kept.reproducible)
-    check_precision(precision)
+    for stated in (precision, *each.values()):
+        check_precision(stated)
     if must_be(int, threads) < 1 or not {*list_of(str, skipped)} <= {*NAMES}:
         raise SourceError("it was made with options that there are not")
-    return Settings(threads, strategy, kept, Rewriting(must_be(bool, strict), tuple(skipped)), precision)
+    return Settings(threads, strategy, kept, Rewriting(must_be(bool, strict), tuple(skipped)), precision, each)
 
 
 def _note(data: Any) -> Note:

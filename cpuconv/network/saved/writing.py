@@ -71,6 +71,7 @@ def write(
             "strict": settings.rewriting.strict,
             "skip_passes": list(settings.rewriting.skip_passes),
             "precision": settings.precision,
+            "node_precisions": {**settings.node_precisions},
         },
         "made": here(),
         "graph": graph and graph_to_plain(graph, blocks.add),

@@ -5,7 +5,7 @@ A logit of 8 that is rounded to bfloat16 moves its probability by a hundredth.
 
 from __future__ import annotations
 
-from cpuconv.conv.choice.target import HALF, Target
+from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.lowering import Offer
 from cpuconv.kernels.binding.place import BFLOAT16, FLOAT32, stored_as
@@ -15,7 +15,7 @@ _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Linear", "MatMul", "Gemm", "Ein
 
 def late_values(graph: Graph, target: Target) -> frozenset[str]:
     """The values that no product depends on; none where nothing is rounded."""
-    if target.precision != HALF:
+    if not target.rounds:
         return frozenset()
     early: set[str] = set()
     for node in reversed(graph.nodes):

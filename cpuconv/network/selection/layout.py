@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cpuconv.conv.choice.target import Target
+from cpuconv.conv.choice.target import FULL, HALF, Target
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.lowering import Offer
@@ -117,7 +117,7 @@ def lay_out(
     """
     followed, anew = _followed(graph, target, decisions, algorithms)
     late = late_values(graph, target)
-    offers = [followed.get(at) or _offers(graph, node, target, late) for at, node in enumerate(graph.nodes)]
+    offers = [followed.get(at) or offers_of(graph, node, target, late) for at, node in enumerate(graph.nodes)]
     planner = Planner(graph, offers, target)
     if decisions is not None:
         return _with_copies(planner, planner.cheapest()[0], "", "record", {}, anew)
@@ -129,7 +129,7 @@ def lay_out(
 def plans(graph: Graph, target: Target) -> list[NetworkPlan]:
     """The layouts by all plans, the cheapest by the models first; of equal ones the first."""
     late = late_values(graph, target)
-    planner = Planner(graph, [_offers(graph, node, target, late) for node in graph.nodes], target)
+    planner = Planner(graph, [offers_of(graph, node, target, late) for node in graph.nodes], target)
     made: dict[tuple[int, ...], NetworkPlan] = {}
     for name, select in PLANS.items():
         picked = select(planner)
@@ -166,9 +166,11 @@ def _recorded(graph: Graph, node: Node, target: Target, record: Decision, same: 
     """The offer of a record; none if it does not fit the node."""
     op = _computing(graph, node)
     if op is not None and op.restored is not None and record.detail is not None:
-        offers: list[Offer | None] = [op.restored(node, graph.operands(node), target, record.detail, same)]
+        offers: list[Offer | None] = [
+            op.restored(node, graph.operands(node), target.of(node.sources), record.detail, same)
+        ]
     else:
-        offers = _offers(graph, node, target)
+        offers = offers_of(graph, node, target)
     return sorted((offer for offer in offers if record.fits(offer)), key=seconds)[:1]
 
 
@@ -183,14 +185,15 @@ def _computing(graph: Graph, node: Node) -> Op | None:
     return op if op is not None and op.offers is not None and _filled(graph.operands(node)) else None
 
 
-def _offers(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
+def offers_of(graph: Graph, node: Node, target: Target, late: frozenset[str] = frozenset()) -> list[Offer | None]:
+    """The ways to compute a node; `late` are values that stay float32. None: by the reference."""
     op = _computing(graph, node)
     if op is None or op.offers is None:
         return [None]
     values = graph.operands(node)
     fixed = bool(node.inputs) and node.inputs[0] in graph.constants  # which lies nowhere that a view could point to
     try:
-        made = (offer for offer in op.offers(node, values, target) if not (offer.view and fixed))
+        made = (offer for offer in op.offers(node, values, target.of(node.sources)) if not (offer.view and fixed))
         return [offer for offer in made if is_right(offer, node, late)] or [None]
     except MISFITS as error:
         raise misfit(node, values, error) from error
@@ -205,7 +208,7 @@ class _Copies:
     """The nodes in order, with copies behind what they copy; a copy serves all readers that need the same."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph, self.target = graph, target
+        self.graph, self.target = graph, target.at(HALF if target.rounds else FULL)
         self.nodes: list[NodePlan] = []
         self.values: dict[str, Value] = {}
         self.format = dict.fromkeys(graph.inputs, DENSE)

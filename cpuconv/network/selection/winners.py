@@ -37,7 +37,9 @@ def key_of(graph: Graph, target: Target) -> str:
         for name in node.outputs:
             index[name] = str(len(index))
         names = [index.get(name, "") for name in (*node.inputs, *node.outputs)]
-        digest.update(repr((node.op, names, values, _plain(node.attributes))).encode())
+        own = target.of(node.sources).precision
+        stated = (own,) if own != target.precision else ()
+        digest.update(repr((node.op, names, values, _plain(node.attributes), *stated)).encode())
     digest.update(repr([index[name] for name in graph.outputs]).encode())
     precision = "" if target.precision == FULL else f"{target.precision} "
     return f"network {digest.hexdigest()[:24]} {target.isa.name} {precision}threads={target.threads}"

@@ -141,6 +141,10 @@ def test_a_network_goes_by_its_operators_and_sizes():
         node.name = f"{node.name} again"
     assert key(network()) == key(other) != key(network(), threads=2)
     other.graph.node[1].op_type = "LogSoftmax"
+    half = {"precision": "bfloat16"}
+    kept = {other.graph.node[0].name: "float32"}
+    assert len({key(other), key(other, **half), key(other, **half, node_precisions=kept)}) == 3
+    assert key(other) == key(other, node_precisions=kept)
     assert key(network()) != key(other)
 
 

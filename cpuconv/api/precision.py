@@ -1,0 +1,122 @@
+"""The arguments of `compile` for `precision="auto"`, checked: tolerance, samples, metric."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpuconv.errors import ArgumentError, ArgumentTypeError, must
+from cpuconv.graph.ir import Graph
+
+AUTO = "auto"
+TOLERANCE = 0.01  # where none is stated
+_KINDS = "a list of feeds, each a dict of arrays by input name, an .npz file or a folder of such"
+
+Feeds = list[Mapping[str, Any]]
+
+
+def check_left_out(name: str, where: str, value: object) -> None:
+    """See that an argument is not given.
+
+    Raises
+    ------
+    ArgumentError
+        It is.
+    """
+    if value is not None:
+        raise ArgumentError(must(name, f"left out {where}", "given"))
+
+
+def tolerance_of(given: object) -> float:
+    """A valid tolerance from a user's value.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        It is no finite number above 0.
+    """
+    if given is None:
+        return TOLERANCE
+    if isinstance(given, bool) or not hasattr(given, "__float__"):
+        raise ArgumentTypeError(must("tolerance", "a number above 0", repr(given)))
+    value = float(given)
+    if not (math.isfinite(value) and value > 0):
+        raise ArgumentError(must("tolerance", "a finite number above 0", repr(given)))
+    return value
+
+
+def check_metric(metric: object) -> None:
+    """See that a metric is one.
+
+    Raises
+    ------
+    ArgumentTypeError
+        It cannot be called.
+    """
+    if metric is not None and not callable(metric):
+        raise ArgumentTypeError(
+            must("metric", "a callable of reference outputs and outputs, or None", f"a {type(metric).__name__}")
+        )
+
+
+def feeds_of(samples: Any, graph: Graph) -> Feeds:
+    """The feeds that a user's `samples` stand for; whether they fit is yet to be seen.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        There are none, or they are something else.
+    """
+    if samples is None:
+        raise ArgumentError(must("samples", f"{_KINDS}, for precision={AUTO!r}", "left out"))
+    if isinstance(samples, (str, os.PathLike)):
+        feeds = _of_path(Path(samples), graph)
+    elif isinstance(samples, (Mapping, np.ndarray)) or not isinstance(samples, Iterable):
+        raise ArgumentTypeError(must("samples", _KINDS, f"one {type(samples).__name__}"))
+    else:
+        feeds = [_feed(at, sample, graph) for at, sample in enumerate(samples)]
+    if not feeds:
+        raise ArgumentError(must("samples", "one feed or more", "none"))
+    return feeds
+
+
+def _feed(at: int, sample: Any, graph: Graph) -> Mapping[str, Any]:
+    """A sample as a dict: a network of one input takes its array."""
+    if isinstance(sample, Mapping):
+        return sample
+    if len(graph.inputs) != 1:
+        names = ", ".join(graph.inputs)
+        raise ArgumentTypeError(must(f"samples[{at}]", f"a dict of arrays for {names}", f"a {type(sample).__name__}"))
+    return {graph.inputs[0]: sample}
+
+
+def _of_path(path: Path, graph: Graph) -> Feeds:
+    """The feeds of a file; or of the files of a folder, in the order of their names."""
+    if path.is_dir():
+        return [feed for file in sorted(path.glob("*.npz")) for feed in _of_file(file, graph)]
+    return _of_file(path, graph)
+
+
+def _of_file(path: Path, graph: Graph) -> Feeds:
+    """The feed of a file; several, one behind another, where arrays have one more axis than the inputs."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            feed = {name: file[name] for name in file.files}
+    except Exception as error:  # NumPy raises many kinds for what is no such file
+        wanted = "an .npz file that can be read, or a folder of such"
+        raise ArgumentError(must("samples", wanted, f"{str(path)!r} ({error})")) from error
+    if len(feed) == len(graph.inputs) == 1:
+        feed = {graph.inputs[0]: next(iter(feed.values()))}
+    shapes = {name: graph.value(name).shape for name in graph.inputs}
+    stacked = [name for name, shape in shapes.items() if shape is not None and name in feed]
+    if not stacked or any(feed[name].ndim != len(shapes[name] or ()) + 1 for name in stacked):
+        return [feed]
+    counts = {len(feed[name]) for name in feed if feed[name].ndim}
+    if len(counts) != 1:
+        raise ArgumentError(must("samples", f"of as many arrays for each input in {path}", str(sorted(counts))))
+    return [{name: array[at] for name, array in feed.items()} for at in range(counts.pop())]

@@ -1,0 +1,24 @@
+"""Progress of long work on standard error, while it lasts; on a terminal only."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@contextlib.contextmanager
+def bar(title: str) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar; what it yields is told what is done, how many steps of it are done, and how many there are (0: open)."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda what, done, total: shown.update(
+            task, description=f"{title}: {what}", completed=done, total=total or None
+        )

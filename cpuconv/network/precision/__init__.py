@@ -1,0 +1,1 @@
+"""Precisions of single operators, chosen by measured errors and time."""

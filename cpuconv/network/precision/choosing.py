@@ -1,0 +1,142 @@
+"""Which operators of a network round to bfloat16: the fastest plan whose measured error stays within a tolerance.
+
+Errors of roundings are independent, so their squares add up. In the one problem that selects layouts and algorithms
+(`selection.planning`), an offer that rounds then costs its seconds and, for each squared error, a price: a Lagrange
+multiplier for the bound on the sum. The least price is looked for at which the network as a whole, measured, is within
+the tolerance; single operators that still fit are added, as sums of such prices leave gaps. What is as fast by the
+models need not be as fast: the plan and those of one precision are timed in turns.
+
+Source: Lagrangian relaxation of bit allocation, Shoham and Gersho, "Efficient bit allocation for an arbitrary set of
+quantizers" (IEEE Trans. ASSP 36, 1988).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Rounding = frozenset[int]  # the operators that may round, by number
+
+_STEPS, _HALVINGS, _ADDED = 40, 12, 12  # of the price: most steps up, then halvings; most operators tried at the end
+_STEP = 4.0
+_LEAST, _LARGEST = 1e-30, 1e12  # of a squared error: infinite ones would hide all others
+
+
+class Trials(Protocol):
+    """What choosing asks of a network."""
+
+    @property
+    def count(self) -> int:
+        """Of operators that may round."""
+
+    def errors(self) -> Sequence[float]:
+        """What the rounding of each operator adds to the outputs' error, as measured."""
+
+    def solved(self, prices: Sequence[float]) -> Rounding:
+        """The operators that round in the fastest plan by the models, where the rounding of each costs seconds more."""
+
+    def modelled(self, rounding: Rounding) -> float:
+        """Seconds of the fastest plan by the models in which only these may round."""
+
+    def error(self, rounding: Rounding) -> float:
+        """The whole network's, as measured."""
+
+    def race(self, candidates: Sequence[Rounding]) -> Sequence[float]:
+        """Seconds of a run of each, timed in turns."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was chosen.
+
+    Attributes
+    ----------
+    rounding : frozenset of int
+    error : float
+        The whole network's, as measured.
+    errors : sequence of float
+        Of each operator.
+    seconds : mapping of frozenset of int to float
+        Of a run: of what was timed.
+    """
+
+    rounding: Rounding
+    error: float
+    errors: Sequence[float]
+    seconds: Mapping[Rounding, float]
+
+
+def choose(trials: Trials, tolerance: float) -> Chosen:
+    """The fastest of float32, bfloat16 and a mixture, of those whose error is within the tolerance.
+
+    float32 is among them: it is what errors are measured against.
+    """
+    none, every = Rounding(), Rounding(range(trials.count))
+    bound = _Bound(trials, tolerance)
+    whole = bound.error(every)
+    timed = list(dict.fromkeys([none, every if whole <= tolerance else _mixed(trials, bound)]))
+    seconds = dict(zip(timed, trials.race(timed), strict=True))
+    best = min(timed, key=seconds.__getitem__)
+    return Chosen(best, bound.error(best), bound.errors, seconds)
+
+
+class _Bound:
+    """Errors of mixtures, each measured once, and the tolerance that they keep to."""
+
+    def __init__(self, trials: Trials, tolerance: float) -> None:
+        self.tolerance, self._measured = tolerance, trials.error
+        self.errors = trials.errors()
+        self.squares = [min(each**2, _LARGEST) for each in self.errors]
+        self._known: dict[Rounding, float] = {Rounding(): 0.0}
+
+    def error(self, rounding: Rounding) -> float:
+        """Of the whole network."""
+        if rounding not in self._known:
+            self._known[rounding] = self._measured(rounding)
+        return self._known[rounding]
+
+    def holds(self, rounding: Rounding) -> bool:
+        """Whether a mixture is within the tolerance: by the sum of its operators' squares too.
+
+        Of many mixtures that are tried, one may be within on these samples by chance, and on no others.
+        """
+        expected = sum(self.squares[at] for at in rounding) ** 0.5
+        return expected <= self.tolerance and self.error(rounding) <= self.tolerance
+
+
+def _mixed(trials: Trials, bound: _Bound) -> Rounding:
+    """The operators that round at the least price that is found to be within the tolerance, and more that fit."""
+
+    def at(price: float) -> Rounding:
+        return trials.solved([price * square for square in bound.squares])
+
+    cheap = dear = trials.modelled(Rounding(range(trials.count))) / bound.tolerance**2  # of a run, for all of it
+    for _ in range(_STEPS):  # to a price that is too low
+        if not bound.holds(at(cheap)):
+            break
+        cheap /= _STEP
+    for _ in range(_STEPS):  # and to one that is not
+        if bound.holds(at(dear)):
+            break
+        dear *= _STEP
+    else:
+        return _added(trials, bound, Rounding())
+    for _ in range(_HALVINGS):
+        middle = (cheap * dear) ** 0.5
+        cheap, dear = (cheap, middle) if bound.holds(at(middle)) else (middle, dear)
+    return _added(trials, bound, at(dear))
+
+
+def _added(trials: Trials, bound: _Bound, rounding: Rounding) -> Rounding:
+    """With more operators that fit: those first that save most time for their squared error."""
+    before = trials.modelled(rounding)
+    gains = {at: before - trials.modelled(rounding | {at}) for at in range(trials.count) if at not in rounding}
+    worth = {at: gain / max(bound.squares[at], _LEAST) for at, gain in gains.items() if gain > 0}
+    tried = 0
+    for at in sorted(worth, key=lambda at: -worth[at]):
+        square = sum(bound.squares[each] for each in rounding | {at})
+        if tried < _ADDED and max(square, bound.error(rounding) ** 2 + bound.squares[at]) <= bound.tolerance**2:
+            tried += 1
+            rounding = rounding | {at} if bound.holds(rounding | {at}) else rounding
+    return rounding

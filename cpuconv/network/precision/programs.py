@@ -1,0 +1,90 @@
+"""Programs of a network whose nodes have precisions of their own, and what they give for samples of the same sizes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cpuconv.conv.choice.target import Target
+from cpuconv.graph.ir import Graph
+from cpuconv.network.compiling import compiled
+from cpuconv.network.definition import Definition
+from cpuconv.network.dynamic_suffix import Tail
+from cpuconv.network.model import Model
+from cpuconv.network.ports import arrays_for
+from cpuconv.network.program_builder import Key
+from cpuconv.network.running.building import build
+from cpuconv.network.running.executable import Executable
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.selection.layout import NetworkPlan, lay_out
+from cpuconv.network.selection.winners import winner
+from cpuconv.network.sizes.cutting import stages
+
+Results = dict[str, np.ndarray]
+_SECONDS, _LEAST, _MOST = 1.0, 7, 500  # of a race: for each program; least and most rounds
+
+
+class Sized:
+    """The samples of one combination of sizes, and the graph for these.
+
+    Attributes
+    ----------
+    graph : Graph
+        Rewritten, without the nodes whose sizes are found when it has run.
+    feeds : list of (list of numpy.ndarray, list of numpy.ndarray)
+        Of each sample the arrays of the network's inputs, and those of its program's.
+    """
+
+    def __init__(self, definition: Definition, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> None:
+        self._definition = definition
+        (self.graph, _, self._late), _ = definition.prepared(key.shapes, shape_arrays, noted=False)
+        self._tails: dict[str, Tail] = {}
+        self.feeds: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
+
+    def laid_out(self, target: Target) -> NetworkPlan:
+        """As `compile` lays it out for that target."""
+        return lay_out(self.graph, target, plan=winner(self.graph, target))
+
+    def results(self, network_plan: NetworkPlan, target: Target, packed: Packed) -> list[Results]:
+        """The outputs of the network for each sample."""
+        executable = build(network_plan, target, packed)
+        return [self._run(executable, target, arrays, given) for arrays, given in self.feeds]
+
+    def _run(
+        self, executable: Executable, target: Target, arrays: Sequence[np.ndarray], given: Sequence[np.ndarray]
+    ) -> Results:
+        outputs = arrays_for(executable.outputs, {}, arrays)
+        executable.run(given, list(outputs.values()))
+        if self._late is None:
+            return outputs
+        known = dict(zip(self._definition.inputs, arrays, strict=True))
+        return self._tail(self._late, target).finished({**known, **outputs})
+
+    def _tail(self, late: Graph, target: Target) -> Tail:
+        """What runs behind the program, its nodes in the precision of those that nothing is stated of."""
+        if target.precision not in self._tails:
+
+            def part(graph: Graph) -> Model:
+                return compiled(graph, target, {}, self._definition.settings.rewriting)
+
+            self._tails[target.precision] = Tail(stages(late), tuple(self._definition.outputs), part)
+        return self._tails[target.precision]
+
+    def race(self, targets: Sequence[Target], packed: Packed) -> list[float]:
+        """Median seconds of a run of the program for each target, on the first sample, in turns."""
+        arrays, given = self.feeds[0]
+        programs = [build(self.laid_out(target), target, packed) for target in targets]
+        outputs = [list(arrays_for(each.outputs, {}, arrays).values()) for each in programs]
+        found: list[list[float]] = [[] for _ in programs]
+        for each, results in zip(programs, outputs, strict=True):
+            each.run(given, results)
+        end = time.perf_counter() + _SECONDS * len(programs)
+        while len(found[-1]) < _LEAST or (len(found[-1]) < _MOST and time.perf_counter() < end):
+            for each, results, seconds in zip(programs, outputs, found, strict=True):
+                begun = time.perf_counter()
+                each.run(given, results)
+                seconds.append(time.perf_counter() - begun)
+        return [statistics.median(seconds) for seconds in found]

@@ -1,0 +1,135 @@
+"""What `choosing` asks of a network, measured on samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cpuconv.conv.choice.target import FULL, HALF, Target
+from cpuconv.errors import ArgumentError, must
+from cpuconv.network.definition import Definition
+from cpuconv.network.ports import Port, fed
+from cpuconv.network.precision.choosing import Rounding
+from cpuconv.network.precision.errors import Metric
+from cpuconv.network.precision.programs import Results, Sized
+from cpuconv.network.precision.rounding import Operators
+from cpuconv.network.program_builder import Key
+from cpuconv.network.running.packed import Packed
+from cpuconv.network.selection.layout import NetworkPlan
+
+Listener = Callable[[str, int, int], None]
+"""Told what is being done, how many steps of it are done, and how many there are; 0: not known."""
+
+
+class Measured:
+    """A network with samples (`choosing.Trials`).
+
+    Attributes
+    ----------
+    operators : Operators
+        Of the sizes that the first sample has.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        target: Target,
+        samples: Sequence[Mapping[str, Any]],
+        metric: Metric,
+        listener: Listener,
+    ) -> None:
+        """Run float32 on all samples.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A sample does not fit the network, or the metric gives no number.
+        """
+        self._metric, self._tell, self._packed = metric, listener, Packed()
+        self._sizes = list(_sized(definition, samples))
+        full = target.at(FULL)
+        self._right = [each.results(each.laid_out(full), full, self._packed) for each in self._sizes]
+        self.operators = Operators(self._sizes[0].graph, target.at(HALF))
+
+    @property
+    def count(self) -> int:
+        """Of operators that may round."""
+        return len(self.operators.nodes)
+
+    def errors(self) -> list[float]:
+        """What each operator's rounding adds to the error, with those before it rounding already.
+
+        What an operator rounds that an earlier one has rounded is not counted twice: a tensor between two of them.
+        Those behind it compute in float32, so that nothing but its rounding is between two runs.
+        """
+        first, found = self._sizes[0], []
+        before = self._right[0]
+        for number in range(self.count):
+            self._tell("errors of operators", number, self.count)
+            results = first.results(*self.operators.first(number + 1), self._packed)
+            found.append(self._worst(before, results))
+            before = results
+        return found
+
+    def solved(self, prices: Sequence[float]) -> Rounding:
+        """The operators that round in the fastest plan by the models, where the rounding of each costs seconds more."""
+        return self.operators.solved(prices)
+
+    def modelled(self, rounding: Rounding) -> float:
+        """Seconds of the fastest plan by the models in which only these may round."""
+        return self.operators.modelled(rounding)
+
+    def error(self, rounding: Rounding) -> float:
+        """The largest of all samples, where these operators may round."""
+        self._tell("errors of mixtures", 0, 0)
+        target = self.operators.target(rounding)
+        pairs = zip(self._right, self._sizes, strict=True)
+        return max(
+            self._worst(right, each.results(each.laid_out(target), target, self._packed)) for right, each in pairs
+        )
+
+    def race(self, candidates: Sequence[Rounding]) -> list[float]:
+        """Median seconds of a run of each, in turns, for the sizes of the first sample."""
+        self._tell("timing", 0, 0)
+        return self._sizes[0].race([self.operators.target(each) for each in candidates], self._packed)
+
+    def plan(self, rounding: Rounding) -> NetworkPlan:
+        """The plan of a candidate for these sizes."""
+        return self._sizes[0].laid_out(self.operators.target(rounding))
+
+    def _worst(self, right: Sequence[Results], results: Sequence[Results]) -> float:
+        return max(_number(self._metric(one, other)) for one, other in zip(right, results, strict=True))
+
+
+def _number(value: Any) -> float:
+    """What a metric gave; NaN is as far off as can be."""
+    try:
+        error = float(value)
+    except (TypeError, ValueError):
+        error = -1.0
+    if error < 0:
+        raise ArgumentError(
+            must("metric", "a function whose result is a number from 0 on", f"one that gives {value!r}")
+        )
+    return np.inf if np.isnan(error) else error
+
+
+def _sized(definition: Definition, samples: Sequence[Mapping[str, Any]]) -> Iterator[Sized]:
+    """The samples by their sizes."""
+    ports = [Port(name, value.shape, value.dtype) for name, value in definition.inputs.items()]
+    found: dict[Key, Sized] = {}
+    for at, sample in enumerate(samples):
+        try:
+            arrays = fed(ports, sample)
+            definition.graph_for(tuple(array.shape for array in arrays))
+        except ArgumentError as error:
+            raise type(error)(f"samples[{at}]: {error}") from error
+        named = dict(zip(definition.inputs, arrays, strict=True))
+        deciding = {name: named.pop(name) for name in definition.shape_inputs}
+        key = Key(tuple(array.shape for array in arrays), tuple(array.tobytes() for array in deciding.values()))
+        if key not in found:
+            found[key] = Sized(definition, key, deciding)
+        found[key].feeds.append((arrays, list(named.values())))
+    yield from found.values()

@@ -1,0 +1,102 @@
+"""How precisions were chosen: of each operator precision, error and time, and what the other one would change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cpuconv.network.reports.explain import shortened
+
+
+@dataclass(frozen=True)
+class PrecisionRow:
+    """One operator, in the order in which they run.
+
+    Attributes
+    ----------
+    name, op : str
+        What the model calls the node, and its operator.
+    precision : str
+        "bfloat16" where it may round, else "float32".
+    types : str
+        Of its elements, as `explain` has them.
+    seconds : float
+        By the models.
+    error : float or None
+        What its rounding adds to the error of the outputs, with that of those before it; measured, whether or not it
+        rounds here. None: it is never faster with bfloat16.
+    step_seconds : float or None
+        What a run takes more, by the models, where the operator has the other precision.
+    step_error : float or None
+        The error of the outputs then, estimated: squares of errors add up.
+    """
+
+    name: str
+    op: str
+    precision: str
+    types: str
+    seconds: float
+    error: float | None
+    step_seconds: float | None
+    step_error: float | None
+
+
+@dataclass(frozen=True)
+class PrecisionTable:
+    """Prints itself; `to_dict` gives the same as plain values.
+
+    Attributes
+    ----------
+    name : str
+        Of the network.
+    tolerance, error : float
+        Asked for, and measured: the largest of all samples.
+    chosen : str
+        "float32", "bfloat16" or "mixed".
+    seconds : mapping of str to float
+        Of a run, measured in turns, of these three as far as they were timed: of "bfloat16" only if its error is within
+        the tolerance.
+    rows : list of PrecisionRow
+    """
+
+    name: str
+    tolerance: float
+    error: float
+    chosen: str
+    seconds: Mapping[str, float]
+    rows: list[PrecisionRow]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; infinite errors, which JSON has no form of, are None."""
+        rows = [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
+        return {**asdict(self), "rows": rows}
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        heads = ("operator", "kind", "precision", "types", "µs", "error", "other precision: µs", "error")
+        table = [
+            (
+                shortened(row.name), row.op, row.precision, row.types, f"{1e6 * row.seconds:.1f}", _number(row.error),
+                "" if row.step_seconds is None else f"{1e6 * row.step_seconds:+.1f}", _number(row.step_error),
+            )
+            for row in self.rows
+        ]  # fmt: skip
+        times = ", ".join(f"{kind} {1e3 * each:.3f} ms" for kind, each in self.seconds.items())
+        return "\n".join(
+            [
+                f"{self.name}: {self.chosen}, error {self.error:.2g} of at most {self.tolerance:.2g}; measured {times}",
+                "",
+                tabulate(table, heads, disable_numparse=True),
+            ]
+        )
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"

@@ -1,0 +1,46 @@
+"""The element types that a node of a laid out network reads, multiplies and writes, as text for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from cpuconv.elements import OF_DTYPE
+from cpuconv.graph.ir import Value
+from cpuconv.kernels.binding.place import stored_as
+from cpuconv.network.selection.layout import NodePlan
+
+CONVERTS = " -> "
+
+
+def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
+    """The types of a node, by names of `cpuconv.elements`.
+
+    Of what solvers multiply ``x:w:y`` as benchdnn writes them, of other nodes ``inputs -> outputs``; one name where all
+    are the same. Constants that become a part of the kernel are left out.
+
+    Parameters
+    ----------
+    node_plan : NodePlan
+    value : callable
+        What is known of a value, by name.
+    """
+    problem = getattr(node_plan.offer.detail, "problem", None) if node_plan.offer is not None else None
+    if problem is not None:
+        text = str(problem.types)
+        return text.split(":")[0] if len({*text.split(":")}) == 1 else text
+    node = node_plan.node
+    read = _named(
+        (node_plan.reads(at), value(name).dtype)
+        for at, name in enumerate(node.inputs)
+        if name and value(name).array is None
+    )
+    written = _named((node_plan.writes(at), value(name).dtype) for at, name in enumerate(node.outputs) if name)
+    return written if read in ("", written) else f"{read}{CONVERTS}{written}"
+
+
+def _named(operands: Iterable[tuple[str, np.dtype | None]]) -> str:
+    """The types of operands that lie so, each once."""
+    stored = (stored_as(form, dtype) for form, dtype in operands if form and dtype is not None)
+    return ", ".join(dict.fromkeys(OF_DTYPE[dtype].name if dtype in OF_DTYPE else dtype.name for dtype in stored))
