@@ -60,7 +60,12 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     """Types that AMX multiplies; groups that share channel blocks are merged."""
     if matrix_product_of(problem.types) is None:
         return f"AMX, where there is any, does not multiply {problem.types.x} by {problem.types.w}"
-    return blocked.aligned_groups(merged(problem, isa), isa)
+    return blocked.aligned_groups(_merged(problem, isa), isa)
+
+
+def _merged(problem: ConvProblem, isa: Isa) -> ConvProblem:
+    """The problem with groups that fill channel blocks."""
+    return merged(problem, isa, blocked.aligned_groups)
 
 
 def _product(problem: ConvProblem) -> Product:
@@ -85,7 +90,7 @@ def _pitch(problem: ConvProblem, isa: Isa) -> int:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """Full tile registers, two of weights before one; planes of rows, and as one row."""
-    problem = merged(problem, isa)
+    problem = _merged(problem, isa)
     counts = words.vector_counts(problem, isa) or ()
     vectors = divide(problem.kg, isa.lanes)
     sizes = [v for v in (2, 1, 4) if v in counts and v < 2 * vectors]
@@ -105,13 +110,13 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """Products at the peak, and the traffic."""
-    problem = merged(problem, machine.isa)
+    problem = _merged(problem, machine.isa)
     return blocked.bound(problem, machine, problem.oh, problem.ow, band=False, product=_product(problem))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """Products or endings of the tiles, whichever take longer, bands, and the traffic."""
-    problem = merged(problem, machine.isa)
+    problem = _merged(problem, machine.isa)
     height, width = problem.oh, problem.ow
     if params.flat:
         height, width = 1, (problem.oh - 1) * _pitch(problem, machine.isa) + problem.ow
@@ -126,7 +131,8 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C block][R][S][words of the block][v][lanes of K]."""
-    return packed(words.packing(merged(problem, isa), isa, params.v, _product(problem)), problem, isa)
+    form = words.packing(_merged(problem, isa), isa, params.v, _product(problem))
+    return packed(form, problem, isa, blocked.aligned_groups)
 
 
 def offset(problem: ConvProblem, isa: Isa) -> int:
@@ -136,7 +142,7 @@ def offset(problem: ConvProblem, isa: Isa) -> int:
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
-    problem = merged(problem, isa)
+    problem = _merged(problem, isa)
     x = words.operands_in_words(problem, operands).x
     band = NO_BAND if not any(problem.pads) and is_blocked(isa.lanes, x.strides) else BLOCKED_BAND
     flat, own = bool(params.flat), _product(problem)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
@@ -24,6 +26,8 @@ ACCURACY = "exact"
 ROUNDING = ()
 SHARED_VECTORS = True
 TYPED = True
+_EXACT = 1 << 24  # integers that float32 holds
+_LARGEST_WEIGHT = 255  # of int16 weights, which are uint8 ones less their zero point
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,24 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return why
     if (problem.cg, problem.kg) != (1, 1):
         return f"groups are of {problem.cg} input and {problem.kg} output channels, not 1 and 1"
-    if not lanewise.sums_are_exact(problem):
+    if not _sums_are_exact(problem):
         return f"sums of {problem.r}x{problem.s} products of {problem.types.x} and {problem.types.w} exceed floats"
     if problem.types != ALL_F32 and not lanewise.widths_in_place(problem):
         return "windows of tiles between the first and the last column meet padding"
     return None
+
+
+def _sums_are_exact(problem: ConvProblem) -> bool:
+    """Whether sums of floats hold every sum of the integers."""
+    types = problem.types
+    if not types.sum.integer:
+        return True
+    largest = [
+        max(abs(int(end)) for end in (np.iinfo(each.dtype).min, np.iinfo(each.dtype).max))
+        for each in (types.x, types.w)
+    ]
+    largest[1] = min(largest[1], _LARGEST_WEIGHT)
+    return problem.r * problem.s * largest[0] * largest[1] < _EXACT
 
 
 def offset(problem: ConvProblem, isa: Isa) -> int:

@@ -29,13 +29,18 @@ Params = blocked.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Groups must not share channel blocks, but for groups that can be merged."""
-    return blocked.aligned_groups(merged(problem, isa), isa)
+    """Groups of float32 must not share channel blocks; others are merged until they are of whole words and vectors."""
+    return blocked.whole_groups(_merged(problem, isa), isa)
+
+
+def _merged(problem: ConvProblem, isa: Isa) -> ConvProblem:
+    """The problem with groups that the kernel runs."""
+    return merged(problem, isa, blocked.whole_groups)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with bands of a few sizes; one tile where pointwise does the same."""
-    problem = merged(problem, isa)
+    problem = _merged(problem, isa)
     most = 1 if (problem.r, problem.s) == (1, 1) and not any(problem.pads) else 6
     for tile in blocked.best_tiles(problem, isa, problem.oh, problem.ow, most):
         for block in blocked.row_blocks(problem, isa, tile):
@@ -44,13 +49,13 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, the copy of the bands, and the traffic."""
-    problem = merged(problem, machine.isa)
+    problem = _merged(problem, machine.isa)
     return blocked.bound(problem, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
-    problem = merged(problem, machine.isa)
+    problem = _merged(problem, machine.isa)
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
 
@@ -66,8 +71,11 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is."""
-    return packed(words.packing(merged(problem, isa), isa, params.v), problem, isa)
+    """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is.
+
+    Where groups share channel blocks, blocks of C have the words of a segment.
+    """
+    return packed(words.packing(_merged(problem, isa), isa, params.v), problem, isa, blocked.whole_groups)
 
 
 offset = words.offset
@@ -75,6 +83,6 @@ offset = words.offset
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
-    problem = merged(problem, isa)
+    problem = _merged(problem, isa)
     in_place = not any(problem.pads) and is_blocked(isa.lanes, words.operands_in_words(problem, operands).x.strides)
     return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND if in_place else BLOCKED_BAND)]

@@ -1,7 +1,8 @@
 """Grouped convolution with several groups in a channel block: lanes hold groups side by side.
 
-An output lane needs every channel of its own group: with groups of 2^m lanes these are the lanes l ^ i, so the input
-vector is permuted 2^m - 1 times and each permutation has weights of its own. Like depthwise convolution otherwise.
+An output lane needs every channel of its own group. Of float32, with groups of 2^m lanes, these are the lanes l ^ i, so
+the input vector is permuted 2^m - 1 times and each permutation has weights of its own. Of narrower types a lane needs
+the words of its group, which are shuffled to it. Like depthwise convolution otherwise.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from dataclasses import dataclass
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine
 from cpuconv.kernels.binding.steps import Operands, Space, Step
+from cpuconv.kernels.emit.product import single_product_of
 from cpuconv.kernels.packing.packed_formats import Mixed
 from cpuconv.kernels.packing.packing import Packing
+from cpuconv.kernels.packing.word_panels import GroupPanels
+from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, lanewise
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import blocked, lanewise, words
 
 NAME = "grouped"
 ACCURACY = "exact"
 ROUNDING = ()
 SHARED_VECTORS = True
+TYPED = True
 
 
 @dataclass(frozen=True)
@@ -41,45 +47,79 @@ class Params:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """As many input as output channels a group, several groups a block."""
+    """Several groups a vector of sums: of float32 as many input as output channels, else as lie in whole words."""
+    if problem.cg == problem.kg == 1:
+        return "groups are of one channel: depthwise"
+    if problem.types != ALL_F32:
+        return _why_not_words(problem, isa)
     if problem.cg != problem.kg:
         return f"groups have {problem.cg} input but {problem.kg} output channels"
-    if problem.cg == 1:
-        return "groups are of one channel: depthwise"
     if problem.cg >= isa.lanes or isa.lanes % problem.cg:
         return f"groups of {problem.cg} channels do not share blocks of {isa.lanes} evenly"
     return None
 
 
+def _why_not_words(problem: ConvProblem, isa: Isa) -> str | None:
+    groups = _words(problem, isa)
+    if groups is None:
+        return f"no product takes {problem.types.x} and {problem.types.w}"
+    if problem.groups == 1 or problem.kg >= isa.lanes or not groups.chunk:
+        return f"groups of {problem.cg} and {problem.kg} channels do not share vectors of {isa.lanes} sums evenly"
+    if not lanewise.widths_in_place(problem):
+        return "windows of tiles between the first and the last column meet padding"
+    return None
+
+
+def _words(problem: ConvProblem, isa: Isa) -> GroupWords | None:
+    """How words reach lanes, of other types than float32."""
+    if problem.types == ALL_F32 or (product := single_product_of(problem.types, isa)) is None:
+        return None
+    return GroupWords(isa.lanes, problem.cg, problem.kg, product.name, problem.types.x)
+
+
+def offset(problem: ConvProblem, isa: Isa) -> int:
+    """What kernels add to the numbers of the input before they multiply: they take bytes of one sign."""
+    return words.offset(problem, isa, single_product_of(problem.types, isa))
+
+
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model."""
-    for shape in lanewise.shapes(problem, isa, mix=problem.cg, most=6):
+    groups = _words(problem, isa)
+    for shape in lanewise.shapes(problem, isa, groups.count if groups else problem.cg, 6, groups):
         yield Params(shape.rows, shape.cols, shape.block)
 
 
-bound = lanewise.bound
+def bound(problem: ConvProblem, machine: Machine) -> float:
+    """FMA slots, and the traffic without bands."""
+    return lanewise.bound(problem, machine, _words(problem, machine.isa))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA, load and shuffle slots of the tiles, and the traffic of activations."""
-    return lanewise.cost(problem, _shape(problem, params), machine)
+    return lanewise.cost(problem, _shape(problem, params, machine.isa), machine)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
-    """Blocked input in place or any input through bands; output in blocks."""
-    in_place = params is not None and not params.block
-    return (blocked.layout(isa) if in_place else None), blocked.layout(isa)
+    """Blocked input in place or any input of float32 through bands; output in blocks."""
+    types = problem.types
+    in_place = types != ALL_F32 or params is not None and not params.block
+    return (blocked.layout(isa, types.x) if in_place else None), blocked.layout(isa, types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
-    """[block][i][R][S][lanes]."""
-    return Mixed(isa.lanes, problem.k, problem.cg, problem.r, problem.s)
+    """[block][i][R][S][lanes]; of words [vector][i][R][S][part][lanes][elements]."""
+    groups = _words(problem, isa)
+    if groups is None:
+        return Mixed(isa.lanes, problem.k, problem.cg, problem.r, problem.s)
+    return GroupPanels.of(problem, groups.product, groups.count * groups.elements, groups.starts)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the lanewise kernel."""
-    return [lanewise.step(problem, _shape(problem, params), isa, space, operands)]
+    return [lanewise.step(problem, _shape(problem, params, isa), isa, space, operands)]
 
 
-def _shape(problem: ConvProblem, params: Params) -> lanewise.Shape:
-    return lanewise.Shape(params.rows, params.cols, False, params.block, problem.cg)
+def _shape(problem: ConvProblem, params: Params, isa: Isa) -> lanewise.Shape:
+    groups = _words(problem, isa)
+    mix = groups.count if groups else problem.cg
+    return lanewise.Shape(params.rows, params.cols, False, params.block, mix, groups)

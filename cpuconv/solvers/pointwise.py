@@ -33,7 +33,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"the kernel is {problem.r}x{problem.s}, not 1x1"
     if any(problem.pads):
         return "there is padding"
-    return blocked.aligned_groups(problem, isa)
+    return blocked.whole_groups(problem, isa)
 
 
 def plane(problem: ConvProblem) -> tuple[int, int]:

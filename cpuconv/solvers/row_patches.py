@@ -39,7 +39,8 @@ ROUNDING = ()
 TYPED = True
 
 _BAND_SHARES = (0.4, 0.1)  # of L2, for a band
-_LINE_CYCLES, _PIECE_CYCLES = 1.0, 2.0  # of a pixel of a line, and of a vector of a band
+_LINE_CYCLES = 1.0  # of a pixel of a line
+_PIECE_CYCLES = {True: 2.0, False: 4.0}  # of a vector of a band, with AMX (as measured on a Xeon), without (Zen 5)
 _APART_CYCLES = 5.5  # of an element that is copied alone to a line
 _FEW = 4  # channels that vectors interleave
 _MATRIX_COLUMNS = (32, 16)
@@ -139,7 +140,8 @@ def _band_cycles(problem: ConvProblem, isa: Isa, sizes: Sizes) -> float:
     """Cycles to make the bands of an image."""
     rows = problem.h + sum(problem.pads[:2])
     return rows * (
-        problem.w * _pixel_cycles(problem, isa) + problem.ow * _PIECE_CYCLES * divide(sizes.piece, isa.lanes)
+        problem.w * _pixel_cycles(problem, isa)
+        + problem.ow * _PIECE_CYCLES[sizes.product.matrix] * divide(sizes.piece, isa.lanes)
     )
 
 
@@ -171,7 +173,7 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
 
 
 def _traffic(problem: ConvProblem, machine: Machine, sizes: Sizes) -> float:
-    return problem.n * _band_cycles(problem, machine.isa, sizes) + machine.moving(problem.in_bytes + problem.out_bytes)
+    return problem.n * _band_cycles(problem, machine.isa, sizes) + machine.moving(problem.stored_bytes)
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:

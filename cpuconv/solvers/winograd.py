@@ -19,6 +19,7 @@ from cpuconv.elements import BF16, F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
+from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.packing.packed_formats import Widened
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.transforms.linear import Matrix, operations
@@ -157,7 +158,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"the stride is {problem.stride}"
     if _error_of_sums(problem) * figures_of(problem.r, problem.s)[2].min() > LARGEST_ERROR:
         return f"the sums are of {problem.cg} channels, too many for its error"
-    return blocked.aligned_groups(problem, isa)
+    return transformed.whole_groups(problem, isa, BY_NAME["fma"])
 
 
 def _axis(kernel: int, both: bool) -> list[tuple[int, int]]:

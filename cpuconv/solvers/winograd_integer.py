@@ -276,7 +276,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
         return f"the kernel is {problem.r}x{problem.s}, more than {max(POINTS) - 1} in an axis"
     if not forms_of(problem):
         return f"no transform of a {problem.r}x{problem.s} kernel is exact for sums of {problem.cg} channels of {types}"
-    return blocked.aligned_groups(problem, isa)
+    return transformed.whole_groups(problem, isa, pair_product(isa))
 
 
 def offset(problem: ConvProblem, isa: Isa) -> int:

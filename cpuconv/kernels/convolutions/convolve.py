@@ -34,6 +34,7 @@ class ConvolveTile:
     pieces: int = 1  # output vectors that lie side by side in a pixel of a block
     filled: bool = False  # padding of bands is `fill`, not zero
     matrix: bool = False  # the micro-kernel uses tile registers, which a thread configures
+    shared: bool = False  # groups share channel blocks: each has a table of its own
 
 
 @inline
@@ -127,6 +128,8 @@ def _sweep(
     else:
         gemm = args.gemm_last if (panel + 1) % args.panels == 0 else args.gemm
     x += group * x_group
+    if tile.shared:
+        table += group * args.table_group
     y += channel // tile.pieces * args.y_vector + channel % tile.pieces * (4 * tile.lanes // tile.pieces)
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
@@ -159,7 +162,7 @@ def _sweep(
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
-    "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile"
+    "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile table_group"
 )
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module."""

@@ -201,6 +201,13 @@ def product_of(types: Types, isa: Isa) -> Product | None:
     return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
 
 
+@functools.lru_cache(maxsize=256)
+def single_product_of(types: Types, isa: Isa) -> Product | None:
+    """The fastest product for those types that takes one word at a time; None: there is none."""
+    able = [product for product in TABLE if product.takes(types) and usable(isa, product) and not product.paired]
+    return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
+
+
 @functools.lru_cache(maxsize=16)
 def pair_product(isa: Isa) -> Product:
     """The fastest product of int16 on this CPU, two to a word; sums are modulo 2³²."""

@@ -31,6 +31,8 @@ class WordPanels(Packing):
         A name in `product.TABLE`.
     w : Element
         Of the weights as given.
+    block : int
+        Words of a block of C.
     """
 
     filters: Filters
@@ -40,14 +42,16 @@ class WordPanels(Packing):
     group: int
     product: str
     w: Element
+    block: int
 
     @classmethod
-    def of(cls, problem: ConvProblem, lanes: int, v: int, product: Product) -> WordPanels:
-        """The panels of a problem; groups that fill whole panels count as one."""
+    def of(cls, problem: ConvProblem, lanes: int, v: int, product: Product, block: int = 0) -> WordPanels:
+        """The panels of a problem, by default with blocks of as many words as there are lanes; groups that fill whole
+        panels count as one."""
         full = problem.kg % (v * lanes) == 0
         filters = Filters(lanes, v, *((1, problem.k) if full else (problem.groups, problem.kg)))
         group = WORD // problem.types.x.bytes
-        return cls(filters, problem.cg, problem.r, problem.s, group, product.name, problem.types.w)
+        return cls(filters, problem.cg, problem.r, problem.s, group, product.name, problem.types.w, block or lanes)
 
     @property
     def words(self) -> int:
@@ -77,13 +81,47 @@ class WordPanels(Packing):
             split = filled.reshape(
                 filters.panels, filters.v, filters.lanes, self.words, -1, product.parts, self.r, self.s
             )
-            for first in range(0, self.words, filters.lanes):
-                block = _in_order(split[:, :, :, first : first + filters.lanes], product)
+            for first in range(0, self.words, self.block):
+                block = _in_order(split[:, :, :, first : first + self.block], product)
                 elements = _as_packed(np.ascontiguousarray(block), self.w, product.packed)
                 start = first * area * step
                 piece = elements.reshape(filters.panels, -1).view(np.uint8)
                 target[group, :, start : start + piece.shape[1]] = piece
         return packed
+
+
+@dataclass(frozen=True)
+class GroupPanels(Packing):
+    """[vector of K][word of a group][R][S][part][lanes of K][elements], of groups that share vectors.
+
+    Attributes
+    ----------
+    form : WordPanels
+        Of filters of whole words.
+    starts : tuple[int, ...]
+        For each lane, the element of its first word that is its group's first channel.
+    """
+
+    form: WordPanels
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, problem: ConvProblem, product: Product, channels: int, starts: tuple[int, ...]) -> GroupPanels:
+        """The panels of a problem, each filter read as one of `channels` channels."""
+        whole = replace(problem, c=channels, groups=1)
+        return cls(WordPanels.of(whole, len(starts), 1, product, 1), starts)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.form.size
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says; `weight` is of the element of `form`."""
+        filled = np.zeros((len(weight), self.form.c, *weight.shape[2:]), weight.dtype)
+        for lane, start in enumerate(self.starts):
+            filled[lane :: len(self.starts), start : start + weight.shape[1]] = weight[lane :: len(self.starts)]
+        return self.form.pack(filled, threads, place)
 
 
 @dataclass(frozen=True)

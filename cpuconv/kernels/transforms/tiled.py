@@ -35,6 +35,8 @@ class TiledTile:
         Padding is `fill`, not zero.
     tailed : bool
         The last vector of output channels has a transform of its own.
+    last_pieces : int
+        Vectors that this one stores: with the zeros that fill up its block.
     """
 
     lanes: int
@@ -43,6 +45,7 @@ class TiledTile:
     rows: int = 1
     filled: bool = False
     tailed: bool = False
+    last_pieces: int = 1
 
 
 def forward(tile: Any, builder: Any, x: Any, line: Any, pixel: Any, v: Any, plane: Any, scratch: Any) -> None:
@@ -99,8 +102,8 @@ def _patch(tile, args, source, row, column, worker):
 
 
 @inline
-def _forward(tile, args, x, first, count, v, worker):
-    """Transforms of tiles first … first+count-1, all input channels of the group at x."""
+def _forward(tile, args, x, piece, first, count, v, worker):
+    """Transforms of tiles first … first+count-1, all input channels of the group that starts with a piece at x."""
     pixel = 4 * tile.lanes
     scratch = args.scratch + worker * args.scratch_step
     image = first // args.tiles
@@ -115,7 +118,7 @@ def _forward(tile, args, x, first, count, v, worker):
             and column + args.reach_columns <= args.in_width
         )
         for block in range(args.channel_blocks):
-            source = x + image * args.x_image + block // tile.x_pieces * args.x_cb
+            source = x + image * args.x_image + (piece + block) // tile.x_pieces * args.x_cb
             line = args.row_step * args.x_h
             step = args.column_step * pixel
             if inner:
@@ -125,7 +128,7 @@ def _forward(tile, args, x, first, count, v, worker):
                 line = args.in_tile_width * pixel
                 step = pixel
             if tile.x_pieces > 1:
-                source += block % tile.x_pieces * (pixel // tile.x_pieces)
+                source += (piece + block) % tile.x_pieces * (pixel // tile.x_pieces)
             target = v + (block * args.most + index) * pixel
             _call_forward(args.forward, source, line, step, target, args.v_plane, scratch)
         place += 1
@@ -209,8 +212,8 @@ def _backward(tile, args, group, first, count, m, panel, next_panel, worker):
         plane = args.y + first_image * args.y_image + number // tile.pieces * args.y_vector
         if tile.tailed:
             plane += number % tile.pieces * (pixel // tile.pieces)
-        last = tile.tailed and vector == args.vectors - 1  # it fills its block with zeros
-        pieces = tile.pieces - number % tile.pieces if last else 1
+        last = tile.tailed and vector == args.vectors - 1
+        pieces = tile.last_pieces if last else 1
         place = first - first_image * args.tiles
         for index in range(count):
             source = m + ((vector - first_vector) * args.most + index) * pixel
@@ -260,8 +263,9 @@ def tiled(tile, worker, before, part, parts, args):
         count = args.total * (block + 1) // args.blocks - first
         if done != place:
             done = place
-            x = args.x + group * (args.channel_blocks // tile.x_pieces) * args.x_cb
-            _forward(tile, args, x, first, count, v, worker)
+            vector = group * args.channel_blocks
+            x = args.x + vector // tile.x_pieces * args.x_cb
+            _forward(tile, args, x, vector % tile.x_pieces, first, count, v, worker)
         w = args.w + group * args.planes * args.panels * args.panel_bytes
         last = args.panels * (chunk + 1) // args.chunks
         panel = args.panels * chunk // args.chunks

@@ -9,6 +9,9 @@ over kernel rows: the weights of one row are in registers, and all outputs of th
 
 Elements of any type become floats as they are loaded; sums of integers stay exact as long as they are below 2^24 (the
 solver sees to that), and become int32 for their ending. Of such an input padding reads as its zero point.
+
+With `words`, lanes take words of narrow elements in place of channels (`group_words.py`): w[i][tap][part][l] are the
+weights of the elements of word i, and sums are those of its product.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from cpuconv.elements import F32, S32, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.runtime.microkernel import MicroKernel
 
 
@@ -40,7 +44,7 @@ class LaneTile:
     dilation: tuple[int, int]
     first: int  # columns first … last-1 of the input window exist; the others are padding and are left out
     last: int
-    mix: int = 1  # channels of a group; a power of two
+    mix: int = 1  # channels of a group, a power of two; or words
     held: bool = False  # the whole kernel in registers (mix 1)
     checked: bool = False  # rows of the window may lie outside the input
     residual: bool = False
@@ -48,6 +52,12 @@ class LaneTile:
     x: Element = F32
     y: Element = F32
     sum: Element = F32
+    words: GroupWords | None = None
+
+    @property
+    def parts(self) -> int:
+        """Vectors of weights that an input vector meets at a tap."""
+        return self.words.product.parts if self.words else 1
 
     @property
     def wide(self) -> int:
@@ -125,7 +135,7 @@ def lane_strip(
     kernel_rows
         The kernel's height again, at run time, so that the loop over it is not unrolled.
     w
-        Address of the weights, [mix][r][s][lanes].
+        Address of the weights, [mix][r][s][parts][lanes].
     y, yline, bias
         Address of the output row, the byte stride of output rows, and the address of the bias.
     residual
@@ -175,23 +185,25 @@ def _row_address(tile: LaneTile, vec: Vector, memory: _Memory, x: Any, row: Any,
     return builder.select(inside, address, memory.zeros)
 
 
-def _weights(vec: Vector, w: Any) -> Callable[[int], Any]:
+def _weights(tile: LaneTile, vec: Vector, w: Any) -> Callable[[int], Any]:
     """Weight vector i after `w`, loaded where it is first needed."""
     loaded: dict[int, Any] = {}
     size = 4 * vec.lanes
 
     def weight(i: int) -> Any:
         if i not in loaded:
-            loaded[i] = vec.load(vec.offset(w, i * size), align=size)
+            place = vec.offset(w, i * size)
+            loaded[i] = tile.words.product.load(vec, place) if tile.words else vec.load(place, align=size)
         return loaded[i]
 
     return weight
 
 
 def _load(tile: LaneTile, vec: Vector, memory: _Memory, start: Any, column: int) -> Any:
-    """A column of the window row at `start`, as floats."""
+    """A column of the window row at `start`, as floats or words."""
     inside = tile.first <= column < tile.last
-    return load_as_float(vec, tile.x, vec.offset(start, column * vec.size) if inside else memory.zeros)
+    place = vec.offset(start, column * vec.size) if inside else memory.zeros
+    return tile.words.load(vec, place) if tile.words else load_as_float(vec, tile.x, place)
 
 
 def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, value: Any) -> None:
@@ -199,14 +211,14 @@ def _store(tile: LaneTile, vec: Vector, memory: _Memory, row: int, col: int, val
     place = builder.add(builder.mul(memory.yline, I64(row)), I64(4 * vec.lanes * col))
     target = vec.offset(memory.y, place)
     extra = load_as_float(vec, tile.y, vec.offset(target, memory.residual)) if tile.residual else None
-    total = builder.fptosi(value, vec.int_type) if tile.sum.integer else value
+    total = builder.fptosi(value, vec.int_type) if tile.sum.integer and not tile.words else value
     ended = tile.ending.emit(vec, total, tile.ending.load(vec, memory.bias), extra)
     (store_int if tile.y == S32 else store_float)(vec, tile.y, ended, target)
 
 
 def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """Read each input row once, from the top; store an output after its last tap."""
-    weight = _weights(vec, memory.w)
+    weight = _weights(tile, vec, memory.w)
     columns = {column: list(_uses(tile, column)) for column in tile.met}
     taps = [tile.r * sum(col == c for uses in columns.values() for c, _ in uses) for col in range(tile.cols)]
     left = {(row, col): taps[col] for row in range(tile.rows) for col in range(tile.cols)}
@@ -238,7 +250,8 @@ def _held(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
 def _looped(tile: LaneTile, vec: Vector, memory: _Memory) -> None:
     """A loop over kernel rows for each permutation of the lanes, then all stores."""
     outputs = [(row, col) for row in range(tile.rows) for col in range(tile.cols)]
-    sums = {output: vec.constant(0.0) for output in outputs}
+    zero = ir.Constant(tile.words.product.sums_type(vec), None) if tile.words else vec.constant(0.0)
+    sums = dict.fromkeys(outputs, zero)
     w = memory.w
     for i in range(tile.mix):
         sums, w = _kernel_rows(tile, vec, memory, i, sums, w)
@@ -265,12 +278,18 @@ def _kernel_rows(
     index, x_now, row_now, w_now = phi(I64(0)), phi(memory.x), phi(memory.row), phi(w)
     phis = {output: phi(value) for output, value in sums.items()}
     current = dict(phis)
-    weight = _weights(vec, w_now)
+    weight = _weights(tile, vec, w_now)
     starts = [_row_address(tile, vec, memory, x_now, row_now, row * tile.stride[0]) for row in range(tile.rows)]
     for column in tile.met:
         uses = list(_uses(tile, column))
         for row, start in enumerate(starts if uses else ()):
             value = _load(tile, vec, memory, start, column)
+            if tile.words:
+                for part, each in enumerate(tile.words.spread(vec, value, i)):
+                    for col, tap in uses:
+                        factor = weight(tap * tile.parts + part)
+                        current[row, col] = tile.words.product.add(vec, each, factor, current[row, col])
+                continue
             if i:
                 value = vec.shuffle(value, value, [lane ^ i for lane in range(vec.lanes)])
             for col, tap in uses:
@@ -279,7 +298,7 @@ def _kernel_rows(
     index.add_incoming(following, loop)
     x_now.add_incoming(vec.offset(x_now, builder.mul(memory.xline, I64(tile.dilation[0]))), loop)
     row_now.add_incoming(builder.add(row_now, I64(tile.dilation[0])), loop)
-    w_next = vec.offset(w_now, tile.s * pixel)
+    w_next = vec.offset(w_now, tile.s * tile.parts * pixel)
     w_now.add_incoming(w_next, loop)
     for output, made in phis.items():
         made.add_incoming(current[output], loop)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 import layouts
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
@@ -19,11 +17,11 @@ from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD, Product, as_seen
 from cpuconv.kernels.products.matrix_strip import configuration, matrix_cycles
-from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, segment, tiles
+from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import words
+from cpuconv.solvers.shared import segments, words
 from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile, micro
 from layouts import Strides
 
@@ -74,6 +72,19 @@ def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
         blocks = f"{block_in}" if block_in == block_out else f"{block_in} and {block_out}"
         return f"groups of {problem.cg} and {problem.kg} channels share blocks of {blocks}"
     return words.why_not(problem, isa)
+
+
+def whole_groups(problem: ConvProblem, isa: Isa) -> str | None:
+    """Why the kernel cannot run the groups, or None.
+
+    Of other types than float32 they may share channel blocks, but no words of the input and no vectors of sums.
+    """
+    if problem.types == ALL_F32 or problem.groups == 1 or words.why_not(problem, isa) is not None:
+        return aligned_groups(problem, isa)
+    at_once = words.group(problem) * words.product(problem, isa).words_at_once(isa.lanes)
+    if problem.cg % at_once or problem.kg % isa.lanes:
+        return f"groups of {problem.cg} and {problem.kg} channels share words of {at_once} or vectors of {isa.lanes}"
+    return None
 
 
 def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None) -> Geometry:
@@ -161,14 +172,16 @@ def convolve_step(
         in_line = band_width * pixel
         plane = band_rows * in_line + 64
         band_step = plane * divide(problem.c, 1 if planar else lanes)
-    group_blocks = problem.cg if planar else problem.cg // lanes
-    table = _table(problem, plane, in_line, pixel, divide(problem.cg, 1 if planar else lanes), planar)
+    shared = not planar and segments.share_blocks(problem, isa)
+    group_blocks = problem.cg if planar else 0 if shared else problem.cg // lanes
+    table = segments.table(problem, isa, plane, in_line, pixel, planar)
+    count = table.shape[1]
     pad_left = min(problem.pads[2], band_width)
     vectors_bytes = params.v * lanes * WORD  # weights of a panel at one place of a sum
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
-    unroll, tail = (problem.s, 0) if planar else segment(isa, problem.cg)
+    unroll, tail = (problem.s, 0) if planar else segments.segment(problem, isa)
     tails = problem.r * problem.s if tail else 0
-    whole = (table.size - 1) // tails if tails else table.size  # parts of which the last has a segment before the tails
+    whole = (count - 1) // tails if tails else count  # parts of which the last has a segment before the tails
     parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
     parked_tile = params.rows * params.cols * vectors_bytes
     parked_step = tile_rows * column_tiles * parked_tile if parts > 1 else 0
@@ -199,6 +212,7 @@ def convolve_step(
         "bias_vector": bias_bytes(problem, isa),
         "fill": 0 if types == ALL_F32 else words.FILL,
         "configuration": configuration(params.v, params.rows, params.cols) if product.matrix else 0,
+        "table_group": count * table.itemsize if shared else 0,
         "parts": parts,
         "segment_bytes": unroll * product.parts * vectors_bytes,
         "gemm_first": micro(replace(part, resume=False), product.matrix) if parts > 1 else 0,
@@ -228,8 +242,9 @@ def convolve_step(
     }
     args |= _in_place(problem, params, isa, x.strides, band_width, band, flat)
     units = problem.n * row_blocks * column_blocks * chunks
-    tile = ConvolveTile(lanes, pack, band, pieces, filled=types != ALL_F32, matrix=product.matrix)
-    return Step(convolve, tile, args, parts_each(problem, units), clears_tail=True)
+    filled = types != ALL_F32
+    tile = ConvolveTile(lanes, pack, band, pieces, filled=filled, matrix=product.matrix, shared=shared)
+    return Step(convolve, tile, args, parts_each(problem, units), clears_tail=problem.groups == 1)
 
 
 def _grid(
@@ -280,8 +295,8 @@ def _in_place(
         "inner_left": starts[first - 1] + span if first else 0,
         "inner_right": starts[end] if end < tiles else band_width,
         "inner_line": x.h * problem.stride[0],
-        "inner_table": _table(problem, x.cb, x.h, pixel, divide(problem.cg, isa.lanes), planar=False),
-        "inner_group": problem.cg // isa.lanes * x.cb,
+        "inner_table": segments.table(problem, isa, x.cb, x.h, pixel, planar=False),
+        "inner_group": 0 if segments.share_blocks(problem, isa) else problem.cg // isa.lanes * x.cb,
         "inner_start": -pad_top * x.h - pad_left * pixel,
     }
 
@@ -289,14 +304,6 @@ def _in_place(
 def panel_parts(panel_bytes: int, segments: int, tiles: int) -> int:
     """Parts of a weight panel that each stay in L2 while `tiles` tiles pass; one for a single tile."""
     return min(segments, divide(panel_bytes, int(_PART_SHARE * machine().l2))) if tiles > 1 else 1
-
-
-def _table(problem: ConvProblem, plane: int, line: int, pixel: int, channels: int, planar: bool) -> np.ndarray:
-    """Byte offset of each segment's first scalar: channel (block) → kernel row → kernel column (planar: whole row)."""
-    rows = np.arange(problem.r, dtype=np.int64) * problem.dilation[0] * line
-    columns = np.zeros(1, np.int64) if planar else np.arange(problem.s, dtype=np.int64) * problem.dilation[1] * pixel
-    blocks = np.arange(channels, dtype=np.int64) * plane
-    return (blocks[:, None, None] + rows[:, None] + columns).ravel()
 
 
 def cost(

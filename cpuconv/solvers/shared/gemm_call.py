@@ -75,14 +75,17 @@ def gemm_args(
     panels: int,
     matrix: bool = False,
 ) -> Args:
-    """Operands, tiles (`last`: of the last panel), the offsets of segments, and panels of weights."""
+    """Operands, tiles (`last`: of the last panel), the offsets of segments, and panels of weights.
+
+    `table`: of the segments; where groups have their own, a row for each.
+    """
     return {
         "gemm": micro(gemm, matrix),
         "gemm_last": micro(last, matrix),
         "tile_vectors": gemm.v,
         **operand_args(operands),
         "table": table,
-        "segments": table.size,
+        "segments": table.shape[-1],
         "panel_bytes": reduction * gemm.v * gemm.lanes * WORD,
         "panels": panels,
     }

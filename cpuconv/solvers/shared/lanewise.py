@@ -19,8 +19,9 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Operands, Space, Step
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import row_tile, view_args
 from cpuconv.kernels.elementwise.ending import Ending
-from cpuconv.kernels.emit.product import WORD
+from cpuconv.kernels.emit.product import WORD, as_seen
 from cpuconv.kernels.windows.depthwise_tile import LaneTile, lane_strip
+from cpuconv.kernels.windows.group_words import GroupWords
 from cpuconv.kernels.windows.lanewise import LanewiseTile, lanewise
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
@@ -36,9 +37,7 @@ _MOST_LOOPED_ROWS = 4  # taller tiles of the looped kind spill: the rows of a co
 _LATENCY, _ISSUE = 4, 4  # cycles of an FMA; instructions a cycle
 _MOST_ALIKE = 2  # candidates of one width and kind
 _OVERHEAD = 12.0  # cycles a tile, beside its instructions
-_CONVERTING = {"": (0, 0), "bfloat": (2, 2), "bytes": (2, 11)}  # instructions of an input and an output vector
-_EXACT = 1 << 24  # integers that float32 holds
-_LARGEST_WEIGHT = 255  # of int16 weights, which are uint8 ones less their zero point
+_WIDENING, _TO_BFLOAT, _TO_BYTES = 2, 2, 11  # instructions of an input vector, and of an output vector
 _BAND_SHARES = (0.5, 0.25)  # of L1 and of L2, for a packed band
 
 
@@ -55,7 +54,9 @@ class Shape:
     block : int
         Tile rows of a band; 0: the input is read in place.
     mix : int
-        Channels of a group.
+        Channels of a group, or words.
+    words : GroupWords
+        Of narrow elements, how words reach lanes.
     """
 
     rows: int
@@ -63,6 +64,16 @@ class Shape:
     held: bool
     block: int
     mix: int = 1
+    words: GroupWords | None = None
+
+    def seen(self, isa: Isa) -> Isa:
+        """The instruction set for the model: its FMA is the product."""
+        return as_seen(isa, self.words.product) if self.words else isa
+
+    @property
+    def products(self) -> int:
+        """Products of a tap."""
+        return self.mix * (self.words.product.parts if self.words else 1)
 
 
 class Kernel(NamedTuple):
@@ -76,6 +87,7 @@ class Kernel(NamedTuple):
     activated: bool
     widening: int = 0  # instructions beside FMAs, on their ports: for an input vector
     narrowing: int = 0  # and for an output vector
+    parts: int = 0  # of words, vectors of weights that one meets; each input vector is shuffled
 
 
 @dataclass(frozen=True)
@@ -99,15 +111,16 @@ class Columns:
     right: tuple[int, int]
 
 
-def kernel_of(problem: ConvProblem) -> Kernel:
+def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
     """The problem without its sizes."""
     geometry = problem.r, problem.s, problem.stride, problem.dilation, problem.effective_kernel
-    return Kernel(*geometry, problem.activation is not None, *_CONVERTING[_kind(problem)])
-
-
-def _kind(problem: ConvProblem) -> str:
-    types = problem.types
-    return "" if types == ALL_F32 else "bytes" if types.sum.integer else "bfloat"
+    kernel = Kernel(*geometry, problem.activation is not None)
+    if problem.types == ALL_F32:
+        return kernel
+    narrowing = _TO_BYTES if problem.types.sum.integer else _TO_BFLOAT
+    if groups:
+        return kernel._replace(narrowing=narrowing, parts=groups.product.parts)
+    return kernel._replace(widening=_WIDENING, narrowing=narrowing)
 
 
 def window(problem: ConvProblem | Kernel, rows: int, cols: int) -> tuple[int, int]:
@@ -159,19 +172,19 @@ def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
 
     LLVM orders looped code more freely, which takes two more.
     """
-    spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand)
+    spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand) + 3 * kernel.parts
     if shape.held:
         weights = kernel.r * kernel.s
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
         spare += 2 + kernel.activated
-    return sums_alive(kernel, shape) + weights + spare
+    return sums_alive(kernel, shape) + weights * max(1, kernel.parts) + spare
 
 
 def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
     """Whether a tile stays in registers and its code is small."""
     outputs = shape.rows * shape.cols
-    body = outputs * kernel.s * (kernel.r if shape.held else shape.mix)
+    body = outputs * kernel.s * (kernel.r if shape.held else shape.mix * max(1, kernel.parts))
     return (
         (outputs == 1 or (outputs <= _MOST_PIXELS and body <= _MOST_FMAS))
         and (shape.held or shape.rows <= max(_MOST_LOOPED_ROWS, shape.cols))
@@ -182,7 +195,7 @@ def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
 def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one tile."""
     outputs = shape.rows * shape.cols
-    fmas = outputs * kernel.r * kernel.s * shape.mix
+    fmas = outputs * kernel.r * kernel.s * shape.mix * max(1, kernel.parts)
     if shape.held:
         high, wide = window(kernel, shape.rows, shape.cols)
         inputs, weights = high * wide, kernel.r * kernel.s
@@ -190,7 +203,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         passes = kernel.r * shape.mix
         wide = min(window(kernel, 1, shape.cols)[1], shape.cols * kernel.s)
         inputs, weights = passes * shape.rows * wide, passes * kernel.s
-    shuffles = inputs * (shape.mix - 1) / shape.mix
+    shuffles = inputs * (kernel.parts or (shape.mix - 1) / shape.mix)
     beside = inputs * kernel.widening + outputs * kernel.narrowing
     busiest = max(
         (fmas + beside) / isa.fma_rate + 0.5 * shuffles,  # they share a port
@@ -205,7 +218,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
 def plane_cycles(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
     """Modelled cycles of one plane of outputs."""
     tiles = divide(problem.oh, shape.rows) * divide(problem.ow, shape.cols)
-    return tiles * cycles(kernel_of(problem), isa, shape)
+    return tiles * cycles(kernel_of(problem, shape.words), shape.seen(isa), shape)
 
 
 @functools.lru_cache(maxsize=256)
@@ -220,9 +233,10 @@ def _tiles(kernel: Kernel, isa: Isa, mix: int) -> tuple[tuple[Shape, ...], np.nd
     return tuple(found), np.array(figures, np.float64).reshape(-1, 3).T.copy()
 
 
-def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shape]:
+def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int, groups: GroupWords | None = None) -> Iterator[Shape]:
     """The `most` best tiles for a plane, best first, each in place or with bands that stay in L1 and in L2."""
-    every, (rows, cols, time) = _tiles(kernel_of(problem), isa, mix)
+    seen_by = as_seen(isa, groups.product) if groups else isa
+    every, (rows, cols, time) = _tiles(kernel_of(problem, groups), seen_by, mix)
     able = (rows <= problem.oh) & (cols <= problem.ow)
     in_place, typed = False, problem.types != ALL_F32
     if typed or problem.in_layout == layout(isa):
@@ -239,7 +253,7 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shap
             seen[kind] = seen.get(kind, 0) + 1
             most -= 1
             for block in (0,) if in_place else band_blocks(problem, isa, shape):
-                yield replace(shape, block=block)
+                yield replace(shape, block=block, words=groups)
             if not most:
                 return
 
@@ -247,19 +261,6 @@ def shapes(problem: ConvProblem, isa: Isa, mix: int, most: int) -> Iterator[Shap
 def widths_in_place(problem: ConvProblem) -> list[int]:
     """Columns of tiles that can read the input where it lies."""
     return [cols for cols in range(1, min(problem.ow, _MOST_COLUMNS) + 1) if columns(problem, cols, True) is not None]
-
-
-def sums_are_exact(problem: ConvProblem) -> bool:
-    """Whether sums of floats hold every sum of the integers."""
-    types = problem.types
-    if not types.sum.integer:
-        return True
-    largest = [
-        max(abs(int(end)) for end in (np.iinfo(each.dtype).min, np.iinfo(each.dtype).max))
-        for each in (types.x, types.w)
-    ]
-    largest[1] = min(largest[1], _LARGEST_WEIGHT)
-    return problem.r * problem.s * largest[0] * largest[1] < _EXACT
 
 
 def band_blocks(problem: ConvProblem, isa: Isa, shape: Shape) -> list[int]:
@@ -285,14 +286,21 @@ def cost(problem: ConvProblem, shape: Shape, machine: Machine) -> Cost:
     traffic = machine.moving(problem.in_bytes + problem.out_bytes)
     if shape.block:
         traffic += 2 * problem.in_bytes / machine.isa.l2_rate
+    if shape.words:
+        return machine.cost(_products(problem, isa, shape), _together(compute, traffic), problem.threads)
     return machine.direct_cost(problem, _together(compute, traffic))
 
 
-def bound(problem: ConvProblem, machine: Machine) -> float:
-    """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
-    isa = machine.isa
+def _products(problem: ConvProblem, isa: Isa, shape: Shape) -> float:
+    """Cycles of all products."""
     pixels = problem.n * divide(problem.k, isa.lanes) * problem.oh * problem.ow
-    compute = pixels * problem.cg * problem.r * problem.s / isa.fma_rate
+    return pixels * shape.products * problem.r * problem.s / shape.seen(isa).fma_rate
+
+
+def bound(problem: ConvProblem, machine: Machine, groups: GroupWords | None = None) -> float:
+    """Seconds that no `cost` is below: FMA slots, and the traffic without bands."""
+    shape = Shape(1, 1, False, 0, groups.count if groups else problem.cg, groups)
+    compute = _products(problem, machine.isa, shape)
     traffic = machine.moving(problem.in_bytes + problem.out_bytes)
     return machine.seconds(_together(compute, traffic), problem.threads)
 
@@ -311,7 +319,8 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
     blocks = divide(problem.k, lanes)
     planes = problem.n * blocks
     types, ending = problem.types, Ending.of(problem)
-    in_pieces, out_pieces = WORD // types.x.bytes, WORD // types.y.bytes
+    out_pieces = WORD // types.y.bytes
+    in_pieces = lanes // shape.words.chunk if shape.words else WORD // types.x.bytes
     by_rows = problem.threads > 1 and problem.oh * problem.ow > problem.k
     by_rows |= in_pieces > 1  # vectors that share lines follow each other
     row_blocks = row_tiles
@@ -324,15 +333,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
 
     def lane_tile(part: tuple[int, int]) -> LaneTile:
         return LaneTile(
-            lanes=lanes,
-            rows=shape.rows,
-            cols=shape.cols,
-            r=problem.r,
-            s=problem.s,
-            stride=problem.stride,
-            dilation=problem.dilation,
-            first=part[0],
-            last=part[1],
+            *(lanes, shape.rows, shape.cols, problem.r, problem.s, problem.stride, problem.dilation, *part),
             mix=shape.mix,
             held=shape.held,
             checked=in_place and any(problem.pads[:2]),
@@ -341,6 +342,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
             x=types.x,
             y=types.y,
             sum=types.sum,
+            words=shape.words,
         )
 
     inner, left, right = (lane_tile(part) for part in (across.inner, across.left, across.right))
@@ -361,7 +363,7 @@ def step(problem: ConvProblem, shape: Shape, isa: Isa, space: Space, operands: O
         **operand_args(operands),
         **zeros,
         "fill": words.FILL if filled else 0,
-        "weight_bytes": shape.mix * problem.r * problem.s * pixel,
+        "weight_bytes": shape.products * problem.r * problem.s * pixel,
         "kernel_rows": problem.r,
         "channels": problem.c,
         "blocks": blocks,

@@ -1,11 +1,13 @@
-"""Groups that share channel blocks, as fewer and larger ones: weights are block diagonal, zero between groups.
+"""Groups that are too small for a kernel, as fewer and larger ones: weights are block diagonal, zero between groups.
 
-So many groups are merged as fill whole channel blocks of input and output. Products with zeros are the price of kernels
-that know no groups: with 4 channels a group, AMX does 16 times the work, at 30 times the speed of float32's FMA.
+So many groups are merged as fill what the kernel reads and writes at once: whole channel blocks with AMX, else words of
+the input and vectors of sums. Products with zeros are the price: with 4 channels a group, AMX does 16 times the work,
+at 30 times the speed of float32's FMA.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +16,9 @@ from cpuconv.isa import Isa
 from cpuconv.kernels.packing.packing import Packing, Room, room
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
+
+Refusal = Callable[[ConvProblem, Isa], str | None]
+"""Why a kernel cannot run groups as they are, or None: `blocked.aligned_groups`, `blocked.whole_groups`."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +51,22 @@ class DiagonalPanels(Packing):
         return self.form.pack(filled.reshape(k, self.together * channels, r, s), threads, place)
 
 
-def together(problem: ConvProblem, isa: Isa) -> int:
+def together(problem: ConvProblem, isa: Isa, why_not: Refusal) -> int:
     """How many groups become one: 1 of float32, whose kernels have groups, and of depthwise convolutions."""
     if problem.types == ALL_F32 or problem.cg * problem.kg == 1:
         return 1
-    block_in, block_out = isa.block(problem.types.x), isa.block(problem.types.y)
     counts = (count for count in range(1, problem.groups) if problem.groups % count == 0)
-    fits = (count for count in counts if not (count * problem.cg % block_in or count * problem.kg % block_out))
+    fits = (count for count in counts if why_not(replace(problem, groups=problem.groups // count), isa) is None)
     return next(fits, problem.groups)
 
 
-def merged(problem: ConvProblem, isa: Isa) -> ConvProblem:
-    """The problem with groups that fill channel blocks."""
-    count = together(problem, isa)
+def merged(problem: ConvProblem, isa: Isa, why_not: Refusal) -> ConvProblem:
+    """The problem with groups that the kernel runs."""
+    count = together(problem, isa, why_not)
     return problem if count == 1 else replace(problem, groups=problem.groups // count)
 
 
-def packed(form: Packing, problem: ConvProblem, isa: Isa) -> Packing:
+def packed(form: Packing, problem: ConvProblem, isa: Isa, why_not: Refusal) -> Packing:
     """The form of the weights of a problem, where that of merged groups is `form`."""
-    count = together(problem, isa)
+    count = together(problem, isa, why_not)
     return form if count == 1 else DiagonalPanels(form, problem.groups, count)

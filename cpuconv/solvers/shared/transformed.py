@@ -146,6 +146,16 @@ def sizes(
                 yield found
 
 
+def whole_groups(problem: ConvProblem, isa: Isa, product: Product) -> str | None:
+    """Why transforms cannot run the groups, or None: groups share neither their vectors nor those of sums."""
+    if problem.groups == 1:
+        return None
+    at_once = isa.lanes * WORD // product.x.bytes
+    if problem.cg % at_once or problem.kg % isa.lanes:
+        return f"groups of {problem.cg} and {problem.kg} channels share vectors of {at_once} and {isa.lanes}"
+    return None
+
+
 def packing(problem: ConvProblem, v: int, isa: Isa, planes: Planes, transform: MicroRef) -> Packing:
     """The transform of weights into `planes`."""
     filters = Filters(isa.lanes, v, problem.groups, problem.kg)
@@ -275,7 +285,7 @@ def step(problem: ConvProblem, params: Any, transform: Transform, isa: Isa, spac
     }
     parts = parts_each(problem, problem.groups * blocks * chunks)
     tile = _driver_tile(problem, isa, BY_NAME[planes.product])
-    return Step(tiled, tile, args, parts, clears_tail=transform.last is not None)
+    return Step(tiled, tile, args, parts, clears_tail=transform.last is not None and problem.groups == 1)
 
 
 def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
@@ -288,6 +298,7 @@ def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
         rows=len(Ending.of(problem).rows),
         filled=problem.types.x.integer,
         tailed=True,
+        last_pieces=1 + last_vector(problem, isa)[1],
     )
 
 

@@ -17,6 +17,7 @@ from cpuconv.kernels.packing.word_panels import WordPanels
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared.segments import segment
 
 
 def group(problem: ConvProblem) -> int:
@@ -77,12 +78,13 @@ def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -
     if problem.types == ALL_F32:
         return Panels.of(problem, isa, v)
     by = by or product(problem, isa)
-    return WordPanels.of(problem, isa.lanes, v, by)
+    return WordPanels.of(problem, isa.lanes, v, by, segment(in_words(problem, by.words_at_once(isa.lanes)), isa)[0])
 
 
-def offset(problem: ConvProblem, isa: Isa) -> int:
-    """What kernels add to the numbers of the input before they multiply: they take bytes of one sign."""
-    found = product(problem, isa)
+def offset(problem: ConvProblem, isa: Isa, by: Product | None = None) -> int:
+    """What kernels add to the numbers of the input before they multiply by a product (None: the problem's): they take
+    bytes of one sign."""
+    found = by or product(problem, isa)
     return 0 if not found.flips(problem.types.x) else 128 if found.x.name == "u8" else -128
 
 
