@@ -36,9 +36,9 @@ _MESSAGES = {  # fields as "number name type"; * before a name: repeated, = behi
     "SparseTensorProto": "1 values TensorProto, 2 indices TensorProto, 3 *dims int64",
     "ValueInfoProto": "1 name string, 2 type TypeProto, 3 doc_string string, 4 *metadata_props StringStringEntryProto",
     "TensorAnnotation": "1 tensor_name string, 2 *quant_parameter_tensor_names StringStringEntryProto",
-    "AttributeProto": "1 name string, 21 ref_attr_name string, 13 doc_string string, 20 type enum14, 2 f float, 3 i int64,"
-    " 4 s bytes, 5 t TensorProto, 6 g GraphProto, 22 sparse_tensor SparseTensorProto, 14 tp TypeProto, 7 *floats float,"
-    " 8 *ints int64, 9 *strings bytes, 10 *tensors TensorProto, 11 *graphs GraphProto,"
+    "AttributeProto": "1 name string, 21 ref_attr_name string, 13 doc_string string, 20 type enum14, 2 f float,"
+    " 3 i int64, 4 s bytes, 5 t TensorProto, 6 g GraphProto, 22 sparse_tensor SparseTensorProto, 14 tp TypeProto,"
+    " 7 *floats float, 8 *ints int64, 9 *strings bytes, 10 *tensors TensorProto, 11 *graphs GraphProto,"
     " 23 *sparse_tensors SparseTensorProto, 15 *type_protos TypeProto",
     "NodeDeviceConfigurationProto": "1 configuration_id string, 2 *sharding_spec ShardingSpecProto,"
     " 3 pipeline_stage int32",
@@ -69,7 +69,7 @@ class Field(NamedTuple):
     Attributes
     ----------
     name : str
-    type : str
+    kind : str
         A type of protocol buffers, or "message"; "enum14" is an enumeration of 0 to 14, of which others are unknown.
     repeated : bool
     message : type[Record] or None
@@ -78,7 +78,7 @@ class Field(NamedTuple):
     """
 
     name: str
-    type: str
+    kind: str
     repeated: bool
     message: type[Record] | None
     beside: tuple[str, ...]

@@ -24,7 +24,7 @@ _MANY = 32  # elements that are kept as an array
 
 _VARINT, _EIGHT, _BYTES, _GROUP, _END, _FOUR = range(6)  # kinds of fields on the wire
 _KINDS = {"string": _BYTES, "bytes": _BYTES, "message": _BYTES, "float": _FOUR, "double": _EIGHT}  # all others: varint
-_FIXED = {"float": ("<f", np.dtype("<f4")), "double": ("<d", np.dtype("<f8"))}
+_FIXED: dict[str, tuple[str, np.dtype]] = {"float": ("<f", np.dtype("<f4")), "double": ("<d", np.dtype("<f8"))}
 
 
 class DamagedError(ValueError):
@@ -84,14 +84,14 @@ class _Decoder:
                     self._bytes(values, field, start, at, level)
             elif kind == _VARINT:
                 value, at = self._varint(at, end)
-                if field is not None and field.type not in _KINDS:
-                    self._keep(values, field, _number(value, field.type))
+                if field is not None and field.kind not in _KINDS:
+                    self._keep(values, field, _number(value, field.kind))
             elif kind in (_FOUR, _EIGHT):
                 start, at = at, at + (4 if kind == _FOUR else 8)
                 if at > end:
                     raise DamagedError("a field is cut off")
-                if field is not None and _KINDS.get(field.type) == kind:
-                    self._keep(values, field, struct.unpack_from(_FIXED[field.type][0], data, start)[0])
+                if field is not None and _KINDS.get(field.kind) == kind:
+                    self._keep(values, field, struct.unpack_from(_FIXED[field.kind][0], data, start)[0])
             elif kind == _GROUP:
                 at = self._behind_group(key >> 3, at, end, level + 1)
             else:
@@ -100,11 +100,11 @@ class _Decoder:
 
     def _bytes(self, values: dict[str, Any], field: Field, start: int, end: int, level: int) -> None:
         """Keep a field that holds bytes: text, a message, or numbers one behind the other."""
-        if field.type == "message":
+        if field.kind == "message":
             assert field.message is not None
             known = None if field.repeated else values.get(field.name)  # what is there twice is put together
             self._keep(values, field, self.message(known or field.message(), start, end, level + 1))
-        elif field.type == "string":
+        elif field.kind == "string":
             text = bytes(self._data[start:end])
             try:
                 self._keep(values, field, text.decode())
@@ -112,7 +112,7 @@ class _Decoder:
                 self._keep(values, field, text)
         elif field.name == "raw_data":
             values[field.name] = self._data[start:end]
-        elif field.type == "bytes":
+        elif field.kind == "bytes":
             self._keep(values, field, bytes(self._data[start:end]))
         elif field.repeated:
             self._numbers(values, field, start, end)
@@ -120,13 +120,13 @@ class _Decoder:
     def _numbers(self, values: dict[str, Any], field: Field, start: int, end: int) -> None:
         """Keep packed numbers: those of elements as an array, if they are many."""
         known = values.get(field.name)
-        if field.type in _FIXED:
-            dtype = _FIXED[field.type][1]
+        if field.kind in _FIXED:
+            dtype = _FIXED[field.kind][1]
             if (end - start) % dtype.itemsize:
                 raise DamagedError("numbers are cut off")
             found = np.frombuffer(self._data[start:end], dtype)
         else:
-            found = _varints(self._data[start:end], field.type)
+            found = _varints(self._data[start:end], field.kind)
         if known is None and found.size >= _MANY and field.name.endswith("_data"):
             values[field.name] = found
             return
@@ -191,7 +191,9 @@ class _Decoder:
         self._seen += _LOOK - self._left
         self._left = _LOOK
         if self._seen * _OBJECT > free_bytes():  # as much again is needed for the graph
-            raise SourceError(f"the model's description has more than {self._seen:,} fields, more than memory is free for.")
+            raise SourceError(
+                f"the model's description has more than {self._seen:,} fields, more than memory is free for."
+            )
 
 
 def _number(value: int, kind: str) -> int | None:
@@ -233,14 +235,14 @@ def encode(record: Record) -> bytes:
         if value is None:
             continue
         for each in value if field.repeated else (value,):
-            kind = _KINDS.get(field.type, _VARINT)
+            kind = _KINDS.get(field.kind, _VARINT)
             _put_varint(made, number << 3 | kind)
             if kind == _VARINT:
                 _put_varint(made, int(each) & (1 << 64) - 1)
             elif kind != _BYTES:
-                made += struct.pack(_FIXED[field.type][0], each)
+                made += struct.pack(_FIXED[field.kind][0], each)
             else:
-                body = encode(each) if field.type == "message" else each.encode() if isinstance(each, str) else each
+                body = encode(each) if field.kind == "message" else each.encode() if isinstance(each, str) else each
                 _put_varint(made, len(body))
                 made += body
     return bytes(made)

@@ -78,7 +78,7 @@ def test_every_field_is_known() -> None:
             ours = fields[number]
             assert ours.name == field.name and ours.repeated == _is_repeated(field)
             highest = max((value.number for value in field.enum_type.values), default=0) if field.enum_type else 0
-            assert ours.type == (f"enum{highest}" if field.enum_type else kinds[field.type])
+            assert ours.kind == (f"enum{highest}" if field.enum_type else kinds[field.type])
             assert bool(ours.beside) == (field.containing_oneof is not None)
             if field.message_type:
                 assert ours.message is MESSAGES[field.message_type.full_name.removeprefix("onnx.")]

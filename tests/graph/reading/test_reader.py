@@ -266,10 +266,23 @@ def test_onnx_is_imported_to_read_a_model_and_not_before(environ):
     subprocess.run(python("-c", code), env=environ, check=True)
 
 
-def test_without_onnx_the_error_says_what_to_install(monkeypatch):
+def test_without_onnx_a_model_is_read(monkeypatch):
+    data = parse(RELU).SerializeToString()
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(SourceError, match=r"pip install 'cpuconv\[onnx\]'"):
-        read(b"")
+    assert [node.op for node in read(data).nodes] == ["Relu"]
+
+
+def test_without_onnx_the_error_says_what_to_install(monkeypatch):
+    data = parse("g (float[4] x) => (float[4] y) { y = Bernoulli(x) }").SerializeToString()
+    graph = read(data)
+    for name in ("onnx", "onnx.shape_inference"):
+        monkeypatch.setitem(sys.modules, name, None)
+    (node,) = graph.nodes
+    message = r"Bernoulli.*has no kernel; the package onnx computes it.*pip install 'cpuconv\[onnx\]'"
+    with pytest.raises(SourceError, match=message):
+        node.meaning.infer(node, [Value((4,), np.dtype(np.float32))])
+    with pytest.raises(SourceError, match=message):
+        node.meaning.evaluate(node, [np.zeros(4, np.float32)], [None])
 
 
 def test_every_truncated_model_is_an_error_or_a_model():
