@@ -88,7 +88,7 @@ def test_every_field_is_known() -> None:
 
 @pytest.mark.parametrize("part", range(8))
 def test_every_file_of_onnx_is_read_as_the_package_reads_it(part: int) -> None:
-    assert len(FILES) > 1000
+    assert len(FILES) > 100  # some packages come with fewer
     for path in FILES[part::8]:
         agree(path.read_bytes(), "ModelProto" if path.suffix == ".onnx" else "TensorProto")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -264,25 +263,6 @@ def test_onnx_is_imported_to_read_a_model_and_not_before(environ):
     modules = "cpuconv.graph.reading.onnx_reader, cpuconv.network.sizes.specialise"
     code = f"import sys, {modules}; assert 'onnx' not in sys.modules"
     subprocess.run(python("-c", code), env=environ, check=True)
-
-
-def test_without_onnx_a_model_is_read(monkeypatch):
-    data = parse(RELU).SerializeToString()
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    assert [node.op for node in read(data).nodes] == ["Relu"]
-
-
-def test_without_onnx_the_error_says_what_to_install(monkeypatch):
-    data = parse("g (float[4] x) => (float[4] y) { y = Bernoulli(x) }").SerializeToString()
-    graph = read(data)
-    for name in ("onnx", "onnx.shape_inference"):
-        monkeypatch.setitem(sys.modules, name, None)
-    (node,) = graph.nodes
-    message = r"Bernoulli.*has no kernel; the package onnx computes it.*pip install 'cpuconv\[onnx\]'"
-    with pytest.raises(SourceError, match=message):
-        node.meaning.infer(node, [Value((4,), np.dtype(np.float32))])
-    with pytest.raises(SourceError, match=message):
-        node.meaning.evaluate(node, [np.zeros(4, np.float32)], [None])
 
 
 def test_every_truncated_model_is_an_error_or_a_model():
