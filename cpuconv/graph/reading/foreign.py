@@ -9,7 +9,9 @@ import numpy as np
 
 from cpuconv.errors import RunStopped, SourceError
 from cpuconv.graph.ir import Node, Value
-from cpuconv.graph.reading.tensors import is_external, tensors_in
+from cpuconv.graph.reading.tensors import outside
+from cpuconv.protos import elements, wire
+from cpuconv.protos.messages import NodeProto
 from cpuconv.runtime.stopping import Stop, check
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _UNKNOWN = ("", "?", "-1", "None")  # what exporters write for a size that they do not know
 
 
-def value_of(info: onnx.ValueInfoProto) -> Value:
+def value_of(info: Any) -> Value:
     """What a model says of a value; sizes below 1, and symbols that say so, stand for unknown ones."""
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type"):
@@ -33,13 +35,7 @@ def value_of(info: onnx.ValueInfoProto) -> Value:
 
 def dtype_of(number: int) -> np.dtype | None:
     """NumPy's type for ONNX's; None where there is none for numbers."""
-    import onnx
-
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
-    except KeyError:
-        return None
-    return None if dtype.kind in "OSU" else dtype
+    return elements.DTYPES.get(number)
 
 
 class Foreign:
@@ -54,11 +50,8 @@ class Foreign:
     """
 
     def __init__(self, proto: bytes, opsets: Mapping[str, int], inputs: Sequence[str]) -> None:
-        import onnx
-
-        for tensor in tensors_in(onnx.NodeProto.FromString(proto)):
-            if is_external(tensor):
-                raise SourceError(f"the constant {tensor.name!r} must lie in the node itself, not in a file.")
+        for tensor in outside(wire.decode(proto, NodeProto)):
+            raise SourceError(f"the constant {tensor.name!r} must lie in the node itself, not in a file.")
         self.proto, self.opsets, self.inputs = proto, dict(opsets), tuple(inputs)
 
     def infer(self, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
@@ -69,7 +62,7 @@ class Foreign:
         SourceError
             The inputs do not fit.
         """
-        import onnx
+        onnx = _package(node)
         from onnx import numpy_helper
 
         try:
@@ -97,6 +90,7 @@ class Foreign:
         evaluated, the body of a Loop each time: its nodes before, and the bytes of its results after. What they raise
         ends the evaluation.
         """
+        _package(node)
         from onnx.reference import ReferenceEvaluator
 
         evaluator = ReferenceEvaluator if stop is None and count is None else _watched(stop, count)
@@ -126,6 +120,24 @@ class Foreign:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in self.opsets.items()])
 
 
+def _package(node: Node) -> Any:
+    """The package onnx.
+
+    Raises
+    ------
+    SourceError
+        It is not installed, or cannot be imported.
+    """
+    try:
+        import onnx.shape_inference
+    except Exception as error:  # where versions of protocol buffers clash, one of their own
+        raise SourceError(
+            f"{node.label} has no kernel; the package onnx computes it, which cannot be imported ({error}):"
+            " pip install 'cpuconv[onnx]'"
+        ) from error
+    return onnx
+
+
 def _watched(stop: Stop | None, count: Callable[[int, int], None] | None) -> Any:
     """ONNX's evaluator that asks before each node and tells of each graph; graphs within nodes have one too."""
     from onnx.reference import ReferenceEvaluator
@@ -153,7 +165,7 @@ def _watched(stop: Stop | None, count: Callable[[int, int], None] | None) -> Any
     return Watched
 
 
-def captured(attribute: onnx.AttributeProto) -> Iterator[str]:
+def captured(attribute: Any) -> Iterator[str]:
     """The names that the graphs of an attribute read and do not define."""
     for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
         own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}

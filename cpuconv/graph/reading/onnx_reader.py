@@ -1,16 +1,16 @@
 """ONNX models read into graphs, every operator in one form: that of the newest opset.
 
-What older opsets wrote otherwise, `cpuconv.graph.reading.adapters` brings to that form. Nothing else
-that a network needs imports onnx.
+What older opsets wrote otherwise, `cpuconv.graph.reading.adapters` brings to that form. The package onnx is not needed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from cpuconv.graph.reading import schemas
 from cpuconv.graph.reading.adapters import REPLACED, adapted
 from cpuconv.graph.reading.contrib import ALIKE, CONTRIB, DOMAIN, contributed
 from cpuconv.graph.reading.foreign import Foreign, captured, dtype_of, value_of
-from cpuconv.graph.reading.skeleton import skeleton
 from cpuconv.graph.reading.tensors import Files
 from cpuconv.memory.mapped_files import contents
+from cpuconv.protos import messages, operators, wire
+from cpuconv.protos.inlining import inlined
+from cpuconv.protos.messages import ModelProto
 
 if TYPE_CHECKING:
     import onnx
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 OLDEST = 6  # what PyTorch wrote first; opset 7 is where operators began to broadcast as NumPy does
 _KNOWN = (TABLE.keys() - OWN) | set(REPLACED)
 _DOMAIN = ("", "ai.onnx")
+_VALUES = {messages.INT: "i", messages.FLOAT: "f"}  # fields of attributes by their types
+_LISTS = {messages.INTS: "ints", messages.FLOATS: "floats"}
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,6 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Graph:
 
 def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[Graph, Metadata]:
     """A model as a graph, and what it says about itself; as `read`."""
-    try:
-        import onnx.checker
-        import onnx.inliner
-    except ImportError as error:
-        raise SourceError("Models need the package onnx: pip install 'cpuconv[onnx]'.") from error
     model, files, name = _load(source)
     if not model.graph.output:
         raise SourceError(f"{name} must be an ONNX model; it has no graph with outputs.")
@@ -89,27 +88,17 @@ def read_with_metadata(source: str | os.PathLike[str] | bytes | onnx.ModelProto)
         check_nodes(model.graph, model.functions)
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
-    if model.functions:
-        try:
-            model = onnx.inliner.inline_local_functions(model)
-        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-            raise SourceError(f"{name}: the model's own functions cannot be inlined: {error}") from error
     try:
         opsets = {"" if entry.domain in _DOMAIN else entry.domain: entry.version for entry in model.opset_import}
-        return _Reader(model.graph, opsets, files, name).graph(), metadata
+        return _Reader(inlined(model), opsets, files, name).graph(), metadata
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
     except (TypeError, ValueError, LookupError) as error:  # names that are no text, fields of another kind than stated
         raise SourceError(f"{name} is damaged: {error}") from error
 
 
-def _load(source: object) -> tuple[onnx.ModelProto, Files, str]:
-    """The model without its long constants, the files that they lie in, and what messages call it."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    if isinstance(source, onnx.ModelProto):
-        return source, Files(), source.graph.name or "model"
+def _load(source: object) -> tuple[Any, Files, str]:
+    """The model, the files that its constants may lie in, and what messages call it."""
     folder, name = None, "model"
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
@@ -120,17 +109,40 @@ def _load(source: object) -> tuple[onnx.ModelProto, Files, str]:
             raise SourceError(f"Source {str(path)!r} must be an ONNX file that can be read: {error}") from error
     elif isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
+    elif _is_message(source):
+        data, name = _encoded(source)
     else:
         raise ArgumentTypeError(must("source", "a path, bytes or an onnx.ModelProto", type(source).__name__))
-    model = onnx.ModelProto()
     try:
-        model.ParseFromString(skeleton(data))
-    except DecodeError as error:
-        raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}") from error
-    return model, Files(data, folder), name
+        return wire.decode(data, ModelProto), Files(folder), name
+    except wire.DamagedError as error:
+        raise SourceError(f"{name} must be a whole ONNX model; its bytes cannot be decoded: {error}.") from error
+    except SourceError as error:
+        raise SourceError(f"{name}: {error}") from error
 
 
-def _metadata(model: onnx.ModelProto) -> Metadata:
+def _is_message(source: object) -> bool:
+    """Whether it is a model of the package onnx, which is not imported if nobody did."""
+    package = sys.modules.get("onnx")
+    return package is not None and isinstance(source, package.ModelProto)
+
+
+def _encoded(model: Any) -> tuple[bytes, str]:
+    """The bytes of the package's model, and its name.
+
+    Raises
+    ------
+    SourceError
+        Messages can hold more than their bytes may: two gigabytes.
+    """
+    name = model.graph.name or "model"
+    try:
+        return model.SerializeToString(), name
+    except Exception as error:  # of protocol buffers, by their version
+        raise SourceError(f"{name} must be given as a file, as its message cannot be encoded: {error}") from error
+
+
+def _metadata(model: Any) -> Metadata:
     stated = {entry.key: entry.value for entry in model.metadata_props}
     version = {"version": model.model_version} if model.HasField("model_version") else {}
     graph = model.graph
@@ -146,7 +158,7 @@ def _metadata(model: onnx.ModelProto) -> Metadata:
 class _Reader:
     """One model, or a branch of one, on its way into a graph."""
 
-    def __init__(self, proto: onnx.GraphProto, opsets: Mapping[str, int], files: Files, name: str) -> None:
+    def __init__(self, proto: Any, opsets: Mapping[str, int], files: Files, name: str) -> None:
         self.proto, self.opsets, self.files, self.name = proto, opsets, files, name
         self.opset = opsets.get("", 0)
         if self.opset < OLDEST:
@@ -181,7 +193,7 @@ class _Reader:
         values = {name: value for name, value in self.values.items() if name not in self.constants}
         return Graph(tuple(inputs), tuple(outputs), tuple(self.nodes), self.constants, values, self.name)
 
-    def read(self, proto: onnx.NodeProto) -> Iterator[Node]:
+    def read(self, proto: Any) -> Iterator[Node]:
         """The nodes that a node of the model becomes; constants become none."""
         origin = proto.name or next(filter(None, proto.output), "")
         if proto.domain in _DOMAIN and proto.op_type == "Constant":
@@ -207,7 +219,7 @@ class _Reader:
                 raise SourceError(f"{proto.op_type} node {origin!r} is not written as its operator: {error}") from error
         yield self.foreign(proto, origin)
 
-    def check(self, proto: onnx.NodeProto, origin: str) -> None:
+    def check(self, proto: Any, origin: str) -> None:
         """See that ONNX knows the operator, and that the node is written as ONNX says.
 
         Raises
@@ -215,18 +227,14 @@ class _Reader:
         SourceError
             It is not.
         """
-        import onnx
-
         domain, label = "" if proto.domain in _DOMAIN else proto.domain, f"{proto.op_type} node {origin!r}"
-        if domain not in self.opsets or not onnx.defs.has(proto.op_type, domain):
+        if domain not in self.opsets or not operators.has(proto.op_type, domain):
             of = f" of domain {domain!r}" if domain else ""
             raise SourceError(f"{label}: there is no operator {proto.op_type!r}{of}.")
         schemas.check(proto, domain, self.opsets[domain], label)
 
-    def foreign(self, proto: onnx.NodeProto, origin: str) -> Node:
+    def foreign(self, proto: Any, origin: str) -> Node:
         """A node with a meaning of its own; what its subgraphs read from outside are inputs too."""
-        from google.protobuf.message import EncodeError
-
         outer = [name for attribute in proto.attribute for name in captured(attribute)]
         inputs = tuple(dict.fromkeys([*proto.input, *outer]) if outer else proto.input)
         branches = {}
@@ -235,13 +243,13 @@ class _Reader:
                 reader = _Reader(attribute.g, self.opsets, self.files, self.name)
                 branches[attribute.name] = reader.graph(tuple(dict.fromkeys(captured(attribute))))
         try:
-            meaning = Foreign(self.files.whole(proto).SerializeToString(), self.opsets, inputs)
-        except (SourceError, EncodeError) as error:
+            meaning = Foreign(wire.encode(self.files.whole(proto)), self.opsets, inputs)
+        except SourceError as error:
             raise SourceError(f"{proto.op_type} node {origin!r}: {error}") from error
         op = f"ai.onnx.{proto.op_type}" if proto.op_type in TABLE else proto.op_type  # not to be taken for the table's
         return Node(op, inputs, tuple(proto.output), branches, origin, meaning)
 
-    def attribute(self, proto: onnx.AttributeProto) -> object:
+    def attribute(self, proto: Any) -> object:
         """An attribute as a plain value.
 
         Raises
@@ -249,21 +257,19 @@ class _Reader:
         ArgumentError
             It is a graph or a type, which no operator of the table has.
         """
-        import onnx
-
-        if proto.type in (onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT):
-            return onnx.helper.get_attribute_value(proto)
-        if proto.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
-            return list(onnx.helper.get_attribute_value(proto))
-        if proto.type == onnx.AttributeProto.STRING:
+        if proto.type in _VALUES:
+            return getattr(proto, _VALUES[proto.type])
+        if proto.type in _LISTS:
+            return list(getattr(proto, _LISTS[proto.type]))
+        if proto.type == messages.STRING:
             return proto.s.decode()
-        if proto.type == onnx.AttributeProto.STRINGS:
+        if proto.type == messages.STRINGS:
             return [text.decode() for text in proto.strings]
-        if proto.type == onnx.AttributeProto.TENSOR:
+        if proto.type == messages.TENSOR:
             return self.files.array(proto.t)
         raise ArgumentError(must(proto.name, "a number, a text, a list of them or a tensor", proto.type))
 
-    def constant_node(self, proto: onnx.NodeProto) -> np.ndarray:
+    def constant_node(self, proto: Any) -> np.ndarray:
         """The array of a Constant node."""
         for attribute in proto.attribute:
             if attribute.name in ("value", "value_int", "value_ints", "value_float", "value_floats"):

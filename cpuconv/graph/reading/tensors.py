@@ -8,101 +8,93 @@ rules of its own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cpuconv.errors import SourceError
-from cpuconv.graph.reading.skeleton import INSIDE, LONG
 from cpuconv.memory.mapped_files import Data, contents
 from cpuconv.memory.room import check_bytes
+from cpuconv.protos import elements
+from cpuconv.protos.messages import EXTERNAL, Record, TensorProto
 
-if TYPE_CHECKING:
-    import onnx
-
-_PACKED = {"INT2": 2, "INT4": 4, "E2M1": 4, "E2M3": 6, "E3M2": 6}  # bits of an element, by how types' names end
+LONG = 1 << 12  # bytes of elements that are not copied
 
 
 class Files:
-    """Where the elements of a model's tensors lie: in the model's own data, and in files of its folder."""
+    """Where the elements of a model's tensors lie, if not in the model: in files of its folder."""
 
-    def __init__(self, data: Data | None = None, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._opened: dict[Path | None, Data] = {} if data is None else {None: data}
+        self._opened: dict[Path, Data] = {}
 
-    def array(self, tensor: onnx.TensorProto) -> np.ndarray:
-        """The elements of a constant, which nobody may change.
+    def array(self, tensor: Any) -> np.ndarray:
+        """The elements of a constant, which nobody may change: of long ones a view of where they lie.
 
         Raises
         ------
         SourceError
             It is no tensor of numbers, its elements cannot be read, or they lie where they must not.
         """
-        from onnx import numpy_helper
-
-        _check_type(tensor)
+        raw = self._outside(tensor)
         try:
-            array = _elements(tensor, *self._bytes(tensor)) if is_external(tensor) else numpy_helper.to_array(tensor)
-        except (ValueError, TypeError, KeyError) as error:
-            raise SourceError(f"the constant {tensor.name!r} cannot be read: {error}") from error
-        array = array.view()
+            array = elements.array(tensor, raw)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _unreadable(tensor, error) from error
+        array = array.view() if array.nbytes >= LONG else array.copy()
         array.flags.writeable = False
         return array
 
-    def whole(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """A node with the elements of all tensors in it, which `array` would find elsewhere.
+    def whole(self, message: Any) -> Any:
+        """A message with the elements of all tensors in it, which `array` would find elsewhere.
 
         Raises
         ------
         SourceError
             As of `array`.
         """
-        import onnx
+        if isinstance(message, TensorProto):
+            raw = self._outside(message)
+            return message if raw is None else message.changed(raw_data=raw, external_data=None, data_location=None)
+        changes: dict[str, Any] = {}
+        for name, value in vars(message).items():
+            if isinstance(value, Record):
+                changes[name] = self.whole(value)
+            elif isinstance(value, list) and value and isinstance(value[0], Record):
+                changes[name] = [self.whole(each) for each in value]
+        return message.changed(**changes)
 
-        if not any(map(is_external, tensors_in(node))):
-            return node
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        for tensor in filter(is_external, tensors_in(made)):
-            _check_type(tensor)
-            try:
-                data, offset, length = self._bytes(tensor)
-            except (ValueError, TypeError, KeyError) as error:
-                raise SourceError(f"the constant {tensor.name!r} cannot be read: {error}") from error
-            del tensor.external_data[:]
-            tensor.ClearField("data_location")
-            tensor.raw_data = bytes(data[offset : offset + length])
-        return made
-
-    def _bytes(self, tensor: onnx.TensorProto) -> tuple[Data, int, int]:
-        """What the elements of a tensor lie in, from where on, and how many bytes they are.
+    def _outside(self, tensor: Any) -> memoryview | None:
+        """The bytes of the elements of a tensor that lie in a file, else None.
 
         Raises
         ------
         SourceError
-            The file is not in the model's folder, is missing, or is shorter than the tensor says.
+            It is no tensor of numbers; or the file is not in the model's folder, is missing, or is shorter than the
+            tensor says.
         """
+        if tensor.data_type in (0, elements.STRINGS):
+            raise SourceError(f"the constant {tensor.name!r} must be a tensor of numbers.")
+        if tensor.data_location != EXTERNAL:
+            return None
         stated = {entry.key: entry.value for entry in tensor.external_data}
         location = stated.get("location", "")
-        place = f"the constant {tensor.name!r}"
-        if location != INSIDE:
-            place += f" lies in the file {location!r}"
-        offset, needed = int(stated.get("offset", 0)), _size(tensor)
-        check_bytes(needed, place)
-        data = self._data(location, place)
-        length = int(stated.get("length", needed))
+        place = f"the constant {tensor.name!r} lies in the file {location!r}"
+        try:
+            offset, needed = int(stated.get("offset", 0)), elements.size(tensor)
+            length = int(stated.get("length", needed))
+            check_bytes(needed, place)
+            data = self._data(location, place)
+        except (ValueError, TypeError) as error:
+            raise _unreadable(tensor, error) from error
         if length != needed or offset < 0 or offset + length > len(data):
-            which = "" if location == INSIDE else ", which"
-            raise SourceError(f"{place}{which} must hold {needed} bytes of it behind byte {offset}.")
-        return data, offset, length
+            raise SourceError(f"{place}, which must hold {needed} bytes of it behind byte {offset}.")
+        return memoryview(data)[offset : offset + length]
 
     def _data(self, location: str, place: str) -> Data:
         """The data at a location that a tensor states; `place` begins messages."""
-        if location == INSIDE and None in self._opened:
-            return self._opened[None]
         if self._folder is None:
             raise SourceError(f"{place}: give the model by its path.")
         try:
@@ -118,57 +110,16 @@ class Files:
         return self._opened[path]
 
 
-def is_external(tensor: onnx.TensorProto) -> bool:
-    """Whether the elements of a tensor lie elsewhere."""
-    return tensor.data_location == tensor.EXTERNAL
+def _unreadable(tensor: Any, error: Exception) -> SourceError:
+    return SourceError(f"the constant {tensor.name!r} cannot be read: {error}")
 
 
-def tensors_in(message: Any) -> Iterator[onnx.TensorProto]:
-    """All tensors of a node: in attributes of any kind, and in the graphs within them."""
-    from google.protobuf.message import Message
-    from onnx import TensorProto
-
+def outside(message: Any) -> Iterator[Any]:
+    """The tensors in a message that lie in files: in attributes of any kind, and in the graphs within them."""
     if isinstance(message, TensorProto):
-        yield message
+        yield from [message] if message.data_location == EXTERNAL else []
         return
-    for _, value in message.ListFields():
-        if isinstance(value, Message):
-            yield from tensors_in(value)
-        elif not isinstance(value, (int, float, str, bytes)) and len(value) and isinstance(value[0], Message):
-            for each in value:
-                yield from tensors_in(each)
-
-
-def _check_type(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in (tensor.STRING, tensor.UNDEFINED):
-        raise SourceError(f"the constant {tensor.name!r} must be a tensor of numbers.")
-
-
-def _elements(tensor: onnx.TensorProto, data: Data, offset: int, length: int) -> np.ndarray:
-    """The elements of a tensor where they lie; of short ones and of types that NumPy does not have, a copy."""
-    import onnx
-    from onnx import numpy_helper
-
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    if length < LONG or dtype.kind not in "biufc":
-        raw = data[offset : offset + length]
-        return numpy_helper.to_array(onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw))
-    return np.frombuffer(data, dtype.newbyteorder("<"), math.prod(tensor.dims), offset).reshape(tensor.dims)
-
-
-def _size(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor's elements; those of less than a byte are packed.
-
-    Raises
-    ------
-    ValueError
-        A size is negative.
-    """
-    import onnx
-
-    if min(tensor.dims, default=0) < 0:
-        raise ValueError(f"its shape is {list(tensor.dims)}")
-    name = onnx.TensorProto.DataType.Name(tensor.data_type)
-    bits = next((bits for end, bits in _PACKED.items() if name.endswith(end)), None)
-    bits = bits or 8 * np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
-    return -(-math.prod(tensor.dims) * bits // 8)
+    for value in vars(message).values():
+        for each in value if isinstance(value, list) else (value,):
+            if isinstance(each, Record):
+                yield from outside(each)

@@ -25,6 +25,8 @@ from cpuconv.graph.reading.foreign import Foreign
 from cpuconv.kernels.elementwise.expression import Apply, Constant, Expression, Operand
 from cpuconv.kernels.elementwise.functions import EMITTERS
 from cpuconv.network.saved.bounds import check_nodes
+from cpuconv.protos import wire
+from cpuconv.protos.messages import GraphProto, NodeProto
 
 Keep = Callable[[np.ndarray], int]  # the number of the block that holds an array
 Find = Callable[[int, np.dtype, tuple[int, ...]], np.ndarray]  # and the array in a block
@@ -303,14 +305,9 @@ def _node_from_plain(data: Any, find: Find) -> Node:
 def _foreign(data: Any, inputs: tuple[str, ...]) -> Foreign:
     proto, opsets, names = _items(data, 3)
     try:
-        import onnx
-        from google.protobuf.message import DecodeError
-    except ImportError as error:
-        raise SourceError("operators that run through ONNX's evaluator need the package onnx") from error
-    try:
         content = base64.b64decode(must_be(str, proto), validate=True)
-        check_protos(onnx.GraphProto(node=[onnx.NodeProto.FromString(content)]))
-    except (ValueError, DecodeError) as error:
+        check_protos(GraphProto(node=[wire.decode(content, NodeProto)]))
+    except ValueError as error:
         raise SourceError(f"the text of a node is damaged, {error}") from error
     versions = {domain: must_be(int, version) for domain, version in must_be(dict, opsets).items()}
     if len(list_of(str, names)) != len(inputs):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -264,12 +263,6 @@ def test_onnx_is_imported_to_read_a_model_and_not_before(environ):
     modules = "cpuconv.graph.reading.onnx_reader, cpuconv.network.sizes.specialise"
     code = f"import sys, {modules}; assert 'onnx' not in sys.modules"
     subprocess.run(python("-c", code), env=environ, check=True)
-
-
-def test_without_onnx_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(SourceError, match=r"pip install 'cpuconv\[onnx\]'"):
-        read(b"")
 
 
 def test_every_truncated_model_is_an_error_or_a_model():

@@ -1,0 +1,71 @@
+"""Write what ONNX says of its operators as the table that models are checked by: `python -m bench.onnx_operators`.
+
+Run it when the package onnx has a new opset; tests compare the table with the package. Only names, counts, options and
+types are kept, for every version of every operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/onnx_operators.py` works too
+
+from autotune.files import write_whole
+from cpuconv.protos.operators import TABLE, UNBOUNDED
+
+_OPTIONS = {"Single": "r", "Optional": "o", "Variadic": "v"}
+_ANY = 2**31 - 1  # of inputs or outputs, as the package has it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the table; 0."""
+    parser = argparse.ArgumentParser(prog="bench.onnx_operators", description=__doc__)
+    parser.add_argument("--file", type=Path, default=TABLE, help="where it goes (the package's own)")
+    write_whole({parser.parse_args(argv).file: text(made())})
+    return 0
+
+
+def made() -> dict[str, dict[str, list[Any]]]:
+    """Versions of each operator, oldest first, by domain and name; see `cpuconv.protos.operators`."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        found.setdefault(schema.domain, {}).setdefault(schema.name, []).append(row(schema))
+    return {
+        domain: {name: sorted(rows, key=lambda each: each[0]) for name, rows in sorted(operators.items())}
+        for domain, operators in sorted(found.items())
+    }
+
+
+def row(schema: onnx.defs.OpSchema) -> list[Any]:
+    """One version of an operator."""
+    attributes = [
+        f"{name}{'!' if attribute.required else '='}{int(attribute.type)}"
+        for name, attribute in sorted(schema.attributes.items())
+    ]
+    bounds = schema.min_input, schema.max_input, schema.min_output, schema.max_output
+    return [
+        schema.since_version,
+        *(UNBOUNDED if bound == _ANY else bound for bound in bounds),
+        "".join(_OPTIONS[formal.option.name] for formal in schema.inputs),
+        " ".join(attributes),
+    ]
+
+
+def text(table: dict[str, dict[str, list[Any]]]) -> str:
+    """JSON with a line for each operator."""
+    domains = []
+    for domain, operators in table.items():
+        lines = [f"  {json.dumps(name)}: {json.dumps(rows)}" for name, rows in operators.items()]
+        domains.append(f" {json.dumps(domain)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(domains) + "\n}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
