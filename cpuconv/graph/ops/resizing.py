@@ -17,6 +17,7 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
+from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.kernels.binding.place import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Step
@@ -243,6 +244,32 @@ def _lower(call: Call) -> list[Step]:
     return [resize_step(call.target.isa, x, y, *tables, call.target.parts(x.size + y.size))]
 
 
+def of_planes(node: Node, inputs: Inputs) -> bool:
+    """Whether means of two by two pixels are all that the node computes, of inputs that are known but for the first."""
+    x, (y,) = inputs[0], _infer_resize(node, inputs)
+    known = all(value is None or value.array is not None for value in inputs[1:])
+    image = known and node["mode"] == "linear" and is_image(x, True) and is_image(y, True)
+    return image and _plane_sources(node, x.shape, _parameters(inputs)) is not None
+
+
+def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks."""
+    x, (y,) = inputs[0], _infer_resize(node, inputs)
+    if not of_planes(node, inputs) or node["y"] != x.dtype:
+        return []
+    return blocked_offer(node, x, y, target, _OPERATIONS["linear"] * floats(y, target))
+
+
+def _lower_bytes(call: Call) -> list[Step]:
+    """Means of bytes, to the scale of the output."""
+    x, y, (factor, added) = call.x, call.y, line(call.node)
+    tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
+    assert tables is not None
+    (inputs, weights), columns = tables
+    parts = call.target.parts(x.size + y.size)
+    return [resize_step(call.target.isa, x, y, (inputs, weights * factor), columns, parts, added)]
+
+
 # --- channels and pixels --------------------------------------------------------------------------------------------
 
 
@@ -317,8 +344,11 @@ _RESIZE = {
 _SHUFFLE = {"blocksize": REQUIRED, "mode": "DCR"}
 _SHUFFLED: dict[str, Any] = {"widened": False, "offers": _shuffle_offers, "lower": _lower_shuffle}
 
+_RESIZING = Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), offers=_offers, lower=_lower)
+
 OPS = (
-    Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), offers=_offers, lower=_lower),
+    _RESIZING,
+    of_bytes(_RESIZING, _offers_bytes, _lower_bytes),
     Op("DepthToSpace", _infer_to_space, depth_to_space, _SHUFFLE, **_SHUFFLED),
     Op("SpaceToDepth", _infer_to_depth, space_to_depth, _SHUFFLE, **_SHUFFLED),
 )

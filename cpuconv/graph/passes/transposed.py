@@ -25,7 +25,8 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter
+from cpuconv.graph.ops.quantised import dequantize
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand
 from cpuconv.problem.integers import divide
 
 
@@ -69,14 +70,15 @@ class Axis(NamedTuple):
         return self.last - self.first
 
 
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
+def rule(graph: Graph, node: Node) -> Rewrite | None:
     """A convolution, a shuffle and a cut in the place of the node, as far as they are needed.
 
-    Its weights must be constant, and its dilation 1.
+    Its weights must be constant, perhaps integers without zero points that are dequantised, and its dilation 1.
     """
     operands: Inputs = graph.operands(node)
     x, w, bias = *operands[:2], given(operands, 2)
-    if w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
+    weight, added = (_known(graph, operand(node, at), node["group"]) for at in (1, 2))
+    if weight is None or (bias is not None and (added is None or added.scale is not None)) or 0 in x.shape + w.shape:
         return None
     window = window_of_transpose(node, x.shape, w.shape)
     if max(window.dilations) > 1 or min(window.near) < 0 or min(window.sizes) < 1:
@@ -86,10 +88,18 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     apart = node["group"] == 1
     channels, steps, places = w.shape[1] * node["group"], window.strides, [axis.places for axis in axes]
     maker = Maker(graph, node)
-    constants = [maker.constant(phases(w.array, node["group"], axes, apart), "weight")]
-    if bias is not None:
-        many = math.prod(steps)
-        constants.append(maker.constant(np.tile(bias.array, many) if apart else np.repeat(bias.array, many), "bias"))
+    many = math.prod(steps)
+
+    def each_phase(vector: np.ndarray, part: str) -> str:
+        return maker.constant(np.tile(vector, many) if apart else np.repeat(vector, many), part)
+
+    constants = [maker.constant(phases(weight.array, node["group"], axes, apart), "weight")]
+    if weight.scale is not None:
+        zeros = np.zeros(channels, weight.array.dtype)
+        scales = each_phase(np.broadcast_to(weight.scale, channels), "scale"), each_phase(zeros, "zero")
+        constants = [maker.node("DequantizeLinear", constants[0], *scales, part="floats", axis=0)]
+    if added is not None:
+        constants.append(each_phase(added.array, "bias"))
     pads = [axis.taps - 1 - axis.first for axis in axes] + [axis.last - axis.size for axis in axes]
     kernel = [axis.taps for axis in axes]
     moves: list[tuple[str, list[str], dict[str, Any]]] = [
@@ -105,6 +115,31 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     for number, (op, others, attributes) in enumerate(moves, 1):
         name = maker.node(op, name, *others, part=op.lower() if number < len(moves) else "", **attributes)
     return maker.done()
+
+
+class _Known(NamedTuple):
+    """A constant, or integers with the scales that make floats of them, one or one for each output channel."""
+
+    array: np.ndarray
+    scale: np.ndarray | None = None
+
+
+def _known(graph: Graph, name: str, groups: int) -> _Known | None:
+    """Weights (C, K/groups, …), or a bias; None where it is not known beforehand, or integers have a zero point."""
+    if (array := constant(graph, name)) is not None:
+        return _Known(array)
+    producer = graph.producer(name) if name else None
+    if producer is None or producer.op != "DequantizeLinear" or producer.meaning is not None:
+        return None
+    whole, scale, zero = (constant(graph, operand(producer, at)) for at in range(3))
+    if whole is None or scale is None or (operand(producer, 2) and zero is None) or producer["block_size"]:
+        return None
+    if whole.ndim == 1:  # a bias
+        return _Known(dequantize(producer, [whole, scale, *([] if zero is None else [zero])]))
+    along = scale.size == 1 or producer["axis"] in (1, 1 - whole.ndim)
+    if not along or (zero is not None and zero.any()):
+        return None
+    return _Known(whole, scale.ravel() if scale.size == 1 else np.tile(scale, groups))
 
 
 def _shuffle(
@@ -153,4 +188,4 @@ def phases(weight: np.ndarray, groups: int, axes: list[Axis], apart: bool) -> np
     return np.ascontiguousarray(ordered).reshape(count, each, *(axis.taps for axis in axes))
 
 
-run = Rewriter(__doc__, {"ConvTranspose": _rule})
+run = Rewriter(__doc__, {"ConvTranspose": rule})

@@ -53,6 +53,17 @@ def mean(draw):
 
 
 @st.composite
+def of_bytes(draw, cases):
+    """Such cases on bytes, whose result is bytes of the same type and of another scale."""
+    case = draw(cases)
+    rng, dtype = draw(draws.GENERATORS), draw(_BYTES)
+    scales = {f"{name}_scale": float(_scale(rng)) for name in "xy"}
+    points = {f"{name}_zero_point": int(_some(rng, (), dtype)) for name in "xy"}
+    x = _some(rng, case.arrays[0].shape, dtype)
+    return Case([x, *case.arrays[1:]], {**case.attributes, **scales, **points, "y": dtype})
+
+
+@st.composite
 def dynamic(draw):
     return Case(draw(draws.unary()).arrays, {}, 3)
 
