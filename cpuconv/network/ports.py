@@ -39,7 +39,7 @@ class Port:
 
 def sizes(value: Value) -> tuple[int, ...]:
     """The sizes of a tensor of fixed sizes."""
-    return tuple(int(size) for size in value.shape or () if size is not None)
+    return tuple(map(int, value.shape or ()))  # type: ignore[arg-type]  # concrete
 
 
 def fed(ports: Sequence[Port], feed: Mapping[str, Any]) -> list[np.ndarray]:

@@ -65,10 +65,11 @@ class Caller:
         """Give the next run its arrays."""
         late = {f"input {at}": array for at, array in enumerate(arrays)}
         late |= {f"output {at}": array for at, array in enumerate(outputs)}
+        starts = [(base, address(array)) for base, array in late.items()]
         for part in self._bound:
             if isinstance(part, Bound):
-                for base, array in late.items():
-                    part.point(base, address(array))
+                for base, start in starts:
+                    part.point(base, start)
         self._late.update(late)
 
     def run(self, stop: Stop | None = None) -> None:
