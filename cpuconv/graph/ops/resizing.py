@@ -228,11 +228,10 @@ def _plane_sources(
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """In channel blocks, where only planes change and an output is a mean of two by two inputs, or one of them."""
     x = inputs[0]
-    whole = node["mode"] == "nearest"
-    if not is_image(x, whole) or any(value is not None and value.array is None for value in inputs[1:]):
+    if not is_image(x, True) or any(value is not None and value.array is None for value in inputs[1:]):
         return []
     (y,) = _infer_resize(node, inputs)
-    if not is_image(y, whole) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
+    if not is_image(y, True) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
         return []
     return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target), narrow=True)
 

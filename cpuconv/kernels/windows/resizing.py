@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
-from cpuconv.isa.typed import load_as_float
+from cpuconv.isa.typed import load_as_float, store_float
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
@@ -77,7 +77,7 @@ def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, column
             result = mean([mean(column, row_weights) for column in read], factors)
             for number in added:
                 result = vec.add(result, number)
-            store_nearest(vec, element, result, vec.offset(target, piece))
+            (store_nearest if tile.shifted else store_float)(vec, element, result, vec.offset(target, piece))
         return []
 
     def seen(start: Any, offset: Any, piece: int) -> Any:
@@ -127,7 +127,7 @@ def resize_step(
 ) -> Step:
     """The call that resizes `x`, in channel blocks, to `y`; rows and columns have as many taps, 1 or 2.
 
-    Of bytes, where there are 2, a number is `added`, and the sum rounded to what bytes hold.
+    Of bytes, where there are 2, a number is `added` and the sum rounded to what they hold; else fractions are cut off.
     """
     taps = rows[0].shape[1]
     tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32, added is not None)  # one tap: pixels are copied

@@ -68,6 +68,15 @@ def test_what_is_not_finite_stays_in_rows_that_are_not_resized(mode):
         assert lowered.check(made, [x, None, None, np.array(sizes)], KNOWN) == 1
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_bytes_are_cut_off(mode, dtype):
+    ends, sizes = np.iinfo(dtype), np.array([2, 4 * LANES + 3, 9, 12])
+    x = np.random.default_rng(0).integers(ends.min, ends.max, (2, 4 * LANES + 3, 5, 6), dtype, endpoint=True)
+    made = node(mode=mode, coordinate_transformation_mode="align_corners")  # whose weights are halves
+    assert lowered.check(made, [x, None, None, sizes - [0, 0, 0, 1]], KNOWN) == 1
+
+
 def test_an_enlarged_plane_needs_no_filter():
     x, scales = normal(1, LANES, 4, 5), np.array([1, 1, 2, 2], np.float32)
     assert lowered.check(node(mode="linear", antialias=1), [x, None, scales, None], KNOWN) == 1
