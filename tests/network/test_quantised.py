@@ -261,6 +261,36 @@ def _check(made: Network) -> None:
         assert apart.max() <= 1 and np.mean(apart) < 0.02, (kinds, read, y, apart.max(), np.mean(apart))
 
 
+def test_padding_by_the_zero_point_goes_into_the_convolution():
+    """A Pad of the same scale, as exporters write it before a convolution of stride 2."""
+    x = np.random.default_rng(0).integers(0, 256, (1, 8, 9, 9), np.uint8)
+    for number, left in ((0.0, False), (0.1, True)):
+        nodes = [
+            helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["f"]),
+            helper.make_node("Pad", ["f", "pads", "number"], ["p"]),
+            helper.make_node("QuantizeLinear", ["p", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["g"]),
+            helper.make_node("DequantizeLinear", ["w", "scale", "none"], ["v"]),
+            helper.make_node("Conv", ["g", "v"], ["c"], strides=[2, 2]),
+            helper.make_node("QuantizeLinear", ["c", "large", "zero"], ["y"]),
+        ]
+        w = np.random.default_rng(1).integers(-9, 10, (4, 8, 3, 3), np.int8)
+        arrays = {"scale": np.float32(0.1), "zero": np.uint8(99), "none": np.int8(0), "large": np.float32(3.7), "w": w}
+        arrays |= {"pads": np.int64([0, 0, 0, 0, 0, 0, 1, 1]), "number": np.float32(number)}
+        tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+        ends = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.UINT8, shape)
+            for name, shape in (("x", x.shape), ("y", (1, 4, 4, 4)))
+        ]
+        graph = helper.make_graph(nodes, "padded", ends[:1], ends[1:], tensors)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        compiled = cpuconv.compile(model, strategy="heuristic", threads=1)
+        assert ("Pad" in {each["op"] for each in compiled.explain().to_dict()["operators"]}) == left
+        y = compiled.run({"x": x})["y"].astype(int)
+        (wanted,) = runtime_session(runtime, model).run(None, {"x": x})
+        assert np.abs(y - wanted).max() <= 1
+
+
 @settings(max_examples=12, deadline=None)
 @given(networks())
 def test_every_step_of_random_networks(made):
