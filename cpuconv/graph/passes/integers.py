@@ -8,8 +8,8 @@ that adds is a multiple of x's sums, one column more. A convolution where they a
 Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b). Equal up to the rounding of sums that float32 cannot hold.
 
 Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution of floats: Cast(x) - Cast(zero) is
-Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: the least and the
-largest of f and 0, scale and zero point of these, and f / scale + zero, rounded and clamped.
+Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: Span, the
+scale and the zero point, and f / scale + zero, rounded and clamped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 
 _MIDDLE = {U8.dtype: 128, S8.dtype: 0}
-_HUGE = 1e38
 _PRODUCTS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _operands = Symbol("x"), Symbol("w"), Maybe("zero"), Maybe("w_zero")
 _product = Either(tuple(operator(op)(*_operands) for op in _PRODUCTS))
@@ -128,20 +127,10 @@ def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None,
 def _span(graph: Graph, node: Node) -> Rewrite:
     """Bytes that span floats by what kernels have."""
     (x,), (y, scale, zero), maker = node.inputs, node.outputs, Maker(graph, node)
-    ends = [maker.reshape(maker.node(f"Reduce{name}", x, part=name), (), f"{name}0") for name in ("Min", "Max")]
-    low, high = apply("min", Operand(0), 0), apply("max", Operand(1), 0)
-    span = apply("sub", high, low)
-    none = apply("sub", 1, apply("min", apply("mul", span, _HUGE), 1))  # 1 where the span is 0
-    step = apply("max", apply("quotient", span, 255), none)
-    point = apply("sub", 0, apply("quotient", apply("min", Operand(0), 0), Operand(1)))
     whole = apply("add", apply("round", apply("quotient", Operand(0), Operand(1))), Operand(2))
     maker.new += [
-        TABLE["Elementwise"].node(inputs, [output], node.origin, expression=tree, to=to)
-        for inputs, output, tree, to in (
-            (ends, scale, step, None),
-            ((ends[0], scale), zero, point, U8.dtype),
-            ((x, scale, zero), y, whole, U8.dtype),
-        )
+        TABLE["Span"].node([x], [scale, zero], node.origin),
+        TABLE["Elementwise"].node((x, scale, zero), [y], node.origin, expression=whole, to=U8.dtype),
     ]
     return maker.done()
 

@@ -150,6 +150,7 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "QuantizedLinear": quantised.quantized_linear(),
     "DequantizeLinear": quantised.dequantize(),
     "DynamicQuantizeLinear": quantised.dynamic(),
+    "Span": quantised.span(),
     "ConvInteger": quantised.conv_integer(),
     "MatMulInteger": quantised.matmul_integer(),
 }

@@ -69,6 +69,14 @@ def dynamic(draw):
 
 
 @st.composite
+def span(draw):
+    """Numbers of any signs; some are all zero."""
+    case = draw(draws.unary())
+    x, moved = case.arrays[0], draw(st.sampled_from((0.0, 9.0, -9.0)))
+    return Case([(x + x.dtype.type(moved)) * draw(st.sampled_from((1, 1, 1, 0)))], {}, 2)
+
+
+@st.composite
 def conv_integer(draw):
     case, rng = draw(draws.conv()), draw(draws.GENERATORS)
     x, w = (_some(rng, array.shape, np.dtype(np.uint8)) for array in case.arrays[:2])
