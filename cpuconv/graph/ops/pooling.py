@@ -17,15 +17,15 @@ from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known
 from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
-from cpuconv.graph.ops.window import Window
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
+from cpuconv.problem.window import Window
 
 
 def _window(node: Node, shape: tuple[int, ...]) -> Window:
-    return Window.of(node, shape[2:], node["kernel_shape"])
+    return Window.of(node.attributes, shape[2:], node["kernel_shape"])
 
 
 def _infer_pool(node: Node, inputs: Inputs) -> list[Value]:

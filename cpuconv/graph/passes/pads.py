@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops.window import Window
 from cpuconv.graph.passes.pattern import Formula, Found, Maybe, Search, operator
 from cpuconv.graph.passes.rewriting import Maker, constant, operand, scalar, shape_of
+from cpuconv.problem.window import Window
 
 _CONVOLUTIONS = ("Conv", "QuantizedConv")
 _POSITIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt", "Softmax")  # of no negative result
@@ -49,7 +49,7 @@ def _padded(maker: Maker, found: Found) -> bool:
     graph, (node, pad) = maker.graph, found.nodes
     padding = _padding(graph, pad)
     kernel = shape_of(graph, node.inputs[1])[2:] if node.op in _CONVOLUTIONS else node["kernel_shape"]
-    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], kernel)
+    window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], kernel)
     if padding is None or not _suits(graph, node, pad, window):
         return False
     near, far = (

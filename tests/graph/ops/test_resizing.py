@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from cpuconv.elements import rounded, widened
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
-from cpuconv.graph.ops.resizing import COORDINATES, ROUNDING
 from cpuconv.isa import current
+from cpuconv.kernels.windows.coordinates import COORDINATES, ROUNDING
 from support.graph import lowered
 
 LANES = current().lanes
