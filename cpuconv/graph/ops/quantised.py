@@ -111,11 +111,10 @@ def span(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
 def _span_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Of floats that lie dense, or in channel blocks, whose other lanes are zero, which counts anyway."""
     (x,) = inputs
-    forms = (DENSE, *([BLOCKED] if is_image(x) else []))
+    if x.dtype != FLOAT32 or 0 in x.shape:
+        return []
     seconds = target.moving(math.prod(x.shape) * FLOAT32.itemsize)
-    return (
-        [Offer((form,), (DENSE, DENSE), seconds) for form in forms] if x.dtype == FLOAT32 and 0 not in x.shape else []
-    )
+    return [Offer((form,), (DENSE, DENSE), seconds) for form in (DENSE, *([BLOCKED] if is_image(x) else []))]
 
 
 def _lower_span(call: Call) -> list[Step]:
