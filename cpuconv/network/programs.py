@@ -73,7 +73,8 @@ class Programs:
         `shape_arrays` are the arrays of inputs whose elements decide sizes.
         """
         shape_arrays = shape_arrays or {}
-        key, last = Key(shapes, tuple(array.tobytes() for array in shape_arrays.values())), self.last
+        elements = tuple(array.tobytes() for array in shape_arrays.values()) if shape_arrays else ()
+        key, last = Key(shapes, elements), self.last
         if last is not None and last.key == key:
             return last
         made: ShapeProgram | None = self._remembered.get(key)

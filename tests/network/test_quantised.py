@@ -177,6 +177,8 @@ class Network:
         x = self.pick()
         window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
         name = self.draw(st.sampled_from(("MaxPool", "AveragePool")))
+        if name == "AveragePool":
+            window["count_include_pad"] = self.draw(st.sampled_from((0, 1)))
         self.step(x, op=lambda a: self.node(name, a, **window), shape=x.shape)
 
     def larger(self) -> None:
@@ -184,7 +186,35 @@ class Network:
         scales = self.constant(np.float32([1, 1, 2, 2]))
         shape = (*x.shape[:2], *(2 * size for size in x.shape[2:]))
         if max(shape[2:]) < 30:
-            self.step(x, op=lambda a: self.node("Resize", a, "", scales, mode="nearest"), shape=shape)
+            mode = self.draw(st.sampled_from(("nearest", "linear")))
+            self.step(x, op=lambda a: self.node("Resize", a, "", scales, mode=mode), shape=shape)
+
+    def pad(self) -> None:
+        x = self.pick()
+        pads = self.constant(np.int64([0, 0, 1, 0, 0, 0, 2, 1]))
+        number = [self.constant(np.float32(x.scale * 3))] if self.draw(st.booleans()) else []
+        mode = "constant" if number else self.draw(st.sampled_from(("constant", "edge", "reflect")))
+        shape = (*x.shape[:2], x.shape[2] + 3, x.shape[3] + 1)
+        self.step(x, op=lambda a: self.node("Pad", a, pads, *number, mode=mode), shape=shape)
+
+    def transposed(self) -> None:
+        x = self.pick()
+        if max(x.shape[2:]) > 15:
+            return
+        step, groups = self.draw(st.sampled_from((1, 2))), self.draw(st.sampled_from((1, 1, x.shape[1])))
+        each = 1 if groups > 1 else self.draw(st.sampled_from((5, LANES, 4 * LANES)))
+        taps = self.draw(st.sampled_from((step, step + 1, 2 * step)))
+        w = self.rng.integers(-127, 128, (x.shape[1], each, taps, taps), np.int8)
+        parts = (each,) if self.draw(st.booleans()) else ()
+        scale, zero = self.rng.uniform(0.001, 0.01, parts).astype(np.float32), np.zeros(parts, np.int8)
+        bias = self.rng.normal(size=each * groups).astype(np.float32)
+
+        def op(floats: str) -> str:
+            weights = self.node("DequantizeLinear", *map(self.constant, (w, scale, zero)), axis=1)
+            return self.node("ConvTranspose", floats, weights, self.constant(bias), strides=[step] * 2, group=groups)
+
+        space = [(size - 1) * step + taps for size in x.shape[2:]]
+        self.step(x, op=op, shape=(1, each * groups, *space))
 
     # models
     def model(self, nodes: list[onnx.NodeProto], inputs: list[Tensor], outputs: list[Tensor]) -> onnx.ModelProto:
@@ -209,6 +239,7 @@ def networks(draw):
 
 
 STEPS = ("conv", "conv", "conv", "dense", "add", "gate", "excite", "concat", "swap", "pool", "larger")
+STEPS += ("larger", "pad", "transposed")
 
 
 def _check(made: Network) -> None:
@@ -217,7 +248,8 @@ def _check(made: Network) -> None:
     x = made.rng.integers(low, high, first.shape, first.dtype, endpoint=True)
     whole = made.model(made.nodes, [first], others)
     compiled = cpuconv.compile(whole, strategy="heuristic", threads=1)
-    assert not {"Conv", "Gemm", "Linear", "MatMul"} & {each["op"] for each in compiled.explain().to_dict()["operators"]}
+    floats = {"AveragePool", "Conv", "ConvTranspose", "Gemm", "Linear", "MatMul"}
+    assert not floats & {each["op"] for each in compiled.explain().to_dict()["operators"]}
     found = {first.name: x} | dict(compiled.run({first.name: x}))
     for nodes, read, y in made.steps:
         model = made.model(nodes, read, [y])
@@ -227,6 +259,36 @@ def _check(made: Network) -> None:
         apart = np.abs(found[y.name].astype(int) - wanted.astype(int))
         kinds = [node.op_type for node in nodes]
         assert apart.max() <= 1 and np.mean(apart) < 0.02, (kinds, read, y, apart.max(), np.mean(apart))
+
+
+def test_padding_by_the_zero_point_goes_into_the_convolution():
+    """A Pad of the same scale, as exporters write it before a convolution of stride 2."""
+    x = np.random.default_rng(0).integers(0, 256, (1, 8, 9, 9), np.uint8)
+    for number, left in ((0.0, False), (0.1, True)):
+        nodes = [
+            helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["f"]),
+            helper.make_node("Pad", ["f", "pads", "number"], ["p"]),
+            helper.make_node("QuantizeLinear", ["p", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["g"]),
+            helper.make_node("DequantizeLinear", ["w", "scale", "none"], ["v"]),
+            helper.make_node("Conv", ["g", "v"], ["c"], strides=[2, 2]),
+            helper.make_node("QuantizeLinear", ["c", "large", "zero"], ["y"]),
+        ]
+        w = np.random.default_rng(1).integers(-9, 10, (4, 8, 3, 3), np.int8)
+        arrays = {"scale": np.float32(0.1), "zero": np.uint8(99), "none": np.int8(0), "large": np.float32(3.7), "w": w}
+        arrays |= {"pads": np.int64([0, 0, 0, 0, 0, 0, 1, 1]), "number": np.float32(number)}
+        tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+        ends = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.UINT8, shape)
+            for name, shape in (("x", x.shape), ("y", (1, 4, 4, 4)))
+        ]
+        graph = helper.make_graph(nodes, "padded", ends[:1], ends[1:], tensors)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        compiled = cpuconv.compile(model, strategy="heuristic", threads=1)
+        assert ("Pad" in {each["op"] for each in compiled.explain().to_dict()["operators"]}) == left
+        y = compiled.run({"x": x})["y"].astype(int)
+        (wanted,) = runtime_session(runtime, model).run(None, {"x": x})
+        assert np.abs(y - wanted).max() <= 1
 
 
 @settings(max_examples=12, deadline=None)

@@ -51,7 +51,8 @@ FAMILIES: tuple[ModuleType, ...] = (
 )
 TABLE: dict[str, Op] = {op.name: op for family in FAMILIES for op in family.OPS}
 OWN = frozenset(
-    {"Copy", "Elementwise", "Linear", "Lookup", "QuantizedConv", "QuantizedLinear", "QuantizedLSTM", "QuantizedMean"}
+    ("Copy", "Elementwise", "Linear", "Lookup", "QuantizedAveragePool", "QuantizedConv", "QuantizedLinear")
+    + ("QuantizedLSTM", "QuantizedMean", "QuantizedResize", "Span")
 )
 """Operators that are none of ONNX's: rewrites and layouts make them."""
 

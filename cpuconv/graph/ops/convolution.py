@@ -20,7 +20,6 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, given
 from cpuconv.graph.ops.by_solvers import offer, steps
-from cpuconv.graph.ops.window import Window, halves, stated_pads
 from cpuconv.kernels.binding.place import image_shape
 from cpuconv.kernels.binding.steps import Operands, Step
 from cpuconv.problem import activation as activations
@@ -28,6 +27,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
 from cpuconv.problem.quantized_ending import ended
 from cpuconv.problem.types import ALL_F32, Types
+from cpuconv.problem.window import Window, halves, stated_pads
 
 
 def output_of(
@@ -45,7 +45,7 @@ def output_of(
     if x[1] != w[1] * node["group"] or w[0] % node["group"]:
         raise ValueError(f"{x[1]} channels and weights {w} in {node['group']} groups")
     _check_bias(bias, w[0])
-    return (x[0], w[0], *Window.of(node, x[2:], w[2:]).outputs)
+    return (x[0], w[0], *Window.of(node.attributes, x[2:], w[2:]).outputs)
 
 
 def _check_bias(bias: tuple[int, ...] | None, channels: int) -> None:
@@ -63,7 +63,7 @@ def _infer_conv(node: Node, inputs: Inputs) -> list[Value]:
 
 def convolved(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """y[n, k, o] = sum over c, t of w[k, c, t] x[n, c, o * stride + t * dilation - pad], within groups."""
-    window = Window.of(node, x.shape[2:], w.shape[2:])
+    window = Window.of(node.attributes, x.shape[2:], w.shape[2:])
     n, groups, k = len(x), node["group"], len(w)
     image = x.reshape(n, groups, w.shape[1], *x.shape[2:])
     taps = w.reshape(groups, k // groups, w.shape[1], *w.shape[2:])
@@ -94,7 +94,7 @@ def problem_of(node: Node, inputs: Inputs) -> ConvProblem | None:
         return None
     if len(x.shape) not in (3, 4) or not x.shape[0]:
         return None
-    window = Window.of(node, x.shape[2:], w.shape[2:])
+    window = Window.of(node.attributes, x.shape[2:], w.shape[2:])
     n, c, h, width = image_shape(x.shape)
     k, _, r, s = image_shape(w.shape)
     (top, left), (bottom, right) = ((0, *ends)[-2:] for ends in (window.near, window.far))
@@ -179,7 +179,7 @@ def window_of_transpose(node: Node, x: tuple[int, ...], w: tuple[int, ...]) -> W
         total = [all_ - size for all_, size in zip(full, sizes, strict=True)]
         near, far = halves(total, node["auto_pad"] != "SAME_UPPER")
     else:
-        near, far = stated_pads(node, rank)
+        near, far = stated_pads(node.attributes, rank)
         sizes = [all_ - a - b for all_, a, b in zip(full, near, far, strict=True)]
     if min(sizes, default=1) < 0:
         raise ValueError(f"padding {(*near, *far)} is wider than the output")

@@ -6,6 +6,7 @@ Source: ONNX operators MaxPool, AveragePool, LpPool and their global forms, and 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,16 +15,17 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, Reference, given, integers, known
+from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, lower_planes, plane_offers
-from cpuconv.graph.ops.window import Window
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.windows.pooling import Pooling, pool_step
 from cpuconv.kernels.windows.spatial import windows_step
+from cpuconv.problem.window import Window
 
 
 def _window(node: Node, shape: tuple[int, ...]) -> Window:
-    return Window.of(node, shape[2:], node["kernel_shape"])
+    return Window.of(node.attributes, shape[2:], node["kernel_shape"])
 
 
 def _infer_pool(node: Node, inputs: Inputs) -> list[Value]:
@@ -156,6 +158,30 @@ def _lower_pool(call: Call) -> list[Step]:
     return [pool_step(isa, x, y, pooling, parts) or windows_step(isa, x, y, pooling, parts)]
 
 
+def sees_all(node: Node, shape: tuple[int, ...]) -> bool:
+    """Whether each window of an AveragePool sees an input, so that kernels have it of bytes."""
+    return len(shape) in (3, 4) and bool(_window(node, shape).counts().all())
+
+
+def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks."""
+    x, (y,) = inputs[0], _infer_pool(node, inputs)
+    if not (is_image(x, True) and is_image(y, True) and node["y"] == x.dtype and sees_all(node, x.shape)):
+        return []
+    return blocked_offer(node, x, y, target, sum(_window(node, x.shape).kernel) * floats(y, target))
+
+
+def _lower_bytes(call: Call) -> list[Step]:
+    """Sums of bytes, of which some may be padding, times a factor, plus what the zero points add."""
+    x, y, isa, parts = call.x, call.y, call.target.isa, call.target.parts(call.x.size + call.y.size)
+    pooling, (factor, _) = _pooling(call.node, x.shape), line(call.node)
+    factors = factor * np.asarray(pooling.factors)
+    inside = _window(call.node, x.shape).counts().reshape(factors.shape)
+    added = call.node["y_zero_point"] - call.node["x_zero_point"] * inside * factors
+    pooling = replace(pooling, factors=np.stack([factors, added], -1).astype(np.float32))
+    return [pool_step(isa, x, y, pooling, parts) or windows_step(isa, x, y, pooling, parts)]
+
+
 def _offers_global(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return plane_offers(node, inputs, _infer_global(node, inputs)[0], target)
 
@@ -185,9 +211,12 @@ def _whole(name: str, reference: Reference, fold: str, mean: bool = False) -> Op
     return Op(name, _infer_global, reference, offers=_offers_global, lower=lower)
 
 
+_AVERAGE = _windows("AveragePool", average_pool, count_include_pad=0)
+
 OPS = (
     _windows("MaxPool", max_pool, storage_order=0),
-    _windows("AveragePool", average_pool, count_include_pad=0),
+    _AVERAGE,
+    of_bytes(_AVERAGE, _offers_bytes, _lower_bytes),
     Op("LpPool", _infer_pool, lp_pool, {**_WINDOW, "p": 2}),
     _whole("GlobalMaxPool", global_max_pool, "max"),
     _whole("GlobalAveragePool", global_average_pool, "sum", mean=True),

@@ -23,7 +23,10 @@ from cpuconv.graph.ops.by_solvers import offer, steps
 from cpuconv.graph.ops.convolution import ATTRIBUTES, SCALES, convolved, output_of, quantization
 from cpuconv.graph.ops.elementwise import native
 from cpuconv.graph.ops.matrix import infer_linear, matmul_shape
+from cpuconv.graph.ops.planes import is_image
+from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32
 from cpuconv.kernels.binding.steps import Operands, Step
+from cpuconv.kernels.elementwise.span import span_step
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantized_ending import ended
 from cpuconv.problem.types import Types
@@ -94,6 +97,28 @@ def dynamic_quantize(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
     scale = np.asarray((high - low) / x.dtype.type(255) or 1, x.dtype)
     zero = _saturated(-low / scale, 0, _UINT8)
     return _saturated(x / scale, zero, _UINT8), scale, zero
+
+
+def _infer_span(node: Node, inputs: Inputs) -> list[Value]:
+    return [Value((), inputs[0].dtype), Value((), _UINT8)]
+
+
+def span(node: Node, arrays: Arrays) -> tuple[np.ndarray, ...]:
+    """The scale and the zero point of `dynamic_quantize`."""
+    return dynamic_quantize(node, arrays)[1:]
+
+
+def _span_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """Of floats that lie dense, or in channel blocks, whose other lanes are zero, which counts anyway."""
+    (x,) = inputs
+    if x.dtype != FLOAT32 or 0 in x.shape:
+        return []
+    seconds = target.moving(math.prod(x.shape) * FLOAT32.itemsize)
+    return [Offer((form,), (DENSE, DENSE), seconds) for form in (DENSE, *([BLOCKED] if is_image(x) else []))]
+
+
+def _lower_span(call: Call) -> list[Step]:
+    return [span_step(call.target, call.x, *call.outputs)]
 
 
 # --- products -------------------------------------------------------------------------------------------------------
@@ -206,6 +231,7 @@ OPS = (
         lower=_lower_linear,
     ),
     Op("DynamicQuantizeLinear", _infer_dynamic, dynamic_quantize, widened=False),
+    Op("Span", _infer_span, span, widened=False, offers=_span_offers, lower=_lower_span),
     Op("ConvInteger", _infer_conv_integer, conv_integer, ATTRIBUTES, **EXACT),
     Op("MatMulInteger", _infer_matmul_integer, matmul_integer, **EXACT),
 )

@@ -1,14 +1,14 @@
 """Resize in all its modes, and the exchange of channels for pixels.
 
 Source: ONNX operators Resize, DepthToSpace and SpaceToDepth. Resize works on one axis after
-the other: each output has a place in the input (`COORDINATES`) and is a weighted mean of the inputs around it.
+the other: each output has a place in the input and is a weighted mean of the inputs around it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,24 +17,14 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, axis_in, given, integers, known
+from cpuconv.graph.ops.by_scales import line, of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image
 from cpuconv.kernels.binding.place import DENSE, STRIDED, image_shape, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.copies.copying import copy_step
 from cpuconv.kernels.copies.place_views import depth_and_space
+from cpuconv.kernels.windows.coordinates import COORDINATES, KERNELS, ROUNDING, Axis
 from cpuconv.kernels.windows.resizing import Sources, resize_step
-
-
-class Axis(NamedTuple):
-    """One axis that is resized: its sizes, outputs an input (stated, or the sizes' ratio), and the region taken."""
-
-    axis: int
-    size: int
-    outputs: int
-    scale: float
-    start: float
-    end: float
-
 
 # --- which axes, to which sizes -------------------------------------------------------------------------------------
 
@@ -81,67 +71,7 @@ def _infer_resize(node: Node, inputs: Inputs) -> list[Value]:
     return [Value(tuple(shape), x.dtype)]
 
 
-# --- from an output to the place in the input -----------------------------------------------------------------------
-
-
-def _align_corners(at: np.ndarray, one: Axis) -> np.ndarray:
-    return at * (one.size - 1) / max(1, one.outputs - 1)
-
-
-def _half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
-    return (at + 0.5) / one.scale - 0.5
-
-
-def _half_pixel_symmetric(at: np.ndarray, one: Axis) -> np.ndarray:
-    adjustment = one.outputs / (one.scale * one.size)
-    return one.size / 2 * (1 - adjustment) + _half_pixel(at, one)
-
-
-def _pytorch_half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
-    return _half_pixel(at, one) if one.outputs > 1 else 0 * at
-
-
-def _crop(at: np.ndarray, one: Axis) -> np.ndarray:
-    last = one.size - 1
-    if one.outputs == 1:
-        return 0 * at + (one.start + one.end) / 2 * last
-    return one.start * last + at * (one.end - one.start) * last / (one.outputs - 1)
-
-
-COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
-    "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
-    "align_corners": _align_corners,
-    "asymmetric": lambda at, one: at / one.scale,
-    "tf_half_pixel_for_nn": lambda at, one: (at + 0.5) / one.scale,
-    "tf_crop_and_resize": _crop,
-}
-
-ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda at: np.floor(at) + (at - np.floor(at) > 0.5),
-    "round_prefer_ceil": lambda at: np.floor(at) + (at - np.floor(at) >= 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
-
-
-# --- weights --------------------------------------------------------------------------------------------------------
-
-
-def _triangle(distance: np.ndarray, a: float) -> np.ndarray:
-    return np.maximum(0, 1 - np.abs(distance))
-
-
-def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Keys' convolution kernel (1981)."""
-    d = np.abs(distance)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
-
-
-KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}  # with half their width in inputs
+# --- the inputs of an output ------------------------------------------------------------------------------------------
 
 
 def neighbours(node: Node, one: Axis, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -227,11 +157,10 @@ def _plane_sources(
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """In channel blocks, where only planes change and an output is a mean of two by two inputs, or one of them."""
     x = inputs[0]
-    whole = node["mode"] == "nearest"
-    if not is_image(x, whole) or any(value is not None and value.array is None for value in inputs[1:]):
+    if not is_image(x, True) or any(value is not None and value.array is None for value in inputs[1:]):
         return []
     (y,) = _infer_resize(node, inputs)
-    if not is_image(y, whole) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
+    if not is_image(y, True) or _plane_sources(node, x.shape, _parameters(inputs)) is None:
         return []
     return blocked_offer(node, x, y, target, _OPERATIONS[node["mode"]] * floats(y, target), narrow=True)
 
@@ -241,6 +170,32 @@ def _lower(call: Call) -> list[Step]:
     tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
     assert tables is not None
     return [resize_step(call.target.isa, x, y, *tables, call.target.parts(x.size + y.size))]
+
+
+def of_planes(node: Node, inputs: Inputs) -> bool:
+    """Whether means of two by two pixels are all that the node computes, of inputs that are known but for the first."""
+    x, (y,) = inputs[0], _infer_resize(node, inputs)
+    known = all(value is None or value.array is not None for value in inputs[1:])
+    image = known and node["mode"] == "linear" and is_image(x, True) and is_image(y, True)
+    return image and _plane_sources(node, x.shape, _parameters(inputs)) is not None
+
+
+def _offers_bytes(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
+    """In channel blocks."""
+    x, (y,) = inputs[0], _infer_resize(node, inputs)
+    if not of_planes(node, inputs) or node["y"] != x.dtype:
+        return []
+    return blocked_offer(node, x, y, target, _OPERATIONS["linear"] * floats(y, target))
+
+
+def _lower_bytes(call: Call) -> list[Step]:
+    """Means of bytes, to the scale of the output."""
+    x, y, (factor, added) = call.x, call.y, line(call.node)
+    tables = _plane_sources(call.node, x.shape, _parameters(call.inputs))
+    assert tables is not None
+    (inputs, weights), columns = tables
+    parts = call.target.parts(x.size + y.size)
+    return [resize_step(call.target.isa, x, y, (inputs, weights * factor), columns, parts, added)]
 
 
 # --- channels and pixels --------------------------------------------------------------------------------------------
@@ -317,8 +272,11 @@ _RESIZE = {
 _SHUFFLE = {"blocksize": REQUIRED, "mode": "DCR"}
 _SHUFFLED: dict[str, Any] = {"widened": False, "offers": _shuffle_offers, "lower": _lower_shuffle}
 
+_RESIZING = Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), offers=_offers, lower=_lower)
+
 OPS = (
-    Op("Resize", _infer_resize, resize, _RESIZE, parameters=(1, 2, 3), offers=_offers, lower=_lower),
+    _RESIZING,
+    of_bytes(_RESIZING, _offers_bytes, _lower_bytes),
     Op("DepthToSpace", _infer_to_space, depth_to_space, _SHUFFLE, **_SHUFFLED),
     Op("SpaceToDepth", _infer_to_depth, space_to_depth, _SHUFFLE, **_SHUFFLED),
 )

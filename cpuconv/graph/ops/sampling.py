@@ -13,7 +13,7 @@ import numpy as np
 
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.ops.base import Arrays, Inputs, Op
-from cpuconv.graph.ops.resizing import KERNELS
+from cpuconv.kernels.windows.coordinates import KERNELS
 
 _CUBIC = -0.75  # of Keys' kernel
 

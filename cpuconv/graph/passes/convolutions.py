@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops.window import Window
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
+from cpuconv.problem.window import Window
 
 _LEAST_OUTPUTS, _MOST_PRODUCTS = 256, 0.6  # pixels, and part of all products, of what is worth several convolutions
 _MOST_REPEATS = 4  # of a channel: what is read is written so many times before
@@ -29,7 +29,7 @@ _MOST_REPEATS = 4  # of a channel: what is read is written so many times before
 
 def _met(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
     """Without the taps that meet nothing, if padding can say so."""
-    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
+    window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
     taps = window.meeting()
     if tuple(map(len, taps)) == window.kernel or not all(taps) or 0 in window.outputs:
         return None
@@ -83,7 +83,7 @@ class _Part(NamedTuple):
 
 def _parted(graph: Graph, node: Node, w: np.ndarray) -> Rewrite | None:
     """A convolution for each part of an image, if they have fewer products by far."""
-    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
+    window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], w.shape[2:])
     if (
         w.ndim != 4
         or node["group"] > 1

@@ -3,8 +3,9 @@
 Pattern: an elementwise node reads a value that another one computes, that nothing else reads and no caller gets. Why
 the result is equal: both compute each element from the elements at the same place of their broadcast operands, so the
 second function of the first one's result is a function of these operands, and the expression is that function. It only
-skips rounding the value between them to memory. A value of fewer elements than the result would be computed anew
-wherever it is broadcast to: that is done where it costs next to nothing.
+skips rounding the value between them to memory. Where that is bytes, computed from several tensors of bytes and
+constants, rounding and clamping it are part of the expression. A value of fewer elements than the result would be
+computed anew wherever it is broadcast to: that is done where it costs next to nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpuconv.elements import OF_DTYPE, S8, U8
 from cpuconv.graph.ir import Graph, Node, joined
 from cpuconv.graph.ops import TABLE
 from cpuconv.graph.ops.elementwise import expression_of
 from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.elementwise.driver import MOST_OPERANDS
-from cpuconv.kernels.elementwise.expression import Expression, Operand
+from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
+from cpuconv.problem.quantization import bounds
 
+_BYTES = (U8.dtype, S8.dtype)
 _CHEAP = 2  # cycles of a vector that may be spent anew wherever a value is broadcast to
 _MOST_NODES = 32  # of an expression
 
@@ -32,6 +36,15 @@ class _Piece:
     nodes: tuple[Node, ...]
     names: tuple[str, ...]
     tree: Expression
+    dtype: np.dtype
+
+    @property
+    def value(self) -> Expression:
+        """What others read."""
+        if self.dtype not in _BYTES:
+            return self.tree
+        low, high = bounds(OF_DTYPE[self.dtype])
+        return apply("min", apply("max", apply("round", self.tree), low), high)
 
     @property
     def output(self) -> str:
@@ -42,13 +55,13 @@ class _Piece:
         own = [name for name in self.names if name != producer.output]
         names = tuple(dict.fromkeys([*own, *producer.names]))
         operands: dict[str, Expression] = {name: Operand(at) for at, name in enumerate(names)}
-        operands[producer.output] = producer.tree.substituted([operands[name] for name in producer.names])
+        operands[producer.output] = producer.value.substituted([operands[name] for name in producer.names])
         tree = self.tree.substituted([operands[name] for name in self.names])
-        return _Piece((*producer.nodes, *self.nodes), names, tree)
+        return _Piece((*producer.nodes, *self.nodes), names, tree, self.dtype)
 
     def merged(self, graph: Graph) -> Node:
         """One node that computes it."""
-        last, dtype = self.nodes[-1], graph.value(self.output).dtype
+        last, dtype = self.nodes[-1], self.dtype
         floats = {dtype, *(graph.value(name).dtype for name in self.names)} == {FLOAT32}
         to = None if floats else dtype
         made = TABLE["Elementwise"].node(self.names, last.outputs, last.origin, expression=self.tree, to=to)
@@ -86,14 +99,24 @@ def _piece(graph: Graph, node: Node) -> _Piece | None:
     shapes = [graph.value(name).shape for name in names]
     if None in shapes or np.broadcast_shapes(*shapes) != graph.value(node.outputs[0]).shape:  # type: ignore[arg-type]
         return None  # an operand that became a number has axes of its own
-    return _Piece((node,), names, tree.substituted({at: Operand(names.index(name)) for at, name in read.items()}))
+    own = tree.substituted({at: Operand(names.index(name)) for at, name in read.items()})
+    return _Piece((node,), names, own, graph.value(node.outputs[0]).dtype or FLOAT32)
+
+
+def _mergeable(graph: Graph, producer: _Piece) -> bool:
+    """Whether a value may be computed where it is read: a float; bytes of finite numbers that no table gives."""
+    if producer.dtype == FLOAT32:
+        return True
+    read = [name for name in producer.names if name not in graph.constants]
+    finite = all(graph.value(name).dtype in _BYTES for name in read)
+    return producer.dtype in _BYTES and finite and len(producer.names) > 1
 
 
 def _absorbable(graph: Graph, piece: _Piece, pieces: Mapping[str, _Piece]) -> _Piece | None:
     """One of the pieces that can go into this one: it alone reads it."""
     for name in piece.names:
         producer = pieces.get(name)
-        if producer is None or graph.value(name).dtype != FLOAT32:  # integers are rounded and clamped
+        if producer is None or not _mergeable(graph, producer):
             continue
         if name in graph.outputs or not {*graph.users(name)} <= {*piece.nodes}:
             continue

@@ -1,14 +1,15 @@
 """Products of whole numbers whose results become floats, and bytes that span floats.
 
 Patterns: Cast(P) and Cast(P + b), to float32, where P is ConvInteger(x, W, zero, ...) or MatMulInteger with constant W
-and one zero point for x. A product of matrices is QuantizedLinear of x less the middle m of its type, whose sums S are
-exact, as floats: S + (m - zero) · (sums of W's columns), W being less its zero points; + Cast(b). Where such W are no
-bytes they are less the middle of their type, and what that adds is a multiple of x's sums, one column more. Another is
+and one zero point for x. A product of matrices is QuantizedLinear, a convolution QuantizedConv, of x less the middle m
+of its type, whose sums S are exact, as floats: S + (m - zero) · (sums of W's columns, of what lies over x), W being
+less its zero points; + Cast(b). Where such W of a matrix are no bytes they are less the middle of their type, and what
+that adds is a multiple of x's sums, one column more. A convolution where they are none, or of groups, is
 Conv(Cast(x) - Cast(zero), W - its zero point) + Cast(b). Equal up to the rounding of sums that float32 cannot hold.
 
-Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution: Cast(x) - Cast(zero) is
-Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: the least and the
-largest of f and 0, scale and zero point of these, and f / scale + zero, rounded and clamped.
+Bytes that DynamicQuantizeLinear makes of floats f are not made for a convolution of floats: Cast(x) - Cast(zero) is
+Clip(Round(f / scale) + zero, 0, 255) - zero, equal in every bit. Else it becomes what it is: Span, the
+scale and the zero point, and f / scale + zero, rounded and clamped.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from cpuconv.conv.choice.ways import solvable
 from cpuconv.elements import S8, S32, U8
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops import TABLE
+from cpuconv.graph.ops.convolution import ATTRIBUTES, convolved, problem_of
 from cpuconv.graph.ops.quantised import rows_of
 from cpuconv.graph.passes.pattern import Either, Formula, Found, Maybe, Search, Symbol, operator
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 from cpuconv.kernels.binding.place import FLOAT32
-from cpuconv.kernels.elementwise.expression import Constant, Operand, apply
+from cpuconv.kernels.elementwise.expression import Constant, Expression, Operand, apply
 
 _MIDDLE = {U8.dtype: 128, S8.dtype: 0}
-_HUGE = 1e38
 _PRODUCTS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _operands = Symbol("x"), Symbol("w"), Maybe("zero"), Maybe("w_zero")
 _product = Either(tuple(operator(op)(*_operands) for op in _PRODUCTS))
@@ -41,7 +42,8 @@ def _as_floats(maker: Maker, found: Found) -> bool:
     if zero and int(np.prod(graph.value(zero).shape, dtype=np.int64)) != 1:  # type: ignore[arg-type]
         return False
     maker.origin = product.origin
-    if product.op == "MatMulInteger" and (y := _rows(maker, x, w, w_zero, zero, "product" if added else "")):
+    whole = _rows if product.op == "MatMulInteger" else _images
+    if y := whole(maker, product, w, w_zero, "product" if added else ""):
         if added:
             maker.node("Add", y, _float(maker, added, "added"))
         return True
@@ -62,8 +64,38 @@ def _float(maker: Maker, x: str, part: str) -> str:
     return maker.node("Elementwise", x, part=part, expression=Operand(0), to=FLOAT32)
 
 
-def _rows(maker: Maker, x: str, w: np.ndarray, w_zero: np.ndarray | None, zero: str, part: str) -> str | None:
+def _images(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None, part: str) -> str | None:
+    """A convolution as floats; None where no solver has it, or weights less their zero points are no bytes."""
+    x, zero = product.inputs[0], operand(product, 2)
+    value, points = maker.graph.value(x), np.zeros(1, np.int16) if w_zero is None else w_zero.astype(np.int16)
+    whole = w.astype(np.int16) - points.reshape(-1, *[1] * (w.ndim - 1))
+    weight = whole.astype(np.int8)
+    if product["group"] > 1 or value.dtype not in _MIDDLE or (weight != whole).any():
+        return None
+    middle, name = _MIDDLE[value.dtype], maker.constant(weight, "weight")
+    numbers = {"x_scale": 1.0, "w_scale": 1.0, "x_zero_point": middle, "y": S32.dtype}
+    shared = {each: product[each] for each in ATTRIBUTES}
+    y = maker.node("QuantizedConv", x, name, part="sums", **shared, **numbers)
+    problem = problem_of(maker.new[-1], [value, Value.of(weight)])
+    if problem is None or not solvable(problem):
+        del maker.new[-1], maker.constants[name]
+        return None
+    inside = np.ones((1, 1, *shape_of(maker.graph, x)[2:]))  # taps over padding add nothing
+    sums = convolved(product, inside, whole.sum(1, keepdims=True, dtype=np.float64)).astype(np.float32)
+    first = sums[:, :, :1, :1] if sums.ndim == 4 else sums[:, :, :1]
+    columns = maker.constant(np.ascontiguousarray(first if (sums == first).all() else sums), "columns")
+    return maker.node("Elementwise", y, columns, zero, part=part, expression=_moved(middle, zero), to=FLOAT32)
+
+
+def _moved(middle: int, zero: str) -> Expression:
+    """Sums of numbers less the middle of their type, as sums of them less their zero point."""
+    moved = apply("sub", middle, Operand(2)) if zero else Constant(middle)
+    return apply("add", Operand(0), apply("mul", moved, Operand(1)))
+
+
+def _rows(maker: Maker, product: Node, w: np.ndarray, w_zero: np.ndarray | None, part: str) -> str | None:
     """A product of rows with a matrix as floats; None where no solver has it."""
+    x, zero = product.inputs[0], operand(product, 2)
     value = maker.graph.value(x)
     if w.ndim != 2 or len(value.shape or ()) < 2 or {value.dtype, w.dtype} - {*_MIDDLE}:
         return None
@@ -80,8 +112,7 @@ def _rows(maker: Maker, x: str, w: np.ndarray, w_zero: np.ndarray | None, zero: 
     if not solvable(rows_of(maker.new[-1], [value, Value.of(weight)])):
         del maker.new[-1], maker.constants[name]
         return None
-    moved = apply("sub", middle, Operand(2)) if zero else Constant(middle)
-    tree = apply("add", Operand(0), apply("mul", moved, Operand(1)))
+    tree = _moved(middle, zero)
     operands = [y, maker.constant(whole.sum(0, dtype=np.float32), "columns"), zero]
     if shift.any():
         first, last, end, axis = (
@@ -96,20 +127,10 @@ def _rows(maker: Maker, x: str, w: np.ndarray, w_zero: np.ndarray | None, zero: 
 def _span(graph: Graph, node: Node) -> Rewrite:
     """Bytes that span floats by what kernels have."""
     (x,), (y, scale, zero), maker = node.inputs, node.outputs, Maker(graph, node)
-    ends = [maker.reshape(maker.node(f"Reduce{name}", x, part=name), (), f"{name}0") for name in ("Min", "Max")]
-    low, high = apply("min", Operand(0), 0), apply("max", Operand(1), 0)
-    span = apply("sub", high, low)
-    none = apply("sub", 1, apply("min", apply("mul", span, _HUGE), 1))  # 1 where the span is 0
-    step = apply("max", apply("quotient", span, 255), none)
-    point = apply("sub", 0, apply("quotient", apply("min", Operand(0), 0), Operand(1)))
     whole = apply("add", apply("round", apply("quotient", Operand(0), Operand(1))), Operand(2))
     maker.new += [
-        TABLE["Elementwise"].node(inputs, [output], node.origin, expression=tree, to=to)
-        for inputs, output, tree, to in (
-            (ends, scale, step, None),
-            ((ends[0], scale), zero, point, U8.dtype),
-            ((x, scale, zero), y, whole, U8.dtype),
-        )
+        TABLE["Span"].node([x], [scale, zero], node.origin),
+        TABLE["Elementwise"].node((x, scale, zero), [y], node.origin, expression=whole, to=U8.dtype),
     ]
     return maker.done()
 

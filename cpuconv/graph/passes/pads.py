@@ -1,9 +1,9 @@
 """Pad goes into the convolution or pooling behind it.
 
-Patterns: a Pad of spatial axes only, outwards, by a constant: zeros before Conv; zeros before AveragePool that counts
-padding, or has none of its own; before MaxPool minus infinity, or zeros where nothing padded is negative, so that no
-window lies in the padding alone. Equal in every bit: the same elements under every tap, and outside of them what the
-operator takes padding for.
+Patterns: a Pad of spatial axes only, outwards, by a constant: zeros before Conv; the zero point of the input before
+QuantizedConv; zeros before AveragePool that counts padding, or has none of its own; before MaxPool minus infinity, or
+zeros where nothing padded is negative, so that no window lies in the padding alone. Equal in every bit: the same
+elements under every tap, and outside of them what the operator takes padding for.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops.window import Window
 from cpuconv.graph.passes.pattern import Formula, Found, Maybe, Search, operator
 from cpuconv.graph.passes.rewriting import Maker, constant, operand, scalar, shape_of
+from cpuconv.problem.window import Window
 
+_CONVOLUTIONS = ("Conv", "QuantizedConv")
 _POSITIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softplus", "Abs", "Exp", "Sqrt", "Softmax")  # of no negative result
 
 
@@ -33,8 +34,8 @@ def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
     """Whether the operator takes padding for what the Pad puts there."""
     name = operand(pad, 2)
     value = scalar(graph, name) if name else 0.0
-    if node.op == "Conv":
-        return value == 0
+    if node.op in _CONVOLUTIONS:
+        return value == node.attributes.get("x_zero_point", 0)
     if node["ceil_mode"] or any(node.outputs[1:]) or value is None:
         return False
     if node.op == "AveragePool":
@@ -47,15 +48,15 @@ def _suits(graph: Graph, node: Node, pad: Node, window: Window) -> bool:
 def _padded(maker: Maker, found: Found) -> bool:
     graph, (node, pad) = maker.graph, found.nodes
     padding = _padding(graph, pad)
-    kernel = shape_of(graph, node.inputs[1])[2:] if node.op == "Conv" else node["kernel_shape"]
-    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], kernel)
+    kernel = shape_of(graph, node.inputs[1])[2:] if node.op in _CONVOLUTIONS else node["kernel_shape"]
+    window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], kernel)
     if padding is None or not _suits(graph, node, pad, window):
         return False
     near, far = (
         [a + b for a, b in zip(own, more, strict=True)]
         for own, more in zip((window.near, window.far), padding, strict=True)
     )
-    if node.op != "Conv" and not _sees(node, near, far):
+    if node.op not in _CONVOLUTIONS and not _sees(node, near, far):
         return False
     counted = {"count_include_pad": 1} if node.op == "AveragePool" else {}
     attributes = {**node.attributes, "auto_pad": "NOTSET", "pads": [*near, *far], **counted}
@@ -71,7 +72,7 @@ def _sees(node: Node, near: list[int], far: list[int]) -> bool:
 
 _pad = operator("Pad")(*map(Maybe, ("x", "pads", "value", "axes")))
 _READERS = (
-    operator("Conv")(_pad, *map(Maybe, ("w", "bias", "residual"))),
+    *(operator(op)(_pad, *map(Maybe, ("w", "bias", "residual"))) for op in _CONVOLUTIONS),
     *(operator(pool)(_pad) for pool in ("AveragePool", "MaxPool")),
 )
 run = Search(__doc__, tuple(Formula(reader, _padded, alone=False) for reader in _READERS))

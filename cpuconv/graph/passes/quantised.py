@@ -1,15 +1,17 @@
 """Convolutions and products between DequantizeLinear and QuantizeLinear compute with integers.
 
 Patterns, scales and zero points being constants: Conv, MatMul or Gemm of DequantizeLinear(x) and DequantizeLinear(w),
-where a solver takes these types; QuantizeLinear of their results, which they then store; QuantizeLinear of what only
-moves numbers, and of the largest of them, which moves the integers as well; Split of numbers that integers stand for,
-and means of planes; QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at
+where a solver takes these types, and ConvTranspose, which is such a Conv; QuantizeLinear of their results, which they
+then store; QuantizeLinear of what only moves numbers, and of the largest of them, which moves the integers as well; of
+means under windows, and of a linear Resize, which are means of integers; Split of numbers that integers stand for, and
+means of planes; QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at
 ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where results are
 bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +23,10 @@ from cpuconv.errors import ArgumentError
 from cpuconv.graph.ir import Graph, Node, Value
 from cpuconv.graph.ops.convolution import ATTRIBUTES, problem_of, quantization
 from cpuconv.graph.ops.elementwise import FORMS
+from cpuconv.graph.ops.pooling import sees_all
 from cpuconv.graph.ops.quantised import rows_of
+from cpuconv.graph.ops.resizing import of_planes
+from cpuconv.graph.passes import transposed
 from cpuconv.graph.passes.rewriting import (
     Maker,
     Rewrite,
@@ -123,6 +128,11 @@ def _conv(graph: Graph, node: Node) -> Rewrite | None:
     return _with_bias(graph, node, x, w, constant(graph, w.name))
 
 
+def _transposed(graph: Graph, node: Node) -> Rewrite | None:
+    given = all(_dequantised(graph, name) is not None for name in node.inputs[:2])
+    return transposed.rule(graph, node) if given else None
+
+
 def _matmul(graph: Graph, node: Node) -> Rewrite | None:
     """Of rows with a matrix; Gemm perhaps with the transposed matrix, and a bias."""
     x, w = (_dequantised(graph, name) for name in node.inputs[:2])
@@ -169,10 +179,23 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return Rewrite([node], [Node("Identity", (x.name,), node.outputs)]) if same and x is not None else None
     if sole_reader(graph, node.inputs[0]) is None:
         return None
-    if source.op in ("QuantizedConv", "QuantizedLinear") and source["y"] == FLOAT32:
+    if _of_floats(source):
         return _ending(graph, node, source, y)
-    moves = source.op in MOVES or (source.op == "Resize" and source["mode"] == "nearest")
-    return _moved(graph, node, source) if moves and len(source.outputs) == 1 else None
+    if source.op in _MEANS and (made := _bytes_of_mean(graph, node, source, y)) is not None:
+        return made
+    moves = source.op in (*MOVES, "Pad") or (source.op == "Resize" and source["mode"] == "nearest")
+    return _moved(graph, node, source, y) if moves and len(source.outputs) == 1 else None
+
+
+def _of_floats(node: Node | None) -> bool:
+    """Whether a product of integers gives floats."""
+    return node is not None and node.op in ("QuantizedConv", "QuantizedLinear") and node["y"] == FLOAT32
+
+
+def _ready(graph: Graph, name: str) -> bool:
+    """Whether what quantises a value need not read floats."""
+    made = _of_floats(graph.producer(name)) and sole_reader(graph, name) is not None
+    return made or _dequantised(graph, name) is not None
 
 
 def _ending(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
@@ -189,15 +212,45 @@ def _ending(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | Non
     return Rewrite([source, node], [made]) if np.isfinite(ratio).all() else None
 
 
-def _moved(graph: Graph, node: Node, source: Node) -> Rewrite | None:
+def _bytes_of_mean(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+    """Means of numbers, of integers."""
+    x = _dequantised(graph, source.inputs[0])
+    if x is None or not x.one or x.zero.dtype != y.zero.dtype or not _MEANS[source.op](graph, source):
+        return None
+    maker = Maker(graph, source, node, origin=source.origin)
+    scales = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0]), **_stored(y)}
+    maker.node(f"Quantized{source.op}", x.name, *source.inputs[1:], **source.attributes, **scales)
+    return maker.done()
+
+
+def _by_windows(graph: Graph, node: Node) -> bool:
+    """Whether kernels have the means under windows; those of whole planes come later."""
+    shape = shape_of(graph, node.inputs[0])
+    return tuple(node["kernel_shape"]) != shape[2:] and sees_all(node, shape)
+
+
+_MEANS: dict[str, Callable[[Graph, Node], bool]] = {
+    "AveragePool": _by_windows,
+    "Resize": lambda graph, node: of_planes(node, graph.operands(node)),
+}
+
+
+def _moved(graph: Graph, node: Node, source: Node, y: _Scaled) -> Rewrite | None:
     """What moves numbers, of integers."""
     many = len(source.inputs) if source.op == "Concat" else 1
-    if any(_dequantised(graph, name) is None for name in source.inputs[:many]):
+    if not all(_ready(graph, name) for name in source.inputs[:many]):
         return None
     maker = Maker(graph, source, node, origin=source.origin)
     rest = node.inputs[1:]
+    others = list(source.inputs[many:])
+    if source.op == "Pad" and source["mode"] == "constant":
+        number = constant(graph, operand(source, 2)) if operand(source, 2) else np.zeros(())
+        if number is None or number.size != 1:
+            return None
+        ends, whole = np.iinfo(y.zero.dtype), np.rint(number / y.scale) + y.zero
+        others[1:2] = [maker.constant(np.clip(whole, ends.min, ends.max).reshape(()).astype(y.zero.dtype), "value")]
     parts = [maker.node("QuantizeLinear", name, *rest, part="q", **node.attributes) for name in source.inputs[:many]]
-    maker.node(source.op, *parts, *source.inputs[many:], **source.attributes)
+    maker.node(source.op, *parts, *others, **source.attributes)
     return maker.done()
 
 
@@ -243,5 +296,11 @@ apart = Rewriter(
     """Every elementwise reader of dequantised integers reads the integers: they are fewer bytes.""",
     dict.fromkeys(FORMS.keys() - OPERATORS, _apart),
 )
-_RULES = {"Conv": _conv, "GlobalAveragePool": _mean, "Split": _split, "QuantizeLinear": _quantize}
+_RULES = {
+    "Conv": _conv,
+    "ConvTranspose": _transposed,
+    "GlobalAveragePool": _mean,
+    "Split": _split,
+    "QuantizeLinear": _quantize,
+}
 run = Rewriter(__doc__, {**_RULES, **dict.fromkeys(("MatMul", "Gemm"), _matmul)})

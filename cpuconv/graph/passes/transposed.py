@@ -25,58 +25,20 @@ import numpy as np
 from cpuconv.graph.ir import Graph, Node
 from cpuconv.graph.ops.base import Inputs, given
 from cpuconv.graph.ops.convolution import window_of_transpose
-from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter
-from cpuconv.problem.integers import divide
+from cpuconv.graph.ops.quantised import dequantize
+from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand
+from cpuconv.kernels.packing.phases import Axis, phases
 
 
-class Axis(NamedTuple):
-    """One axis of a transposed convolution as a convolution: taps, and the outputs first … last-1 of each phase.
-
-    Attributes
-    ----------
-    size, step : int
-        Inputs, and phases.
-    before, behind : int
-        Zeros around the taps of the transposed convolution.
-    taps, first, last : int
-    begin, end : int
-        The part of these outputs, phases side by side, that is the result.
-    """
-
-    size: int
-    step: int
-    before: int
-    behind: int
-    taps: int
-    first: int
-    last: int
-    begin: int
-    end: int
-
-    @classmethod
-    def of(cls, size: int, kernel: int, step: int, near: int, outputs: int) -> Axis:
-        """An axis of `size` inputs and `kernel` taps, of whose full output `near` elements are cut off at the start."""
-        taps, before = divide(kernel, step), -near % step
-        before = before if divide(before + kernel, step) == taps else 0
-        near += before
-        first, last = min(near // step, taps - 1), max(size, divide(near + outputs, step))
-        begin = near - first * step
-        return cls(size, step, before, taps * step - kernel - before, taps, first, last, begin, begin + outputs)
-
-    @property
-    def places(self) -> int:
-        """Outputs of the convolution."""
-        return self.last - self.first
-
-
-def _rule(graph: Graph, node: Node) -> Rewrite | None:
+def rule(graph: Graph, node: Node) -> Rewrite | None:
     """A convolution, a shuffle and a cut in the place of the node, as far as they are needed.
 
-    Its weights must be constant, and its dilation 1.
+    Its weights must be constant, perhaps integers without zero points that are dequantised, and its dilation 1.
     """
     operands: Inputs = graph.operands(node)
     x, w, bias = *operands[:2], given(operands, 2)
-    if w.array is None or (bias is not None and bias.array is None) or 0 in x.shape + w.shape:
+    weight, added = (_known(graph, operand(node, at), node["group"]) for at in (1, 2))
+    if weight is None or (bias is not None and (added is None or added.scale is not None)) or 0 in x.shape + w.shape:
         return None
     window = window_of_transpose(node, x.shape, w.shape)
     if max(window.dilations) > 1 or min(window.near) < 0 or min(window.sizes) < 1:
@@ -86,10 +48,18 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     apart = node["group"] == 1
     channels, steps, places = w.shape[1] * node["group"], window.strides, [axis.places for axis in axes]
     maker = Maker(graph, node)
-    constants = [maker.constant(phases(w.array, node["group"], axes, apart), "weight")]
-    if bias is not None:
-        many = math.prod(steps)
-        constants.append(maker.constant(np.tile(bias.array, many) if apart else np.repeat(bias.array, many), "bias"))
+    many = math.prod(steps)
+
+    def each_phase(vector: np.ndarray, part: str) -> str:
+        return maker.constant(np.tile(vector, many) if apart else np.repeat(vector, many), part)
+
+    constants = [maker.constant(phases(weight.array, node["group"], axes, apart), "weight")]
+    if weight.scale is not None:
+        zeros = np.zeros(channels, weight.array.dtype)
+        scales = each_phase(np.broadcast_to(weight.scale, channels), "scale"), each_phase(zeros, "zero")
+        constants = [maker.node("DequantizeLinear", constants[0], *scales, part="floats", axis=0)]
+    if added is not None:
+        constants.append(each_phase(added.array, "bias"))
     pads = [axis.taps - 1 - axis.first for axis in axes] + [axis.last - axis.size for axis in axes]
     kernel = [axis.taps for axis in axes]
     moves: list[tuple[str, list[str], dict[str, Any]]] = [
@@ -105,6 +75,31 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     for number, (op, others, attributes) in enumerate(moves, 1):
         name = maker.node(op, name, *others, part=op.lower() if number < len(moves) else "", **attributes)
     return maker.done()
+
+
+class _Known(NamedTuple):
+    """A constant, or integers with the scales that make floats of them, one or one for each output channel."""
+
+    array: np.ndarray
+    scale: np.ndarray | None = None
+
+
+def _known(graph: Graph, name: str, groups: int) -> _Known | None:
+    """Weights (C, K/groups, …), or a bias; None where it is not known beforehand, or integers have a zero point."""
+    if (array := constant(graph, name)) is not None:
+        return _Known(array)
+    producer = graph.producer(name) if name else None
+    if producer is None or producer.op != "DequantizeLinear" or producer.meaning is not None:
+        return None
+    whole, scale, zero = (constant(graph, operand(producer, at)) for at in range(3))
+    if whole is None or scale is None or (operand(producer, 2) and zero is None) or producer["block_size"]:
+        return None
+    if whole.ndim == 1:  # a bias
+        return _Known(dequantize(producer, [whole, scale, *([] if zero is None else [zero])]))
+    along = scale.size == 1 or producer["axis"] in (1, 1 - whole.ndim)
+    if not along or (zero is not None and zero.any()):
+        return None
+    return _Known(whole, scale.ravel() if scale.size == 1 else np.tile(scale, groups))
 
 
 def _shuffle(
@@ -126,31 +121,4 @@ def _shuffle(
     ]
 
 
-def phases(weight: np.ndarray, groups: int, axes: list[Axis], apart: bool) -> np.ndarray:
-    """The weights of the convolution.
-
-    Parameters
-    ----------
-    weight : numpy.ndarray, (C, K/groups, taps...)
-        Of the transposed convolution.
-    groups : int
-    axes : list[Axis]
-    apart : bool
-        Channels are in the order (phase of each axis, channel), for one group; else (group, channel, phase of each
-        axis).
-
-    Returns
-    -------
-    numpy.ndarray, (K phases, C/groups, fewer taps...)
-    """
-    rank, each, k = len(axes), weight.shape[0] // groups, weight.shape[1]
-    full = np.pad(weight, [(0, 0), (0, 0), *((axis.before, axis.behind) for axis in axes)])
-    split = full.reshape(groups, each, k, *itertools.chain(*((axis.taps, axis.step) for axis in axes)))
-    tap_axes, phase_axes = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
-    outputs = (0, *phase_axes, 2) if apart else (0, 2, *phase_axes)
-    ordered = np.flip(split, tuple(tap_axes)).transpose(*outputs, 1, *tap_axes)
-    count = groups * k * math.prod(axis.step for axis in axes)
-    return np.ascontiguousarray(ordered).reshape(count, each, *(axis.taps for axis in axes))
-
-
-run = Rewriter(__doc__, {"ConvTranspose": _rule})
+run = Rewriter(__doc__, {"ConvTranspose": rule})

@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops.window import Window
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of
 from cpuconv.problem.reference import overlap
+from cpuconv.problem.window import Window
 
 _TO_SLICES, _TO_VOLUMES = [2, 0, 1, 3, 4], [1, 2, 0, 3, 4]  # (N, C, D, H, W) and (D, N, C, H, W)
 
@@ -27,7 +27,7 @@ def _rule(graph: Graph, node: Node) -> Rewrite | None:
     if w is None or w.ndim != 5:
         return None
     shape = shape_of(graph, node.inputs[0])
-    window = Window.of(node, shape[2:], w.shape[2:])
+    window = Window.of(node.attributes, shape[2:], w.shape[2:])
     depth, *plane = window.outputs
     read = [
         overlap(tap * window.dilations[0] - window.near[0], window.strides[0], shape[2], depth)

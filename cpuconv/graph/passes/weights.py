@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Node
-from cpuconv.graph.ops.window import Window
 from cpuconv.graph.passes.affine import OPERATORS, Affine, affine, chain_behind
 from cpuconv.graph.passes.rewriting import Maker, Rewrite, Rewriter, constant, operand, shape_of, sole_reader
+from cpuconv.problem.window import Window
 
 
 class Kind(NamedTuple):
@@ -93,7 +93,7 @@ def _chain_before(graph: Graph, node: Node) -> tuple[list[Node], str, Affine]:
 def _sees_no_padding(graph: Graph, node: Node) -> bool:
     if node.op != "Conv":
         return node.op == "Linear"
-    window = Window.of(node, shape_of(graph, node.inputs[0])[2:], shape_of(graph, node.inputs[1])[2:])
+    window = Window.of(node.attributes, shape_of(graph, node.inputs[0])[2:], shape_of(graph, node.inputs[1])[2:])
     return max((*window.near, *window.far)) <= 0
 
 

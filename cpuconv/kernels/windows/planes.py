@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from cpuconv.elements import S8, U8, Element
+from cpuconv.isa.typed import store_float
+from cpuconv.isa.vector import Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args
 
@@ -17,6 +21,17 @@ class PlaneTile:
 
     lanes: int
     side: int = 1
+
+
+_ENDS = {U8: (0.0, 255.0), S8: (-128.0, 127.0)}
+
+
+def store_nearest(vec: Vector, element: Element, value: Any, address: Any) -> None:
+    """Element at address + element.bytes·i = lanes[i], floats; of bytes the nearest within their range."""
+    if element in _ENDS:
+        low, high = map(vec.constant, _ENDS[element])
+        value = vec.round(vec.minimum(vec.maximum(value, low), high))
+    store_float(vec, element, value, address)
 
 
 def plane_args(x: Place, y: Place) -> Args:

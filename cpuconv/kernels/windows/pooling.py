@@ -26,7 +26,7 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.copies.rows import zero_pixels
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word
-from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args
+from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
@@ -48,7 +48,8 @@ class Pooling:
     kernel, strides, dilations, near : tuple[int, int]
         Taps of the window, the distances of windows and of taps, and the padding before the first input.
     factors : np.ndarray or None
-        What each output (row, column) is multiplied by, float32; None: by one.
+        What each output is multiplied by, float32 (rows, columns); or (rows, columns, 2): also what is added then, the
+        result being rounded to what bytes hold. None: by one.
     """
 
     fold: str
@@ -57,6 +58,11 @@ class Pooling:
     dilations: tuple[int, int]
     near: tuple[int, int]
     factors: np.ndarray | None = None
+
+    @property
+    def shifted(self) -> bool:
+        """Whether there is something to add."""
+        return self.factors is not None and self.factors.ndim == 3
 
     def taps(self, axis: int, output: int, size: int) -> range:
         """The inputs, of `size`, that the window of an output sees along an axis: 0 for rows, 1 for columns."""
@@ -83,6 +89,7 @@ class StripTile:
     last: int
     scaled: bool
     element: Element = F32
+    shifted: bool = False
 
     @property
     def columns(self) -> dict[int, list[int]]:
@@ -107,7 +114,7 @@ def pool_strip(tile: StripTile, builder: ir.IRBuilder, x: Any, line: Any, rows: 
     y
         Address of the first output.
     factors
-        Address of the factor of each output.
+        Address of the factor of each output, and of what is added, beside it.
     """
     vec = Vector(builder, tile.lanes)
     for piece in range(0, vec.size, vec.lanes * tile.element.bytes):
@@ -138,23 +145,31 @@ def _emit_strip(tile: StripTile, vec: Vector, piece: int, words: tuple[Any, ...]
             spans[first, count] = fold(vec, span(first, half), span(first + half * tile.dilation, count - half))
         return spans[first, count]
 
-    y, factors = vec.pointer(y), vec.pointer(factors)
+    y, factors, entry = vec.pointer(y), vec.pointer(factors), factor_bytes(tile.shifted)
     for output, window in windows.items():
         value = span(window[0], len(window)) if window else vec.constant(0.0)
         if tile.scaled:
-            value = vec.mul(value, vec.broadcast(vec.offset(factors, 4 * output)))
-        store_float(vec, element, value, vec.offset(y, output * vec.size + piece))
+            value = vec.mul(value, vec.broadcast(vec.offset(factors, entry * output)))
+        if tile.shifted:
+            value = vec.add(value, vec.broadcast(vec.offset(factors, entry * output + F32.bytes)))
+        (store_nearest if tile.shifted else store_float)(vec, element, value, vec.offset(y, output * vec.size + piece))
 
 
 _call_strip = pool_strip.caller()
 
 
-@kernel(f"left inner right inner_strips strip last rows line step factors {FIELDS}")
+def factor_bytes(shifted: bool) -> int:
+    """Bytes of what there is for an output: a factor, and what is added."""
+    return 2 * F32.bytes if shifted else F32.bytes
+
+
+@kernel(f"left inner right inner_strips strip last rows line step factors factor {FIELDS}")
 def pool(tile, worker, before, part, parts, args):
     """y = the windows of x folded, by strips.
 
     `rows` has three words for each output row: bytes from the plane to the first row under the window, the rows that
-    it sees, and bytes to its factors. Strips of the middle start at output columns `strip`, 2·`strip` … `last`.
+    it sees, and bytes to its factors, of `factor` bytes. Strips of the middle start at output columns `strip`,
+    2·`strip` … `last`.
     """
     pixel = 4 * tile.lanes
     unit = args.units * part // parts
@@ -180,12 +195,22 @@ def pool(tile, worker, before, part, parts, args):
             for i in range(args.inner_strips):
                 at = min((i + 1) * args.strip, args.last)
                 _call_strip(
-                    args.inner, source + at * args.step, args.line, count, target + at * pixel, factors + 4 * at
+                    args.inner,
+                    source + at * args.step,
+                    args.line,
+                    count,
+                    target + at * pixel,
+                    factors + args.factor * at,
                 )
             if args.right:
                 at = args.width - args.strip
                 _call_strip(
-                    args.right, source + at * args.step, args.line, count, target + at * pixel, factors + 4 * at
+                    args.right,
+                    source + at * args.step,
+                    args.line,
+                    count,
+                    target + at * pixel,
+                    factors + args.factor * at,
                 )
 
 
@@ -231,7 +256,9 @@ def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Ste
         reach = (strip - 1) * stride + (taps - 1) * dilation + 1
         scaled = pooling.factors is not None
         inside = max(0, -first), max(0, min(reach, w - first))
-        tile = StripTile(lanes, pooling.fold, strip, taps, stride, dilation, *inside, scaled, x.element)
+        tile = StripTile(
+            lanes, pooling.fold, strip, taps, stride, dilation, *inside, scaled, x.element, pooling.shifted
+        )
         return MicroRef(pool_strip, tile)
 
     x_line, pixel = x.strides[2], x.strides[3]
@@ -239,10 +266,10 @@ def pool_step(isa: Isa, x: Place, y: Place, pooling: Pooling, parts: int) -> Ste
     for row in range(height):
         seen = pooling.taps(0, row, h)
         entries[row, :2] = seen.start * x_line - near * pixel, len(seen)
-    args: Args = {**plane_args(x, y), "factors": 0}
+    args: Args = {**plane_args(x, y), "factors": 0, "factor": factor_bytes(pooling.shifted)}
     if pooling.factors is not None:
         distinct, which = np.unique(pooling.factors, axis=0, return_inverse=True)
-        entries[:, 2] = which.reshape(-1) * width * F32.bytes
+        entries[:, 2] = which.reshape(-1) * distinct[0].size * F32.bytes
         args["factors"] = np.ascontiguousarray(distinct, np.float32)
     args |= {
         "left": at(0),

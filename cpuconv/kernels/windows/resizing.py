@@ -19,7 +19,7 @@ from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.emit.fold import repeat
-from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args
+from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -29,11 +29,13 @@ Sources = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class ResizeTile:
-    """Lanes of the instruction set; inputs of an output along an axis, 1 or 2; elements, floats, where there are 2."""
+    """Lanes of the instruction set; inputs of an output along an axis, 1 or 2; elements where there are 2; whether a
+    number is added."""
 
     lanes: int
     taps: int
     element: Element = F32
+    shifted: bool = False
 
 
 @MicroKernel
@@ -43,7 +45,7 @@ def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, column
     Parameters
     ----------
     x, row
-        Address of a plane, and of the output row's entry of a table.
+        Address of a plane, and of the output row's entry of a table, behind which there is what is added.
     columns
         Address of the entries of the output columns: of each tap the bytes from x, then of each the weight, a float.
     y, width
@@ -63,6 +65,7 @@ def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, column
     def mean(values: Sequence[Any], factors: Sequence[Any]) -> Any:
         return vec.fma(values[1], factors[1], vec.mul(values[0], factors[0])) if factors else values[0]
 
+    added = [vec.broadcast(vec.offset(vec.pointer(row), size))] if tile.shifted else []
     rows, row_weights = [builder.add(x, offset) for offset in offsets(row)], weights(row)
 
     def pixel(index: Any, values: list[Any]) -> list[Any]:
@@ -72,7 +75,9 @@ def resize_row(tile: ResizeTile, builder: ir.IRBuilder, x: Any, row: Any, column
         for piece in range(0, vec.size, vec.lanes * element.bytes):
             read = [[seen(start, offset, piece) for start in rows] for offset in distances]
             result = mean([mean(column, row_weights) for column in read], factors)
-            store_float(vec, element, result, vec.offset(target, piece))
+            for number in added:
+                result = vec.add(result, number)
+            (store_nearest if tile.shifted else store_float)(vec, element, result, vec.offset(target, piece))
         return []
 
     def seen(start: Any, offset: Any, piece: int) -> Any:
@@ -89,9 +94,9 @@ def entry_bytes(taps: int) -> int:
     return 8 if taps == 1 else 12 * taps
 
 
-@kernel(f"strip rows columns entry {FIELDS}")
+@kernel(f"strip rows columns row_entry {FIELDS}")
 def resize(tile, worker, before, part, parts, args):
-    """y = x resized, by the tables `rows` and `columns`, whose entries have `entry` bytes."""
+    """y = x resized, by the tables `rows` and `columns`, whose entries of rows have `row_entry` bytes."""
     line = 4 * tile.lanes * args.width
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         row = unit % args.height
@@ -100,29 +105,38 @@ def resize(tile, worker, before, part, parts, args):
         block = plane - image * args.blocks
         x = args.x + image * args.x_image + block * args.x_block
         y = args.y + image * args.y_image + block * args.y_block + row * line
-        _call_row(args.strip, x, args.rows + row * args.entry, args.columns, y, args.width)
+        _call_row(args.strip, x, args.rows + row * args.row_entry, args.columns, y, args.width)
 
 
-def _table(sources: Sources, stride: int) -> np.ndarray:
-    """The entries of an axis, `stride` bytes an input."""
+def _table(sources: Sources, stride: int, added: float | None = None) -> np.ndarray:
+    """The entries of an axis, `stride` bytes an input, each with what is added."""
     inputs, weights = sources
     outputs, taps = inputs.shape
-    table = np.zeros(outputs, [("offsets", np.int64, (taps,)), ("weights", np.float32, (taps if taps > 1 else 0,))])
+    fields = [("offsets", np.int64, (taps,)), ("weights", np.float32, (taps if taps > 1 else 0,))]
+    table = np.zeros(outputs, fields if added is None else [*fields, ("added", np.float32, (2,))])
     table["offsets"] = inputs * stride
     if taps > 1:
         table["weights"] = weights
+    if added is not None:
+        table["added"] = added
     return table
 
 
-def resize_step(isa: Isa, x: Place, y: Place, rows: Sources, columns: Sources, parts: int) -> Step:
-    """The call that resizes `x`, in channel blocks, to `y`; rows and columns have as many taps, 1 or 2."""
+def resize_step(
+    isa: Isa, x: Place, y: Place, rows: Sources, columns: Sources, parts: int, added: float | None = None
+) -> Step:
+    """The call that resizes `x`, in channel blocks, to `y`; rows and columns have as many taps, 1 or 2.
+
+    Of bytes, where there are 2, a number is `added` and the sum rounded to what they hold; else fractions are cut off.
+    """
     taps = rows[0].shape[1]
-    tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32)  # of one tap a pixel is copied
+    tile = ResizeTile(isa.lanes, taps, x.element if taps > 1 else F32, added is not None)  # one tap: pixels are copied
+    table = _table(rows, x.strides[2], added)
     args: Args = {
         **plane_args(x, y),
         "strip": MicroRef(resize_row, tile),
-        "rows": _table(rows, x.strides[2]),
+        "rows": table,
         "columns": _table(columns, x.strides[3]),
-        "entry": entry_bytes(tile.taps),
+        "row_entry": table.itemsize,
     }
     return Step(resize, PlaneTile(isa.lanes), args, parts)

@@ -21,8 +21,8 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
-from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args
-from cpuconv.kernels.windows.pooling import Pooling
+from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
+from cpuconv.kernels.windows.pooling import Pooling, factor_bytes
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 
@@ -32,7 +32,7 @@ _LONGEST = 512  # pixels of a plane that are folded as one row
 
 @dataclass(frozen=True)
 class RectangleTile:
-    """How a rectangle is folded, and whether the result is multiplied; elements of the pixels and of the result.
+    """How a rectangle is folded, whether the result is multiplied, and added to; elements of pixels and of the result.
 
     Where these are equal, all of a pixel is folded; else what becomes a pixel of float32.
     """
@@ -42,6 +42,7 @@ class RectangleTile:
     scaled: bool
     element: Element = F32
     y: Element = F32
+    shifted: bool = False
 
     @property
     def pieces(self) -> range:
@@ -103,25 +104,27 @@ def fold_rectangle(
     y: Any,
     factor: Any,
 ) -> None:
-    """The pixel at y: `rows` x `taps` pixels from x on, folded, times the factor at an address."""
+    """The pixel at y: `rows` x `taps` pixels from x on, folded, times what is at an address, plus what is beside it."""
     vec, element = Vector(builder, tile.lanes), tile.element
     for piece in tile.pieces:
         start = builder.add(x, I64(piece)) if piece else x
         value = Rectangle(start, line, rows, step, taps, element).fold(vec, tile.fold)
         if tile.scaled:
             value = vec.mul(value, vec.broadcast(vec.pointer(factor)))
-        store_float(vec, tile.y, value, vec.offset(vec.pointer(y), piece))
+        if tile.shifted:
+            value = vec.add(value, vec.broadcast(vec.offset(vec.pointer(factor), F32.bytes)))
+        (store_nearest if tile.shifted else store_float)(vec, tile.y, value, vec.offset(vec.pointer(y), piece))
 
 
 _call_rectangle = fold_rectangle.caller()
 
 
-@kernel(f"rectangle rows columns line step factors {FIELDS}")
+@kernel(f"rectangle rows columns line step factors factor {FIELDS}")
 def fold_windows(tile, worker, before, part, parts, args):
     """y = the windows of x folded, one by one.
 
     `rows` and `columns` have two words for each output row and column: bytes to the first row (column) under the
-    window, and how many it sees. Of `factors` there is one an output.
+    window, and how many it sees. Of `factors` there is one an output, of `factor` bytes.
     """
     pixel = 4 * tile.lanes
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
@@ -134,14 +137,14 @@ def fold_windows(tile, worker, before, part, parts, args):
         if tile.side > 1:
             x += block % tile.side * (4 * tile.lanes // tile.side)
         y = args.y + image * args.y_image + block * args.y_block + row * args.width * pixel
-        factors = args.factors + 4 * row * args.width
+        factors = args.factors + args.factor * row * args.width
         for column in range(args.width):
             start, taps = word(tile, args.columns, 2 * column), word(tile, args.columns, 2 * column + 1)
             target = y + column * pixel
             if rows == 0 or taps == 0:
                 zero_vector(tile, target)
             else:
-                factor = factors + 4 * column
+                factor = factors + args.factor * column
                 _call_rectangle(args.rectangle, x + start, args.line, rows, args.step, taps, target, factor)
 
 
@@ -155,16 +158,17 @@ def _windows_step(
     factors: np.ndarray | None,
     parts: int,
 ) -> Step:
+    shifted = factors is not None and factors.ndim == 3
+    tile = RectangleTile(isa.lanes, fold, factors is not None, x.element, y.element, shifted)
     args: Args = {
         **plane_args(x, y),
-        "rectangle": MicroRef(
-            fold_rectangle, RectangleTile(isa.lanes, fold, factors is not None, x.element, y.element)
-        ),
+        "rectangle": MicroRef(fold_rectangle, tile),
         "rows": tables[0],
         "columns": tables[1],
         "line": steps[0],
         "step": steps[1],
         "factors": 0 if factors is None else np.ascontiguousarray(factors, np.float32),
+        "factor": factor_bytes(shifted),
     }
     return Step(fold_windows, PlaneTile(isa.lanes, x.block // y.block), args, parts)
 

@@ -57,18 +57,23 @@ class Caller:
             segment.bind(fixed, watch) if isinstance(segment, Recording) else segment for segment in segments
         ]
         self._late: dict[str, np.ndarray] = {}
+        self._names: list[str] = []
         self.calls = [
             part.run if isinstance(part, Bound) else _call(part, self._arena, self._late) for part in self._bound
         ]
 
     def point(self, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Give the next run its arrays."""
-        late = {f"input {at}": array for at, array in enumerate(arrays)}
-        late |= {f"output {at}": array for at, array in enumerate(outputs)}
+        self._names = self._names or [
+            *(f"input {at}" for at in range(len(arrays))),
+            *(f"output {at}" for at in range(len(outputs))),
+        ]
+        late = dict(zip(self._names, (*arrays, *outputs), strict=True))
+        starts = [(base, address(array)) for base, array in late.items()]
         for part in self._bound:
             if isinstance(part, Bound):
-                for base, array in late.items():
-                    part.point(base, address(array))
+                for base, start in starts:
+                    part.point(base, start)
         self._late.update(late)
 
     def run(self, stop: Stop | None = None) -> None:

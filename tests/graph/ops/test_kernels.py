@@ -24,6 +24,7 @@ NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
 FIXED = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QuantizedConv", "QuantizedLinear"), (1, 2))
 FIXED |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 3, 7)}  # operands known beforehand
 ROUNDED = ("QuantizedLSTM",)  # states that lie between two bytes may become either
+TIES = ("QuantizedAveragePool", "QuantizedResize", "Span")  # means, or a zero point, that lie between two bytes
 NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),
     *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),
@@ -65,6 +66,8 @@ def found(op: str, precision: str) -> list[int]:
             options = {"tolerance": 1e-6, "least": float(np.abs(case.arrays[0]).max(initial=1e-30))}
         if op in ROUNDED:
             options = {"tolerance": 1e-2, "least": 1.0}
+        if op in TIES:
+            options = {"ties": True}
         drawn = data.draw(THREADS), data.draw(st.booleans())
         made = lowered.offers(node, case.arrays, sorted(known), drawn[0], precision)
         if precision == HALF:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from cpuconv.elements import rounded, widened
 from cpuconv.graph import ops
 from cpuconv.graph.ir import Node
-from cpuconv.graph.ops.resizing import COORDINATES, ROUNDING
 from cpuconv.isa import current
+from cpuconv.kernels.windows.coordinates import COORDINATES, ROUNDING
 from support.graph import lowered
 
 LANES = current().lanes
@@ -66,6 +66,15 @@ def test_what_is_not_finite_stays_in_rows_that_are_not_resized(mode):
     made = node(mode=mode, coordinate_transformation_mode="align_corners")
     for sizes in ([1, LANES, 4, 10], [1, LANES, 7, 5], [1, LANES, 4, 5]):
         assert lowered.check(made, [x, None, None, np.array(sizes)], KNOWN) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_bytes_are_cut_off(mode, dtype):
+    ends, sizes = np.iinfo(dtype), np.array([2, 4 * LANES + 3, 9, 12])
+    x = np.random.default_rng(0).integers(ends.min, ends.max, (2, 4 * LANES + 3, 5, 6), dtype, endpoint=True)
+    made = node(mode=mode, coordinate_transformation_mode="align_corners")  # whose weights are halves
+    assert lowered.check(made, [x, None, None, sizes - [0, 0, 0, 1]], KNOWN) == 1
 
 
 def test_an_enlarged_plane_needs_no_filter():

@@ -248,6 +248,17 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
     ("epilogues", op.Swish(conv(x), alpha=1.7), "Conv Swish"),
     ("quantised", whole(floats(whole(x))), "QuantizeLinear Identity"),
     ("quantised", whole(op.MaxPool(floats(whole(x)), kernel_shape=[2, 2])), "QuantizeLinear Identity MaxPool"),
+    (
+        "quantised",
+        whole(op.AveragePool(floats(whole(x)), kernel_shape=[2, 2]), 0.5),
+        "QuantizeLinear QuantizedAveragePool",
+    ),
+    (
+        "quantised",
+        whole(op.AveragePool(floats(whole(x)), kernel_shape=[5, 4])),
+        "QuantizeLinear DequantizeLinear AveragePool QuantizeLinear",
+    ),
+    ("quantised", whole(op.Pad(floats(whole(x)), [0, 0, 1, 1, 0, 0, 1, 1])), "QuantizeLinear Identity Pad"),
     ("quantised", whole(op.Reshape(floats(whole(x)), [12, 20])), "QuantizeLinear Identity Reshape"),
     (
         "quantised",

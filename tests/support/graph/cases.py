@@ -145,9 +145,12 @@ CASES: dict[str, st.SearchStrategy[Case]] = {
     "QuantizedConv": quantised.quantized_conv(),
     "Lookup": quantised.lookup(),
     "QuantizedMean": quantised.mean(),
+    "QuantizedAveragePool": quantised.of_bytes(draws.pool(count_include_pad=draws.FLAG)),
+    "QuantizedResize": quantised.of_bytes(draws.resize().filter(lambda case: case.attributes["mode"] == "linear")),
     "QuantizedLinear": quantised.quantized_linear(),
     "DequantizeLinear": quantised.dequantize(),
     "DynamicQuantizeLinear": quantised.dynamic(),
+    "Span": quantised.span(),
     "ConvInteger": quantised.conv_integer(),
     "MatMulInteger": quantised.matmul_integer(),
 }

@@ -53,8 +53,27 @@ def mean(draw):
 
 
 @st.composite
+def of_bytes(draw, cases):
+    """Such cases on bytes, whose result is bytes of the same type and of another scale."""
+    case = draw(cases)
+    rng, dtype = draw(draws.GENERATORS), draw(_BYTES)
+    scales = {f"{name}_scale": float(_scale(rng)) for name in "xy"}
+    points = {f"{name}_zero_point": int(_some(rng, (), dtype)) for name in "xy"}
+    x = _some(rng, case.arrays[0].shape, dtype)
+    return Case([x, *case.arrays[1:]], {**case.attributes, **scales, **points, "y": dtype})
+
+
+@st.composite
 def dynamic(draw):
     return Case(draw(draws.unary()).arrays, {}, 3)
+
+
+@st.composite
+def span(draw):
+    """Numbers of any signs; some are all zero."""
+    case = draw(draws.unary())
+    x, moved = case.arrays[0], draw(st.sampled_from((0.0, 9.0, -9.0)))
+    return Case([(x + x.dtype.type(moved)) * draw(st.sampled_from((1, 1, 1, 0)))], {}, 2)
 
 
 @st.composite

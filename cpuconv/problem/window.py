@@ -6,13 +6,12 @@ Source: ONNX operators Conv, ConvTranspose, MaxPool and AveragePool; sizes as in
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cpuconv.graph.ir import Node
 from cpuconv.problem.reference import overlap
 
 Index = tuple[Any, ...]  # of the last axes of an array
@@ -43,21 +42,21 @@ class Window:
     outputs: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> Window:
-        """The window of a convolution or pooling over an input of spatial `sizes`."""
+    def of(cls, attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequence[int]) -> Window:
+        """The window of a convolution or pooling, by its ONNX attributes, over an input of spatial `sizes`."""
         rank = len(sizes)
-        strides, dilations = tuple(node["strides"] or [1] * rank), tuple(node["dilations"] or [1] * rank)
+        strides, dilations = tuple(attributes["strides"] or [1] * rank), tuple(attributes["dilations"] or [1] * rank)
         reach = [(taps - 1) * gap + 1 for taps, gap in zip(kernel, dilations, strict=True)]
         if len(kernel) != rank or len(strides) != rank or min(kernel) < 1 or min(strides) < 1 or min(dilations) < 1:
             raise ValueError(f"kernel {kernel}, strides {strides} and dilations {dilations} over {rank} axes")
-        if node["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+        if attributes["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
             outputs = [-(-size // step) for size, step in zip(sizes, strides, strict=True)]
             columns = zip(outputs, strides, reach, sizes, strict=True)
             total = [(count - 1) * step + span - size for count, step, span, size in columns]
-            near, far = halves(total, node["auto_pad"] == "SAME_LOWER")
+            near, far = halves(total, attributes["auto_pad"] == "SAME_LOWER")
         else:
-            near, far = stated_pads(node, rank)
-            up = node.attributes.get("ceil_mode", 0)
+            near, far = stated_pads(attributes, rank)
+            up = attributes.get("ceil_mode", 0)
             outputs = list(map(_positions, sizes, strides, reach, near, far, [up] * rank))
         if min(outputs, default=1) < 0:
             raise ValueError(f"a window of {reach} on an input of {tuple(sizes)} with padding {(*near, *far)}")
@@ -95,9 +94,9 @@ def _meeting(kernel: int, gap: int, step: int, size: int, near: int, far: int, o
     return range(max(0, first), min(kernel, (size - 1 + near) // gap + 1))
 
 
-def stated_pads(node: Node, rank: int) -> tuple[list[int], list[int]]:
-    """Padding before and behind each axis, as the node states it; none where it does not."""
-    pads = node["pads"] if node["pads"] and node["auto_pad"] == "NOTSET" else [0] * 2 * rank
+def stated_pads(attributes: Mapping[str, Any], rank: int) -> tuple[list[int], list[int]]:
+    """Padding before and behind each axis, as attributes state it; none where they do not."""
+    pads = attributes["pads"] if attributes["pads"] and attributes["auto_pad"] == "NOTSET" else [0] * 2 * rank
     if len(pads) != 2 * rank:
         raise ValueError(f"{len(pads)} pads of {rank} axes")
     return pads[:rank], pads[rank:]

@@ -1,0 +1,79 @@
+"""Places of outputs of a resized axis in its input, how they are rounded, and weights of the inputs around them.
+
+Source: ONNX operator Resize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Axis(NamedTuple):
+    """One axis that is resized: its sizes, outputs an input (stated, or the sizes' ratio), and the region taken."""
+
+    axis: int
+    size: int
+    outputs: int
+    scale: float
+    start: float
+    end: float
+
+
+def _align_corners(at: np.ndarray, one: Axis) -> np.ndarray:
+    return at * (one.size - 1) / max(1, one.outputs - 1)
+
+
+def _half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
+    return (at + 0.5) / one.scale - 0.5
+
+
+def _half_pixel_symmetric(at: np.ndarray, one: Axis) -> np.ndarray:
+    adjustment = one.outputs / (one.scale * one.size)
+    return one.size / 2 * (1 - adjustment) + _half_pixel(at, one)
+
+
+def _pytorch_half_pixel(at: np.ndarray, one: Axis) -> np.ndarray:
+    return _half_pixel(at, one) if one.outputs > 1 else 0 * at
+
+
+def _crop(at: np.ndarray, one: Axis) -> np.ndarray:
+    last = one.size - 1
+    if one.outputs == 1:
+        return 0 * at + (one.start + one.end) / 2 * last
+    return one.start * last + at * (one.end - one.start) * last / (one.outputs - 1)
+
+
+COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": lambda at, one: at / one.scale,
+    "tf_half_pixel_for_nn": lambda at, one: (at + 0.5) / one.scale,
+    "tf_crop_and_resize": _crop,
+}
+
+ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda at: np.floor(at) + (at - np.floor(at) > 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at) + (at - np.floor(at) >= 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _triangle(distance: np.ndarray, a: float) -> np.ndarray:
+    return np.maximum(0, 1 - np.abs(distance))
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    """Keys' convolution kernel (1981)."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}  # with half their width in inputs
