@@ -174,7 +174,7 @@ def test_networks_of_narrow_elements(text, precision, types, tmp_path, warmed, o
     path = str(tmp_path / "net.onnx")
     onnx.save(source, path)
     wanted = asked(path, monkeypatch, precision=precision)
-    told = warmed(path, "--precision", precision, "--shape-limit", "1")
+    told = warmed(path, "--precision", precision, "--shape-limit", "10")
     assert {(key, "cold") for key in wanted} <= {*our_store.tuned(DEVICE)} and len(told["tuned"]) >= len(wanted) > 0
     assert types is None or {str(ConvProblem.parse(key).types) for key in wanted} == {types}
     model = cpuconv.compile(path, threads=1, precision=precision)
