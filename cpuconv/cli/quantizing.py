@@ -21,6 +21,7 @@ from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.quantize import quantize
 from cpuconv.quantizing.ranges import METHODS
 
+_EQUALIZE = {"auto": None, "yes": True, "no": False}
 HELP = "write a network of bytes: an ONNX file of QuantizeLinear and DequantizeLinear"
 
 
@@ -54,7 +55,10 @@ def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> N
     made.add_argument(
         "--full-range", action="store_true", help="let weights use all of int8; on AVX2 without VNNI sums may saturate"
     )
-    made.add_argument("--no-equalize", action="store_true", help="leave channels as unequal as they are")
+    made.add_argument(
+        "--equalize", choices=_EQUALIZE, default="auto",
+        help="bring channels between two layers to one range first (default: auto, if the error is smaller so)",
+    )  # fmt: skip
     made.add_argument("--no-correct", action="store_true", help="leave biases as they are")
     made.add_argument(
         "--shape", metavar="NAME=1x3x224x224", type=input_shape, action="append", default=[],
@@ -78,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
         made = quantize(
             options.model, options.data, output=options.output, tolerance=options.tolerance, layers=options.layers,
             refuse_slower=not options.no_timing, method=options.method, percentile=options.percentile,
-            activations=options.activations, keep=options.keep, equalize=not options.no_equalize,
+            activations=options.activations, keep=options.keep, equalize=_EQUALIZE[options.equalize],
             correct_biases=not options.no_correct, full_range=options.full_range, input_shapes=dict(options.shape),
             image_mean=options.mean, image_std=options.std, threads=options.threads, progress=progress,
         )  # fmt: skip

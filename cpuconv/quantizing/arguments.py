@@ -75,6 +75,12 @@ def check_callable(name: str, given: object) -> None:
         raise ArgumentTypeError(must(name, "a callable or None", repr(given)))
 
 
+def check_bool_or_none(name: str, given: object) -> None:
+    """Raise `ArgumentTypeError` for what is neither True nor False nor None."""
+    if given is not None and not isinstance(given, bool):
+        raise ArgumentTypeError(must(name, "True, False or None", repr(given)))
+
+
 def numbers(name: str, given: Any) -> tuple[float, ...]:
     """Numbers of channels; deviations are above 0."""
     try:

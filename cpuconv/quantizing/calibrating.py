@@ -52,14 +52,29 @@ class Calibration:
     form : Form
     threads : int
     progress : callable
+    correct : bool
+        Whether biases take back the mean errors of channels.
+
+    Attributes
+    ----------
+    errors : dict of str to float
+        Of each product by itself, by the name of its output.
     """
 
-    def __init__(self, prepared: Prepared, samples: Samples, form: Form, threads: int, progress: Progress) -> None:
+    def __init__(
+        self, prepared: Prepared, samples: Samples, form: Form, threads: int, progress: Progress, correct: bool
+    ) -> None:
         self.graph, self.known = prepared
         self.samples, self.form, self.threads, self.progress = samples, form, threads, progress
         self.products = products_of(self.graph)
         self._ranges: dict[str, Range] = {}
         self._biases: dict[str, np.ndarray] = {}
+        plan = self.plan(self.products)
+        scales = self._scales(plan)
+        weights = self._weights(plan, scales)
+        step = self.steps("comparing layers", 1)
+        found = locally(self.graph, plan, scales, weights, samples, threads, step, correct)
+        self._biases, self.errors = found.biases, found.errors
 
     def plan(self, products: Collection[Product]) -> Plan:
         """What becomes bytes for these products."""
@@ -70,19 +85,6 @@ class Calibration:
         plan = self.plan(products)
         scales = self._scales(plan)
         return with_bytes(self.graph, plan, scales, self._weights(plan, scales))
-
-    def correct(self, biases: bool) -> dict[str, float]:
-        """The error of each product by itself, by the name of its output.
-
-        `biases`: and find those that take back the mean errors of channels, for what is built from now on.
-        """
-        plan = self.plan(self.products)
-        scales = self._scales(plan)
-        weights = self._weights(plan, scales)
-        step = self.steps("comparing layers", 1)
-        found = locally(self.graph, plan, scales, weights, self.samples, self.threads, step, biases)
-        self._biases = found.biases
-        return found.errors
 
     def steps(self, what: str, passes: int) -> Callable[[], None]:
         """What is told of each sample that is done, in so many passes over them."""

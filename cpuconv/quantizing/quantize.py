@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpuconv.errors import CpuconvWarning
+from cpuconv.graph.ir import Graph
 from cpuconv.graph.reading.onnx_reader import Metadata, read_with_metadata
 from cpuconv.quantizing import arguments
 from cpuconv.quantizing.calibrating import Calibration, Progress
@@ -17,6 +18,7 @@ from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.data.samples import Feed, samples_of
 from cpuconv.quantizing.errors import Judge, Metric
 from cpuconv.quantizing.graphs.equalizing import equalized
+from cpuconv.quantizing.graphs.plan import products_of
 from cpuconv.quantizing.graphs.preparing import Prepared, prepared
 from cpuconv.quantizing.graphs.writing import write_model
 from cpuconv.quantizing.observing import ready
@@ -43,7 +45,7 @@ def quantize(
     percentile: float = 99.99,
     activations: str = "uint8",
     keep: Sequence[str] = (),
-    equalize: bool = True,
+    equalize: bool | None = None,
     correct_biases: bool = True,
     refuse_slower: bool = True,
     full_range: bool = False,
@@ -87,8 +89,9 @@ def quantize(
         The bytes of tensors. Engines on x86 are faster with uint8.
     keep : sequence of str
         Names of nodes that stay floats.
-    equalize : bool
+    equalize : bool or None
         Whether channels between two products with a Relu between are brought to one range first (Nagel et al., 2019).
+        None: if the error is smaller so.
     correct_biases : bool
         Whether biases take back the mean error of each channel (the same source).
     refuse_slower : bool
@@ -129,35 +132,47 @@ def quantize(
         Operators run through ONNX's reference evaluator, or the network of bytes is not faster here.
     """
     path = arguments.file("output", output)
-    form = arguments.form(method, percentile, activations, full_range)
+    how = arguments.form(method, percentile, activations, full_range)
     limit, layers = arguments.tolerance(tolerance), arguments.count("layers", layers)
     arguments.check_callable("metric", metric)
     arguments.check_callable("progress", progress)
     mean, std = (arguments.numbers(name, of) for name, of in (("image_mean", image_mean), ("image_std", image_std)))
+    arguments.check_bool_or_none("equalize", equalize)
     workers = check_threads(threads)
     graph, metadata = read_with_metadata(source)
     ports = arguments.ports(graph, {} if input_shapes is None else input_shapes)
     samples = samples_of(data, ports, ImageForm(mean, std))
     feed = next(iter(samples))
     network = prepared(graph, {name: array.shape for name, array in feed.items()})
-    if equalize:
-        network = Prepared(equalized(network.graph), network.known)
-    made = Calibration(network, samples, form, workers, progress or (lambda what, done, total: None))
-    choice = Choice(arguments.kept(made.graph, made.products, keep))
-    errors = made.correct(correct_biases)
+    choice = Choice(arguments.kept(network.graph, products_of(network.graph), keep))
+    judge = Judge(network.graph, samples, workers, metric)
+    few = Judge(network.graph, samples.first(_JUDGED), workers, metric)
+    told = progress or (lambda what, done, total: None)
+    forms = [
+        Calibration(Prepared(each, network.known), samples, how, workers, told, correct_biases)
+        for each in _forms(network.graph, equalize)
+    ]
+    made = forms[0]
+    if len(forms) > 1:
+        made = min(forms, key=lambda form: few.error(form.built(choice.products(form))))
     if refuse_slower:
         without_slower(made, choice, feed)
-    judge = Judge(made.graph, samples, workers, metric)
-    few = Judge(made.graph, samples.first(_JUDGED), workers, metric)
     within(made, few, lambda some: judge.error(made.built(some), made.steps(_WHOLE, 1)), choice, limit, layers)
     timed = feed if refuse_slower else None
-    return _written(path, arguments.size(source), made, choice, judge, errors, metadata, timed)
+    return _written(path, arguments.size(source), made, choice, judge, metadata, timed)
+
+
+def _forms(graph: Graph, equalize: bool | None) -> list[Graph]:
+    """The network as it is, or equalised, or both where there is a difference."""
+    if equalize is False:
+        return [graph]
+    other = equalized(graph)
+    return [other] if equalize or other is graph else [graph, other]
 
 
 def _written(
-    path: Path, before: int, made: Calibration, choice: Choice, judge: Judge, errors: Mapping[str, float],
-    metadata: Metadata, feed: Feed | None,
-) -> Quantized:  # fmt: skip
+    path: Path, before: int, made: Calibration, choice: Choice, judge: Judge, metadata: Metadata, feed: Feed | None
+) -> Quantized:
     """Write the network of bytes, and say what it is; timed on `feed`, if there is one."""
     graph = made.built(choice.products(made))
     error, agreement = judge.figures(graph, made.steps(_WHOLE, 1))
@@ -176,7 +191,7 @@ def _written(
             op=product.node.op,
             precision=FLOATS if name in choice.kept else BYTES,
             why=choice.kept.get(name, ""),
-            error=errors[product.node.outputs[0]],
+            error=made.errors[product.node.outputs[0]],
             error_alone=choice.alone.get(name),
             float_seconds=choice.floats.get(name),
             byte_seconds=choice.bytes.get(name),

@@ -102,6 +102,13 @@ def test_times_are_of_what_ran(tmp_path):
     assert sum(layer.float_seconds is not None and layer.float_seconds > 0 for layer in made.layers) >= 5
 
 
+def test_channels_are_equalised_where_the_error_is_smaller_so(tmp_path):
+    for seed in range(3):
+        model = network("residual", seed)
+        errors = {equalize: quantized(model, tmp_path, equalize=equalize).error for equalize in (True, False, None)}
+        assert errors[None] <= 1.02 * min(errors.values()), errors
+
+
 def test_agreement_is_of_classes():
     rows = np.float32([[1, 2, 3], [3, 2, 1], [0, 5, 1]])
     found = Agreement()

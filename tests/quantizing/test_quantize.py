@@ -72,6 +72,23 @@ def test_open_sizes_metadata_and_names_stay(source, tmp_path):
     onnx.checker.check_model(model, full_check=True)
 
 
+def test_scales_of_tensors_are_scalars(source, tmp_path):
+    model = quantized(source, tmp_path)
+    dims = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    whole = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    assert whole and all(dims[name] == [] for node in whole for name in node.input[1:])
+
+
+def test_outputs_whose_shape_the_model_does_not_state_have_a_rank(source, tmp_path):
+    for info in source.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    model = quantized(source, tmp_path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [len(info.type.tensor_type.shape.dim) for info in model.graph.output] == (
+        [2] if len(model.graph.output) == 1 else [4, 2]
+    )
+
+
 def test_weights_are_bytes_by_channel_and_never_saturate(source, tmp_path):
     model = quantized(source, tmp_path)
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -95,9 +112,9 @@ def test_kept_nodes_stay_floats(tmp_path):
     for node, name in zip(source.graph.node, names, strict=True):
         node.name = name
     made = cpuconv.quantize(
-        source, feeds(source, 2), output=tmp_path / "q.onnx", keep=["node0", "node15"], threads=1, refuse_slower=False
+        source, feeds(source, 2), output=tmp_path / "q.onnx", keep=["node0", "node16"], threads=1, refuse_slower=False
     )
-    assert made.kept == ("node0", "node15") and len(made.layers) == 6
+    assert made.kept == ("node0", "node16") and len(made.layers) == 6
     assert {layer.why for layer in made.layers} == {"", "asked for"}
     weights = [tensor for tensor in onnx.load(tmp_path / "q.onnx").graph.initializer if len(tensor.dims) > 1]
     floats = [tuple(tensor.dims) for tensor in weights if tensor.data_type == onnx.TensorProto.FLOAT]
@@ -209,6 +226,7 @@ WRONG = {
     "method": ({"method": "guess"}, ArgumentError, "'method' must be one of mse"),
     "percentile": ({"percentile": 20}, ArgumentError, "'percentile' must be from 50 to 100, not 20"),
     "activations": ({"activations": "int4"}, ArgumentError, "'activations' must be one of uint8"),
+    "equalize": ({"equalize": "yes"}, ArgumentTypeError, "'equalize' must be True, False or None"),
     "keep": ({"keep": ["nothing"]}, ArgumentError, "'keep' must be names among"),
     "keep, text": ({"keep": "a"}, ArgumentTypeError, "'keep' must be a sequence of names"),
     "tolerance": ({"tolerance": -1}, ArgumentError, "'tolerance' must be above 0, not -1"),

@@ -29,10 +29,12 @@ class _Pair(NamedTuple):
 
 
 def equalized(graph: Graph) -> Graph:
-    """The network with equalised weights: equal up to rounding."""
+    """The network with equalised weights, equal up to rounding; the same graph where there is nothing to equalise."""
     pairs = list(_pairs(graph))
+    if not pairs:
+        return graph
     arrays: dict[str, np.ndarray] = {}
-    for _ in range(_TURNS if pairs else 0):
+    for _ in range(_TURNS):
         change = max(_share_out(graph, pair, arrays) for pair in pairs)
         if change < _NEAR:
             break

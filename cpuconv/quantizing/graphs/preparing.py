@@ -46,7 +46,18 @@ def prepared(graph: Graph, sizes: Sizes) -> Prepared:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuconvWarning)  # told once, above
         graph = weights.run_without_sizes(_without_pads(graph, specialise(graph, sizes).values))
-        return Prepared(graph, specialise(graph, sizes).values)
+        known = specialise(graph, sizes).values
+    return Prepared(_with_ranks(graph, known), known)
+
+
+def _with_ranks(graph: Graph, known: Mapping[str, Value]) -> Graph:
+    """The graph with ranks and dtypes of outputs that the model does not state, as files must."""
+    stated = dict(graph.values)
+    for name in graph.outputs:
+        value, found = graph.value(name), known.get(name, Value())
+        shape = value.shape if value.shape is not None or found.shape is None else (None,) * len(found.shape)
+        stated[name] = Value(shape, value.dtype or found.dtype)
+    return replace(graph, values=stated)
 
 
 def _with_constants(graph: Graph, closed: Graph) -> Graph:

@@ -55,7 +55,7 @@ def proto_of(graph: Graph, metadata: Metadata) -> onnx.ModelProto:
         graph.name,
         [_info(name, graph.value(name)) for name in graph.inputs],
         [_info(name, graph.value(name)) for name in graph.outputs],
-        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in graph.constants.items()],
+        [numpy_helper.from_array(np.asarray(array, order="C"), name) for name, array in graph.constants.items()],
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid(*each) for each in opsets.items()])
     model.ir_version = max(_IR, helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True))

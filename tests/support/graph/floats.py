@@ -25,7 +25,8 @@ RESIDUAL = (
     h = LeakyRelu<alpha=0.1>(f)
     j = Concat<axis=1>(g1, h)
     p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(j)
-    k = GlobalAveragePool(p)
+    i = AveragePool<kernel_shape=[2,2]>(p)
+    k = GlobalAveragePool(i)
     l = Flatten(k)
     y = Gemm<transB=1>(l, w6, b6)
 }""",
