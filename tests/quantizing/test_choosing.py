@@ -104,7 +104,7 @@ def test_times_are_of_what_ran(tmp_path):
 
 def test_channels_are_equalised_where_the_error_is_smaller_so(tmp_path):
     for seed in range(3):
-        model = network("residual", seed)
+        model = network("excited", seed)
         errors = {equalize: quantized(model, tmp_path, equalize=equalize).error for equalize in (True, False, None)}
         assert errors[None] <= 1.02 * min(errors.values()), errors
 
