@@ -12,6 +12,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.graph.ir import Graph
+from cpuconv.quantizing.data.samples import feed_of
 
 AUTO = "auto"
 TOLERANCE = 0.01  # where none is stated
@@ -104,14 +105,7 @@ def _of_path(path: Path, graph: Graph) -> Feeds:
 
 def _of_file(path: Path, graph: Graph) -> Feeds:
     """The feed of a file; several, one behind another, where arrays have one more axis than the inputs."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            feed = {name: file[name] for name in file.files}
-    except Exception as error:  # NumPy raises many kinds for what is no such file
-        wanted = "an .npz file that can be read, or a folder of such"
-        raise ArgumentError(must("samples", wanted, f"{str(path)!r} ({error})")) from error
-    if len(feed) == len(graph.inputs) == 1:
-        feed = {graph.inputs[0]: next(iter(feed.values()))}
+    feed = feed_of(path, graph.inputs, "samples", "an .npz file that can be read, or a folder of such")
     shapes = {name: graph.value(name).shape for name in graph.inputs}
     stacked = [name for name, shape in shapes.items() if shape is not None and name in feed]
     if not stacked or any(feed[name].ndim != len(shapes[name] or ()) + 1 for name in stacked):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 @contextlib.contextmanager
@@ -16,9 +16,16 @@ def bar(title: str) -> Iterator[Callable[[str, int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(title, total=None)
-        yield lambda what, done, total: shown.update(
-            task, description=f"{title}: {what}", completed=done, total=total or None
-        )
+        told = ""
+
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal told
+            if what != told:
+                shown.reset(task)  # the time left is that of one kind of work
+                told = what
+            shown.update(task, description=f"{title}: {what}", completed=done, total=total or None)
+
+        yield show

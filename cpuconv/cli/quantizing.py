@@ -1,22 +1,17 @@
-"""`cpuconv quantize`: its options, its progress, and what it says in the end."""
+"""`cpuconv quantize`: its options, and what it says in the end."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from autotune.cli.options import input_shape, positive
 from autotune.files import write_whole
+from cpuconv.cli.progress import bar
 from cpuconv.cli.quantized_page import page
 from cpuconv.quantizing.arguments import TYPES
-from cpuconv.quantizing.calibrating import Progress as Listener
 from cpuconv.quantizing.data.images import ImageForm
 from cpuconv.quantizing.quantize import quantize
 from cpuconv.quantizing.ranges import METHODS
@@ -78,7 +73,7 @@ def add_options(made: argparse.ArgumentParser, html: Callable[[str], Path]) -> N
 
 def run(options: argparse.Namespace) -> None:
     """Quantise as the options say."""
-    with _bar() as progress:
+    with bar(f"quantizing {options.model}") as progress:
         made = quantize(
             options.model, options.data, output=options.output, tolerance=options.tolerance, layers=options.layers,
             refuse_slower=not options.no_timing, method=options.method, percentile=options.percentile,
@@ -92,27 +87,6 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(made.to_dict(), indent=2, ensure_ascii=False))
     else:
         print(made)
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Listener | None]:
-    """Show progress on a terminal while the context lasts."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-        told = ""
-
-        def show(what: str, done: int, total: int) -> None:
-            nonlocal told
-            if what != told:
-                bar.reset(task)
-                told = what
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield show
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -111,9 +111,11 @@ def within(
     Raises
     ------
     ArgumentError
-        One product alone has a larger error than the tolerance, whichever it is.
+        One product alone has a larger error than the tolerance, whichever it is; or all would be kept.
     """
     products = choice.products(made)
+    if layers and layers >= len(products):
+        raise ArgumentError(must("layers", f"below {len(products)}, the layers that can be of bytes", layers))
     if not layers and (tolerance is None or whole(products) <= tolerance):
         return choice
     choice.alone = errors_alone(made, judge, products)
@@ -124,8 +126,8 @@ def within(
         gone = {product.name for product in ranked[:count]}
         return [product for product in products if product.name not in gone]
 
-    least, most = min(layers, len(ranked)), len(ranked)
-    if tolerance is None or (least < most and whole(rest(least)) <= tolerance):
+    least, most = layers, len(ranked)
+    if tolerance is None or whole(rest(least)) <= tolerance:
         most = least
     while most - least > 1:  # `least` are too few, `most` are enough
         middle = (least + most) // 2

@@ -79,7 +79,7 @@ def quantize(
         samples is taken; 0 means equal. None: the root of the mean square of the differences over that of the values,
         of all samples; of several outputs the largest.
     layers : int
-        How many layers stay floats at least: those with the largest error.
+        How many layers stay floats at least: those with the largest error for the time that they save.
     method : "mse", "percentile", "entropy" or "minmax"
         How the range of a tensor follows from its values: the least squared error; `percentile` of the values at each
         end; the least loss of information; all that was seen.

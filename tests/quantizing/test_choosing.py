@@ -12,6 +12,7 @@ import cpuconv
 from autotune.timing.compare import Ratio
 from cpuconv.cli.main import main
 from cpuconv.cli.quantized_page import page
+from cpuconv.errors import ArgumentError
 from cpuconv.quantizing import choosing
 from cpuconv.quantizing.errors import Agreement, RelativeError
 from cpuconv.quantizing.speed import Race
@@ -72,6 +73,12 @@ def test_a_metric_takes_the_place_of_the_relative_error(tmp_path):
 def test_so_many_layers_stay_floats(tmp_path):
     made = quantized(network("excited"), tmp_path, layers=2)
     assert len(made.kept) == 2
+
+
+def test_not_all_layers_stay_floats(tmp_path):
+    with pytest.raises(ArgumentError, match="'layers' must be below 6, .* not 6"):
+        quantized(network("excited"), tmp_path, layers=6)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_layers_that_bytes_do_not_make_faster_stay_floats(tmp_path, monkeypatch):

@@ -205,13 +205,16 @@ define i64* @f(i64 %n) {
 GOOD = compiled(SOURCE, "x86_64-unknown-linux-gnu", "haswell", "large")
 
 
-def read_or_refuse(content: bytes) -> None:
+def read_or_refuse(content: bytes) -> bool:
+    """Whether a file is read; what is read has its function in its memory, which is no longer than it says."""
     try:
         image = object_file.read(content)
-        image.offset("compute")
-        image.at(BASE, dict.fromkeys(image.names, 1 << 40))
+        start = image.offset("compute")
+        memory = image.at(BASE, dict.fromkeys(image.names, 1 << 40))
     except (Malformed, Unsupported):
-        return
+        return False
+    assert len(memory) == image.size and 0 <= start <= image.size
+    return True
 
 
 @settings(max_examples=300, deadline=None)
@@ -221,12 +224,13 @@ def test_damaged_files_are_refused_or_read(place: int, byte: int, length: int) -
     changed[place] = byte
     read_or_refuse(bytes(changed))
     read_or_refuse(bytes(changed[:length]))
+    assert read_or_refuse(GOOD) and not read_or_refuse(GOOD[: length // 2])
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 63), st.integers(0, 0xFFFFFFFF))
 def test_any_header_is_refused_or_read(rest: bytes, place: int, number: int) -> None:
-    read_or_refuse(b"\x7fELF\x02\x01" + rest)
+    assert not read_or_refuse(b"\x7fELF\x02\x01" + rest)
     changed = bytearray(GOOD)
     struct.pack_into("<I", changed, len(GOOD) - 4 - (place * 16) % (len(GOOD) // 2), number)
     read_or_refuse(bytes(changed))

@@ -96,14 +96,21 @@ def _of_folder(folder: Path, ports: Sequence[Port], form: ImageForm) -> Samples:
         raise ArgumentError(must("data", f"a folder of .npz files, or of images ({', '.join(IMAGES)})", held))
     if images:
         return Samples(ports, images, image_reader(ports, form))
-    return Samples(ports, arrays, lambda path: _of_file(path, ports))
+    names = [port.name for port in ports]
+    return Samples(ports, arrays, lambda path: feed_of(path, names, "data", "files of arrays that can be read"))
 
 
-def _of_file(path: Path, ports: Sequence[Port]) -> Any:
-    """The arrays of a file; that of a network of one input may have any name."""
+def feed_of(path: Path, names: Sequence[str], argument: str, wanted: str) -> dict[str, Any]:
+    """The arrays of an .npz file by name; that of a network of one input may have any.
+
+    Raises
+    ------
+    ArgumentError
+        It cannot be read; messages say that `argument` must be what is `wanted`.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             feed = {name: file[name] for name in file.files}
     except Exception as error:  # NumPy raises many kinds for what is no such file
-        raise ArgumentError(must("data", "files of arrays that can be read", f"{path} ({error})")) from error
-    return next(iter(feed.values())) if len(feed) == len(ports) == 1 else feed
+        raise ArgumentError(must(argument, wanted, f"{str(path)!r} ({error})")) from error
+    return dict(zip(names, feed.values(), strict=True)) if len(feed) == len(names) == 1 else feed
