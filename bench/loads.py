@@ -271,6 +271,7 @@ def _alike(step: Step) -> Load:
 _UNITS: dict[str, Sequence[str]] = {
     "neighbours": ("images", "chunks", "planes"),
     "lines": ("images", "rows", "blocks"),
+    "taps": ("batch", "blocks", "row_blocks"),
 }
 LOADS: dict[str, Callable[[Step], Load]] = {
     "convolve": _convolve,

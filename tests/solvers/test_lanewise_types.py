@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,16 @@ from cpuconv.conv.recipe import Candidate
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
-from cpuconv.solvers import depthwise, why_not
+from cpuconv.solvers import depthwise, depthwise_taps, why_not
 from support import geometry, typed
 from support.geometry import of, upto
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
 ISA = current()
-TYPES = ["bf16:bf16:bf16", "bf16:bf16:f32", "u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
+FLOATS = ["bf16:bf16:bf16", "bf16:bf16:f32"]
+INTEGERS = ["u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
+TAKEN = [(depthwise, types) for types in FLOATS + INTEGERS] + [(depthwise_taps, types) for types in INTEGERS]
+EACH = pytest.mark.parametrize("solver, types", TAKEN, ids=lambda each: getattr(each, "NAME", each))
 BASE = ConvProblem(2, 9, 9, 11, 9, 3, 3, pads=(1, 1, 1, 1), groups=9)
 
 
@@ -27,19 +31,19 @@ def of_channels(count: int, **fields: object) -> ConvProblem:
     return replace(BASE, c=count, k=count, groups=count, **fields)
 
 
-def check(problem: ConvProblem, most: int = 4, seed: int = 0) -> None:
-    assert why_not(depthwise, problem, ISA) is None
-    for params in itertools.islice(depthwise.candidates(problem, ISA), most):
-        typed.check(problem, Candidate(depthwise, params), seed)
+def check(solver: ModuleType, problem: ConvProblem, most: int = 4, seed: int = 0) -> None:
+    assert why_not(solver, problem, ISA) is None
+    for params in itertools.islice(solver.candidates(problem, ISA), most):
+        typed.check(problem, Candidate(solver, params), seed)
 
 
-@pytest.mark.parametrize("types", TYPES)
-@pytest.mark.parametrize("channels", [1, ISA.lanes - 1, 4 * ISA.lanes, 4 * ISA.lanes + 1, 9 * ISA.lanes])
-def test_channels_around_a_block(types, channels):
-    check(typed.blocked(of_channels(channels), types), 1)
+@EACH
+@pytest.mark.parametrize("channels", [1, ISA.lanes - 1, 2 * ISA.lanes, 4 * ISA.lanes, 4 * ISA.lanes + 1, 9 * ISA.lanes])
+def test_channels_around_a_block(solver, types, channels):
+    check(solver, typed.blocked(of_channels(channels), types), 2)
 
 
-@pytest.mark.parametrize("types", TYPES)
+@EACH
 @pytest.mark.parametrize(
     "problem",
     [
@@ -52,34 +56,37 @@ def test_channels_around_a_block(types, channels):
     ],
     ids=lambda problem: problem.shape_key,
 )
-def test_strides_padding_dilation_endings(types, problem):
+def test_strides_padding_dilation_endings(solver, types, problem):
     if types.endswith("s32"):
         problem = replace(problem, activation=None, residual=False)
-    check(typed.blocked(problem, types))
+    check(solver, typed.blocked(problem, types))
 
 
 @given(
     geometry.problems(
         groups=of(3, ISA.lanes, 4 * ISA.lanes + 3), cg=of(1), kg=None, r=upto(7), s=upto(7), threads=of(1, 2)
     ),
-    st.sampled_from(TYPES[2:]),
+    st.sampled_from(INTEGERS),
     st.integers(0, 99),
 )
-def test_integers_are_exact_whatever_it_claims(problem, types, seed):
+@pytest.mark.parametrize("solver", [depthwise, depthwise_taps], ids=lambda solver: solver.NAME)
+def test_integers_are_exact_whatever_it_claims(solver, problem, types, seed):
     if types.endswith("s32"):
         problem = replace(problem, activation=None, residual=False)
     problem = replace(problem, types=Types.parse(types))
-    if why_not(depthwise, problem, ISA) is None:
-        check(problem, 1, seed)
+    if why_not(solver, problem, ISA) is None:
+        check(solver, problem, 1, seed)
 
 
 def test_sums_that_floats_do_not_hold_are_refused_in_words():
     large = typed.blocked(of_channels(9, h=40, w=40, r=23, s=23, pads=(0, 0, 0, 0)), "u8:s8:s32")
     assert why_not(depthwise, large, ISA) == "sums of 23x23 products of u8 and s8 exceed floats"
     assert why_not(depthwise, replace(large, r=22, s=23), ISA) is None
-    check(replace(large, r=22, s=23), 1)
+    check(depthwise, replace(large, r=22, s=23), 1)
+    check(depthwise_taps, large, 1)  # sums of int32
 
 
 def test_windows_that_meet_padding_in_the_middle_of_a_row_are_refused():
     wide = typed.blocked(of_channels(9, h=4, w=40, r=1, s=80, pads=(0, 0, 40, 40)), "u8:s8:u8")
     assert "padding" in (why_not(depthwise, wide, ISA) or "")
+    assert "padding" in (why_not(depthwise_taps, wide, ISA) or "")

@@ -1,0 +1,112 @@
+"""Weights of depthwise convolution in words of four taps: which taps of a kernel's column meet the bytes of a word."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpuconv.elements import Element
+from cpuconv.kernels.emit.product import BY_NAME, WORD
+from cpuconv.kernels.packing.packing import Packing, Room, room
+from cpuconv.problem.integers import divide
+
+NONE = -1  # a byte of a word that meets no tap
+
+
+@dataclass(frozen=True)
+class Taps:
+    """How input rows are put side by side in words, each byte of which is a row.
+
+    `rows` output rows share words: with stride 1 and three taps, the rows y … y+3 serve the outputs y and y+1, by the
+    taps (0, 1, 2, none) and (none, 0, 1, 2).
+    """
+
+    rows: int
+    r: int
+    stride: int
+    dilation: int
+
+    @property
+    def words(self) -> tuple[tuple[int, ...], ...]:
+        """Input rows of each word, at most four, counted from the first one."""
+        return _words(self)
+
+    def pattern(self, row: int, word: int) -> tuple[int, ...] | None:
+        """The tap of an output row that each byte of a word meets; None: none meets any."""
+        taps = []
+        for at in range(WORD):
+            offset = self.words[word][at] - row * self.stride if at < len(self.words[word]) else NONE
+            tap, rest = divmod(offset, self.dilation)
+            taps.append(tap if rest == 0 and 0 <= tap < self.r else NONE)
+        return tuple(taps) if max(taps) > NONE else None
+
+    @property
+    def patterns(self) -> tuple[tuple[int, ...], ...]:
+        """All patterns, each once, in the order of packed weights."""
+        return _patterns(self)
+
+
+@functools.lru_cache(maxsize=256)
+def _words(taps: Taps) -> tuple[tuple[int, ...], ...]:
+    met = {row * taps.stride + tap * taps.dilation for row in range(taps.rows) for tap in range(taps.r)}
+    rows = sorted(met)
+    return tuple(tuple(rows[first : first + WORD]) for first in range(0, len(rows), WORD))
+
+
+@functools.lru_cache(maxsize=256)
+def _patterns(taps: Taps) -> tuple[tuple[int, ...], ...]:
+    every = (taps.pattern(row, word) for word in range(len(taps.words)) for row in range(taps.rows))
+    return tuple(dict.fromkeys(pattern for pattern in every if pattern is not None))
+
+
+@dataclass(frozen=True)
+class TapWords(Packing):
+    """[piece of channels][kernel column][pattern][part][vector][lanes][elements of a word's part].
+
+    Channels that do not exist, and bytes that meet no tap, are zero.
+
+    Attributes
+    ----------
+    lanes, vectors : int
+        Lanes of a vector, and vectors of a piece.
+    k, s : int
+        Channels, and kernel width.
+    taps : Taps
+    product : str
+        A name in `product.TABLE`.
+    w : Element
+        Of the weights as given.
+    """
+
+    lanes: int
+    vectors: int
+    k: int
+    s: int
+    taps: Taps
+    product: str
+    w: Element
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return divide(self.k, self.vectors * self.lanes) * self.piece
+
+    @property
+    def piece(self) -> int:
+        """Bytes of the weights of a piece of channels."""
+        vector = WORD * self.lanes * BY_NAME[self.product].parts
+        return self.s * len(self.taps.patterns) * self.vectors * vector
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says; `weight` is of the element `w`, the result of bytes."""
+        product, channels = BY_NAME[self.product], self.vectors * self.lanes
+        pieces = divide(self.k, channels)
+        filled = np.zeros((pieces * channels, self.taps.r + 1, self.s), product.packed.dtype)  # the last tap is none
+        filled[: self.k, : self.taps.r] = weight[:, 0]
+        words = filled[:, np.array(self.taps.patterns)]  # (channel, pattern, byte, column)
+        split = words.reshape(pieces, self.vectors, self.lanes, -1, WORD // product.parts, product.parts, self.s)
+        packed = place(self.size)
+        packed[:] = np.ascontiguousarray(split.transpose(0, 6, 3, 5, 1, 2, 4)).view(np.uint8).ravel()
+        return packed

@@ -1,0 +1,303 @@
+"""The tap tile: rows × cols outputs of a depthwise convolution of bytes, by products that add four taps at once.
+
+Rows of the input are put side by side in words of 32 bits, a channel a word, a row a byte (`packing/tap_weights.py`). A
+word serves all kernel columns, and all output rows of the tile.
+
+For 64 channels of a pixel with AVX512-VNNI, 3x3, stride 1, two output rows, VBMI: a column of the input takes 8 loads
+of 32 bytes and 8 shuffles (bytes of two rows interleaved, then pairs of these), and serves two outputs. An output takes
+12 `vpdpbusd`, 4 shuffles and, to end, 16 conversions, products and clamps of int32 and 12 operations of int16 and
+bytes: with loads, stores and copies of biases 59 instructions (read from the machine code), where widened bytes take 36
+FMAs, 10 conversions of the input and 44 instructions to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from cpuconv.elements import S32, Element
+from cpuconv.isa.typed import load_as_float, store_float, store_int
+from cpuconv.isa.vector import I32, I64, Vector
+from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.kernels.emit.interleave import zipped
+from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.emit.product import BY_NAME, Product
+from cpuconv.kernels.packing.tap_weights import Taps
+from cpuconv.kernels.windows.bytes_ending import BytesEnding
+from cpuconv.runtime.microkernel import MicroKernel
+
+I8 = ir.IntType(8)
+_SIGNS = -0x7F7F7F80  # 0x80 in each byte
+
+
+@dataclass(frozen=True)
+class TapTile:
+    """Parameters of a tap tile; sizes in pixels.
+
+    Attributes
+    ----------
+    vectors, present : int
+        Vectors of sums of a piece of channels, an even number, and how many of them have channels.
+    cols, s, stride, dilation : int
+        Of an output row.
+    first, last : int
+        Columns of the input window that exist; the others are padding.
+    checked : bool
+        Rows of the window may lie outside the input.
+    product : str
+        A name in `product.TABLE`.
+    later : int
+        Columns of the window whose products come before an output is ended, which waits for its last ones.
+    """
+
+    lanes: int
+    vectors: int
+    present: int
+    taps: Taps
+    cols: int
+    s: int
+    stride: int
+    dilation: int
+    first: int
+    last: int
+    checked: bool
+    product: str
+    later: int
+    x: Element
+    y: Element
+    residual: bool = False
+    activation: tuple[Any, ...] | None = None
+
+    @property
+    def wide(self) -> int:
+        """Columns of the input window."""
+        return (self.cols - 1) * self.stride + (self.s - 1) * self.dilation + 1
+
+    @property
+    def ending(self) -> Ending:
+        """What happens to sums."""
+        return Ending(S32, self.y, self.residual, self.activation)
+
+    def uses(self, column: int) -> Iterator[tuple[int, int]]:
+        """(output column, kernel column) pairs that meet at a column of the window."""
+        for col in range(self.cols):
+            tap, rest = divmod(column - col * self.stride, self.dilation)
+            if rest == 0 and 0 <= tap < self.s:
+                yield col, tap
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Where a tile reads and writes: LLVM values."""
+
+    x: Any
+    xline: Any
+    row: Any
+    height: Any
+    zeros: Any
+    w: Any
+    y: Any
+    yline: Any
+    yvector: Any
+    bias: Any
+    residual: Any
+
+
+@MicroKernel
+def tap_strip(
+    tile: TapTile,
+    builder: ir.IRBuilder,
+    x: Any,
+    xline: Any,
+    top: Any,
+    height: Any,
+    zeros: Any,
+    w: Any,
+    y: Any,
+    yline: Any,
+    yvector: Any,
+    bias: Any,
+    residual: Any,
+    first_row: Any,
+    last_row: Any,
+    bottom: Any,
+    first: Any,
+    last: Any,
+    low: Any,
+    high: Any,
+) -> None:
+    """Tap tiles first … last-1 of the rows of tiles first_row … last_row-1.
+
+    Tile i starts at output column i·cols, but not before low nor after high; row i of tiles at output row i·rows, but
+    not after bottom.
+
+    Parameters
+    ----------
+    x, xline
+        Address of the window of output (0, 0), padding included, and the byte stride of input rows.
+    top, height
+        Number of that window's first row in the input, and rows of the input.
+    zeros
+        Address of a window row of the input's zero point.
+    w
+        Address of the weights of a piece, as `TapWords` packs them.
+    y, yline, yvector
+        Address of the output, the byte strides of its rows, and of vectors where outputs are no bytes.
+    bias
+        Address of the ending's rows.
+    residual
+        Distance in bytes from y to the residual.
+    first_row, last_row, bottom, first, last, low, high
+        As above; no range is empty.
+    """
+    vec = Vector(builder, tile.lanes)
+    zeros, w, bias = (vec.pointer(address) for address in (zeros, w, bias))
+    bytes_ = BytesEnding(vec, tile.ending, bias, tile.vectors) if tile.ending.bytes_ else None
+    signs = _signs(vec)
+
+    def row_of_tiles(number: Any) -> None:
+        row = builder.mul(builder.add(first_row, number), I64(tile.taps.rows))
+        row = builder.select(builder.icmp_signed("<", row, bottom), row, bottom)
+        source = builder.mul(row, I64(tile.taps.stride))
+        x_row, y_row = builder.add(x, builder.mul(source, xline)), builder.add(y, builder.mul(row, yline))
+
+        def one(index: Any) -> None:
+            column = builder.mul(builder.add(first, index), I64(tile.cols))
+            column = builder.select(builder.icmp_signed(">", column, low), column, low)
+            column = builder.select(builder.icmp_signed("<", column, high), column, high)
+            x_now = vec.pointer(builder.add(x_row, builder.mul(column, I64(tile.stride * vec.size))))
+            y_now = vec.pointer(builder.add(y_row, builder.mul(column, I64(vec.size))))
+            here = builder.add(top, source)
+            memory = _Memory(x_now, xline, here, height, zeros, w, y_now, yline, yvector, bias, residual)
+            _Emission(tile, vec, memory, bytes_, signs).run()
+
+        loop(builder, 0, builder.sub(last, first), one)
+
+    loop(builder, 0, builder.sub(last_row, first_row), row_of_tiles)
+
+
+def _signs(vec: Vector) -> Any:
+    """The sign of each byte, as a number that the optimiser does not know: LLVM 22 does not end on a constant there."""
+    kind = ir.FunctionType(I32, [I32])
+    return vec.splat(vec.builder.asm(kind, "", "=r,0", [I32(_SIGNS)], side_effect=False))
+
+
+call_tap_strip = tap_strip.caller()
+
+
+class _Emission:
+    """The code of one tile."""
+
+    def __init__(self, tile: TapTile, vec: Vector, memory: _Memory, bytes_: BytesEnding | None, signs: Any) -> None:
+        self.tile, self.vec, self.memory, self.bytes_, self.signs = tile, vec, memory, bytes_, signs
+        self.product: Product = BY_NAME[tile.product]
+        self.sums: dict[tuple[int, int, int], Any] = {}  # of (row, col, vector)
+
+    def run(self) -> None:
+        """Columns of the window from the left; an output is stored after its last one."""
+        tile = self.tile
+        finished: list[list[int]] = []
+        lines = [[self._line(step) for step in word] for word in tile.taps.words]
+        for column in range(tile.wide):
+            uses = list(tile.uses(column))
+            if tile.present and uses:
+                for word, starts in enumerate(lines):
+                    self._multiply(word, self._words(starts, column), uses)
+            finished.append([col for col, tap in uses if tap == tile.s - 1])
+            if len(finished) > tile.later:
+                self._store_columns(finished.pop(0))
+        for columns in finished:
+            self._store_columns(columns)
+
+    def _store_columns(self, columns: list[int]) -> None:
+        for col in columns:
+            for row in range(self.tile.taps.rows):
+                self._store(row, col)
+
+    def _line(self, step: int) -> Any:
+        """Address of the window row `step` rows below the first; of padding where there is none."""
+        vec, memory, builder = self.vec, self.memory, self.vec.builder
+        address = vec.offset(memory.x, builder.mul(memory.xline, I64(step))) if step else memory.x
+        if not self.tile.checked:
+            return address
+        inside = builder.icmp_unsigned("<", builder.add(memory.row, I64(step)), memory.height)
+        return builder.select(inside, address, memory.zeros)
+
+    def _words(self, starts: list[Any], column: int) -> list[Any]:
+        """Words of a column, of the sign that the product takes, a vector of channels after the other."""
+        rows = [self._load(start, column) for start in starts]
+        rows += [rows[-1]] * (4 - len(rows))  # bytes that meet no tap
+        made: list[Any] = []
+        for first in range(0, self.tile.vectors, 2):
+            if first < self.tile.present:
+                pairs = [self._interleaved(rows[at], rows[at + 1], first) for at in (0, 2)]
+                made += zipped(self.vec, 2, *pairs)
+        words = [self.vec.builder.bitcast(word, self.vec.int_type) for word in made[: self.tile.present]]
+        if not self.product.flips(self.tile.x):
+            return words
+        return [self.vec.builder.xor(word, self.signs) for word in words]
+
+    def _load(self, start: Any, column: int) -> Any:
+        """Bytes of a pixel's piece."""
+        tile, vec, builder = self.tile, self.vec, self.vec.builder
+        kind = ir.VectorType(I8, tile.vectors * tile.lanes)
+        inside = tile.first <= column < tile.last
+        place = vec.offset(start, column * vec.size) if inside else self.memory.zeros
+        value = builder.load(builder.bitcast(place, kind.as_pointer()))
+        value.align = 1
+        return value
+
+    def _interleaved(self, a: Any, b: Any, first: int) -> Any:
+        """Bytes of a and b in turn: in each 16 bytes of four channels of the vector `first`, and of the one after."""
+        lanes, count = self.tile.lanes, a.type.count
+        quads = [lanes * number + quad for quad in range(0, lanes, 4) for number in (first, first + 1)]
+        order = [side * count + quad + i for quad in quads for i in range(4) for side in (0, 1)]
+        return self.vec.shuffle(a, b, order)
+
+    def _multiply(self, word: int, values: list[Any], uses: list[tuple[int, int]]) -> None:
+        tile, vec = self.tile, self.vec
+        for number, value in enumerate(values):
+            for part, each in enumerate(self.product.split(vec, value, tile.x)):
+                for col, tap in uses:
+                    for row in range(tile.taps.rows):
+                        pattern = tile.taps.pattern(row, word)
+                        if pattern is None:
+                            continue
+                        key = row, col, number
+                        if key not in self.sums:
+                            self.sums[key] = self._start(number)
+                        weight = self._weight(tap, tile.taps.patterns.index(pattern), part, number)
+                        self.sums[key] = self.product.add(vec, each, weight, self.sums[key])
+
+    def _start(self, number: int) -> Any:
+        vec = self.vec
+        return vec.load_int(vec.offset(self.memory.bias, vec.size * len(self.tile.ending.rows) * number))
+
+    def _weight(self, tap: int, pattern: int, part: int, number: int) -> Any:
+        tile = self.tile
+        at = ((tap * len(tile.taps.patterns) + pattern) * self.product.parts + part) * tile.vectors + number
+        return self.product.load(self.vec, self.vec.offset(self.memory.w, at * self.vec.size))
+
+    def _store(self, row: int, col: int) -> None:
+        tile, vec, builder, memory = self.tile, self.vec, self.vec.builder, self.memory
+        place = builder.add(builder.mul(memory.yline, I64(row)), I64(vec.size * col))
+        target = vec.offset(memory.y, place)
+        totals = [self.sums.get((row, col, number)) for number in range(tile.vectors)]
+        if self.bytes_ is not None:
+            self.bytes_.store(totals, target, self._residuals(target, tile.lanes) if tile.residual else None)
+            return
+        for number in range(tile.present):
+            at = vec.offset(target, builder.mul(memory.yvector, I64(number)))
+            rows = tile.ending.load(vec, vec.offset(memory.bias, vec.size * len(tile.ending.rows) * number))
+            extra = load_as_float(vec, tile.y, vec.offset(at, memory.residual)) if tile.residual else None
+            ended = tile.ending.emit(vec, totals[number], rows | {"bias": vec.int_constant(0)}, extra)
+            (store_int if tile.y == S32 else store_float)(vec, tile.y, ended, at)
+
+    def _residuals(self, target: Any, step: int) -> list[Any]:
+        start = self.vec.offset(target, self.memory.residual)
+        return [
+            load_as_float(self.vec, self.tile.y, self.vec.offset(start, step * at)) for at in range(self.tile.vectors)
+        ]

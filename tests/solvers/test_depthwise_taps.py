@@ -1,0 +1,99 @@
+"""Depthwise convolution of bytes by four taps: what its words, its endings and its machine code are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cpuconv
+import layouts
+from cpuconv.conv.recipe import Candidate, assemble
+from cpuconv.elements import S8, U8
+from cpuconv.isa import current
+from cpuconv.kernels.packing.tap_weights import Taps, TapWords
+from cpuconv.problem import reference
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers import depthwise_taps
+from support import typed
+from support.asm import vector_spills
+
+ISA = current()
+
+
+@pytest.mark.parametrize(
+    "taps, words, patterns",
+    [
+        (Taps(1, 3, 1, 1), ((0, 1, 2),), ((0, 1, 2, -1),)),
+        (Taps(2, 3, 1, 1), ((0, 1, 2, 3),), ((0, 1, 2, -1), (-1, 0, 1, 2))),
+        (Taps(2, 3, 2, 1), ((0, 1, 2, 3), (4,)), ((0, 1, 2, -1), (-1, -1, 0, 1), (2, -1, -1, -1))),
+        (Taps(2, 3, 1, 2), ((0, 1, 2, 3), (4, 5)), ((0, -1, 1, -1), (-1, 0, -1, 1), (2, -1, -1, -1), (-1, 2, -1, -1))),
+        (Taps(1, 5, 1, 1), ((0, 1, 2, 3), (4,)), ((0, 1, 2, 3), (4, -1, -1, -1))),
+    ],
+)
+def test_rows_of_words(taps, words, patterns):
+    assert taps.words == words and taps.patterns == patterns
+
+
+@pytest.mark.parametrize("product", ["vpdpbusd", "pairs"])
+def test_packed_words(product):
+    lanes, k, taps = 4, 11, Taps(2, 3, 1, 1)
+    weight = np.random.default_rng(0).integers(-128, 128, (k, 1, 3, 2)).astype(np.int8)
+    form = TapWords(lanes, 2, k, 2, taps, product, S8)
+    packed = form.pack(weight)
+    assert packed.nbytes == form.size == 2 * form.piece
+    parts, dtype = (1, np.int8) if product == "vpdpbusd" else (2, np.int16)
+    found = packed.view(dtype).reshape(2, 2, 2, parts, 2, lanes, 4 // parts)
+    for channel in range(16):
+        piece, vector, lane = channel // 8, channel // lanes % 2, channel % lanes
+        for column in range(2):
+            for pattern, meets in enumerate(taps.patterns):
+                for byte, tap in enumerate(meets):
+                    expected = weight[channel, 0, tap, column] if channel < k and tap >= 0 else 0
+                    assert found[piece, column, pattern, byte % parts, vector, lane, byte // parts] == expected
+
+
+@pytest.mark.parametrize("types", ["u8:s8:u8", "s8:s8:s8"])
+@pytest.mark.parametrize("activation", [None, ("relu",), ("clip", -3.0, 5.0)])
+def test_sums_far_beyond_the_result_are_clamped(types, activation):
+    """Products with scales leave int32 and float32 on both sides, and biases are the ends of int32."""
+    problem = typed.blocked(ConvProblem.parse("g70ic70ih5iw6oc70kh3ph1", activation=activation), types)
+    rng = np.random.default_rng(1)
+    least = 0 if types.startswith("u8") else -128
+    x = layouts.from_nchw(
+        rng.integers(least, least + 256, problem.in_shape).astype(problem.types.x.dtype), problem.in_layout
+    )
+    w = rng.integers(-128, 128, problem.weight_shape).astype(np.int8)
+    bias = rng.choice(np.array([-(2**31), -(2**24) - 1, 0, 2**24 + 1, 2**31 - 1]), 70).astype(np.int32)
+    scales = cpuconv.Quantization(
+        x_scale=1.0,
+        x_zero_point=least + 7,
+        w_scale=10.0 ** rng.integers(-12, 38, 70),
+        y_scale=1.0,
+        y_zero_point=least + 99,
+    )
+    expected = reference.conv2d(x, w, bias, problem, None, scales)
+    for params in depthwise_taps.candidates(problem, ISA):
+        candidate = Candidate(depthwise_taps, params)
+        plan = cpuconv.plan(
+            problem.in_shape, w, bias, padding=1, groups=70, activation=activation, quantization=scales,
+            x_dtype=problem.types.x.dtype, in_layout=problem.in_layout, out_layout=problem.out_layout,
+            algorithm=str(candidate),
+        )  # fmt: skip
+        np.testing.assert_array_equal(plan(x), expected, err_msg=str(candidate))
+
+
+@pytest.mark.skipif(ISA.name != "avx512", reason="the count is of AVX-512's code")
+@pytest.mark.parametrize("line", ["g64ic64ih56oc64kh3ph1", "g64ic64ih56oc64kh3ph1sh2"])
+def test_machine_code(line):
+    """Each product is an instruction, and of 3x3 kernels no sum leaves its register."""
+    problem = typed.blocked(ConvProblem.parse(line), "u8:s8:u8")
+    params = next(iter(depthwise_taps.candidates(problem, ISA)))
+    (step,) = assemble(problem, Candidate(depthwise_taps, params)).steps
+    strips = step.args["strips"]
+    assert isinstance(strips, tuple) and problem.types.x == U8
+    tile = strips[1].tile
+    text = strips[1].kernel.assembly(tile)
+    met = depthwise_taps._met(problem, params.rows)
+    if "vpdpbusd" in tile.product:
+        assert text.count("vpdpbusd\t") == params.cols * problem.s * met * tile.vectors
+    assert len(vector_spills(text.splitlines())) <= 0.05 * params.cols * problem.s * met * tile.vectors
