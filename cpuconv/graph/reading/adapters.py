@@ -104,7 +104,7 @@ def _without_broadcast(reader: Reader, node: Node) -> list[Node]:
     return [_changed(node, broadcast=None)]
 
 
-def _flattened(reader: Reader, node: Node) -> list[Node]:
+def flattened(reader: Reader, node: Node) -> list[Node]:
     """Softmax over all axes from `axis` on: as a matrix, and back. Of the last axis it is what it is today."""
     x, (y,), axis = node.inputs[0], node.outputs, node.attributes.get("axis", 1)
     rank = reader.rank(x)
@@ -212,7 +212,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter(("Scatter",), math.inf, _renamed("ScatterElements")),
     Adapter(("TopK",), 10, _as_inputs("k")),
     Adapter(("Split",), 13, _as_inputs("split")),
-    Adapter(("Softmax", "LogSoftmax"), 13, _flattened),
+    Adapter(("Softmax", "LogSoftmax"), 13, flattened),
     Adapter(_REDUCTIONS, 18, _as_inputs("axes")),
     Adapter(("QuantizeLinear", "DequantizeLinear"), math.inf, _of_bytes),
     Adapter(("GridSample",), 20, _grid_sample),

@@ -12,7 +12,7 @@ import numpy as np
 
 from cpuconv.errors import ArgumentError, must
 from cpuconv.graph.ir import Node, trimmed
-from cpuconv.graph.reading.adapters import Reader
+from cpuconv.graph.reading.adapters import Reader, flattened
 
 DOMAIN = "com.microsoft"
 
@@ -269,11 +269,12 @@ def _single(op: str) -> Callable[..., None]:
 
 
 def _q_softmax(made: Builder, opset: int, axis: int = -1) -> None:
-    """Softmax of bytes, as that opset has it."""
-    rank = made.reader.rank(made.input(0))
-    if opset < 13 and axis != -1 and axis + 1 != rank:
-        raise ArgumentError(must("axis", "the last one, as 'opset' is below 13", axis))
-    _single("Softmax")(made, axis=axis)
+    """Softmax of bytes, as that opset has it: before 13 over all axes from `axis` on."""
+    y = made.reader.fresh(f"{made.node.outputs[0]}.Softmax")
+    axis = -1 if axis + 1 == made.reader.rank(made.input(0)) else axis
+    node = Node("Softmax", (made.floats(0),), (y,), {"axis": axis}, made.node.origin)
+    made.nodes += flattened(made.reader, node) if opset < 13 else [node]
+    made.as_bytes(y, 3)
 
 
 def _q_where(made: Builder) -> None:

@@ -59,6 +59,8 @@ CASES = [
     ("QLinearAveragePool", [*_quantised(2, 3, 4, 4), *TO_BYTES], {"kernel_shape": [2, 2]}, (1, 2, 3, 4), 1),
     ("QLinearSoftmax", [*_quantised(2, 3, 5), np.float32(1 / 255), np.uint8(0)], {"opset": 13, "axis": 1}, (1, 2), 1),
     ("QLinearSoftmax", [*_quantised(2, 5), np.float32(1 / 255), np.uint8(0)], {"opset": 12, "axis": 1}, (1, 2), 1),
+    ("QLinearSoftmax", [*_quantised(2, 3, 4), np.float32(1 / 255), np.uint8(0)], {"opset": 12, "axis": 1}, (1, 2), 1),
+    ("QLinearSoftmax", [*_quantised(2, 3, 4), np.float32(1 / 255), np.uint8(0)], {"opset": 12, "axis": -1}, (1, 2), 1),
     (
         "QLinearWhere",
         [_bytes(2, 3) > 128, *_quantised(2, 3), *_quantised(2, 3), *TO_BYTES],
@@ -207,7 +209,6 @@ def test_means_of_bytes(axes, keepdims):
         ("FusedConv", [X, W], {"power": 3}, "FusedConv node 'y': Argument 'attributes'"),
         ("DynamicQuantizeLSTM", [*[X] * 3, *[None] * 5, *[X] * 4], {"hidden_size": 3}, "'scales' must be constant"),
         ("QuickGelu", [X], {"beta": 1.5}, "QuickGelu node 'y' is not written as its operator"),
-        ("QLinearSoftmax", [*_quantised(2, 3, 4), *TO_BYTES], {"opset": 12, "axis": 1}, "the last one"),
         ("Attention", [X], {}, "there is no operator 'Attention' of domain 'com.microsoft'"),
     ],
 )
