@@ -1,4 +1,4 @@
-"""Means of bytes as bytes: operators of our own, which the rewrite `quantised` makes of ONNX's between scales."""
+"""Operators of floats on bytes: rows of our own, which the rewrite `quantised` makes of ONNX's beside scales."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cpuconv.elements import OF_DTYPE
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Lower, Offers, Op
+from cpuconv.kernels.binding.place import FLOAT32
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.elementwise.driver import clear_channels
 from cpuconv.problem.quantization import bounds
@@ -19,7 +20,7 @@ SCALES = {"x_scale": REQUIRED, "x_zero_point": 0, "y": REQUIRED, "y_scale": REQU
 
 
 def of_bytes(op: Op, offers: Offers, lower: Lower) -> Op:
-    """The row of an operator on what bytes mean, with the result rounded to bytes once.
+    """The row of an operator on what bytes mean, with the result rounded to bytes once; either may be floats instead.
 
     `lower` leaves what it likes in lanes that are no channels.
     """
@@ -29,15 +30,19 @@ def of_bytes(op: Op, offers: Offers, lower: Lower) -> Op:
 
     def reference(node: Node, arrays: Arrays) -> np.ndarray:
         x = (arrays[0].astype(np.float64) - node["x_zero_point"]) * node["x_scale"]
-        y = np.rint(np.asarray(op.reference(node, [x, *arrays[1:]])) / node["y_scale"]) + node["y_zero_point"]
-        return np.clip(y, *bounds(OF_DTYPE[node["y"]]))
+        results = op.reference(node, [x, *arrays[1:]])
+        y = results[0] if isinstance(results, tuple) else results
+        if node["y"] == FLOAT32:
+            return y
+        return np.clip(np.rint(y / node["y_scale"]) + node["y_zero_point"], *bounds(OF_DTYPE[node["y"]]))
 
     def cleared(call: Call) -> list[Step]:
-        return [*lower(call), *([clear_channels(call.target, call.y)] if call.y.shape[1] % call.y.block else [])]
+        tail = call.y.block > 1 and call.y.shape[1] % call.y.block
+        return [*lower(call), *([clear_channels(call.target, call.y)] if tail else [])]
 
     attributes = {**op.attributes, **SCALES}
     row = replace(op, name=f"Quantized{op.name}", rule=infer, reference=reference, attributes=attributes)
-    return replace(row, widened=False, mixed=True, offers=offers, lower=cleared)
+    return replace(row, widened=False, mixed=True, in_place=False, offers=offers, lower=cleared)
 
 
 def line(node: Node) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from cpuconv.elements import F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import REQUIRED, Arrays, Inputs, Op, Reference, axis_in, given, like_first
+from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import blocked_offer, floats, is_image, line_offers, lower_lines
 from cpuconv.kernels.axis.lines import Axes
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32
@@ -136,7 +137,7 @@ _SOFTMAX_OPERATIONS, _STANDARD_OPERATIONS, _LRN_OPERATIONS = 17, 8, 12  # an ele
 
 
 def _offers_softmax(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
-    return line_offers(inputs, _SOFTMAX_OPERATIONS, target)
+    return line_offers(node, inputs, _SOFTMAX_OPERATIONS, target)
 
 
 def _lower_softmax(call: Call) -> list[Step]:
@@ -154,7 +155,7 @@ def _offers_layer(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     line = x.shape[axis_in(node["axis"], len(x.shape)) :]
     if any(node.outputs[1:]) or any(value.shape != line for value in affine):
         return []
-    return line_offers(inputs, _STANDARD_OPERATIONS, target)
+    return line_offers(node, inputs, _STANDARD_OPERATIONS, target)
 
 
 def _lower_layer(call: Call) -> list[Step]:
@@ -167,7 +168,7 @@ def _lower_layer(call: Call) -> list[Step]:
 def _offers_instance(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Plain, a line for each plane; or in channel blocks, with a scale and a bias known beforehand."""
     x, *vectors = inputs
-    made = line_offers(inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
+    made = line_offers(node, inputs, _STANDARD_OPERATIONS, target) if len(x.shape) > 2 else []
     if is_image(x) and all(vector.array is not None for vector in vectors) and node["epsilon"] > 0:
         made += blocked_offer(node, x, x, target, 6 * floats(x, target))
     return made
@@ -207,14 +208,19 @@ _LRN = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": REQUIRED}
 _BY_PLANES: dict[str, Any] = {"offers": _offers_instance, "lower": _lower_instance, "in_place": True}
 _BY_LINES: dict[str, Any] = {"offers": _offers_layer, "lower": _lower_layer, "in_place": True}
 
+_SOFTMAX = _softmax_op("Softmax", softmax)
+_NORMALISED = Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES)
+
 OPS = (
     Op("BatchNormalization", _infer_batch, batch_normalization, _STATED, mixed=True),
     Op("InstanceNormalization", _infer_channels, instance_normalization, {"epsilon": 1e-5}, **_BY_PLANES),
     Op("GroupNormalization", _infer_groups, group_normalization, _GROUPS),
-    Op("LayerNormalization", _infer_layer, layer_normalization, _LAYER, **_BY_LINES),
+    _NORMALISED,
+    of_bytes(_NORMALISED, _offers_layer, _lower_layer),
     Op("LpNormalization", _infer_along, lp_normalization, {"axis": -1, "p": 2}),
     Op("MeanVarianceNormalization", like_first, mean_variance_normalization, {"axes": [0, 2, 3]}),
     Op("LRN", like_first, lrn, _LRN, offers=_offers_lrn, lower=_lower_lrn),
-    _softmax_op("Softmax", softmax),
+    _SOFTMAX,
+    of_bytes(_SOFTMAX, _offers_softmax, _lower_softmax),
     _softmax_op("LogSoftmax", log_softmax),
 )

@@ -66,16 +66,20 @@ def lower_planes(call: Call, fold: str, mean: bool) -> list[Step]:
     return [planes_step(call.target.isa, x, call.y, fold, factor, call.target.parts(x.size))]
 
 
-def line_offers(operands: Inputs, operations: int, target: Target, parameters: int = 0) -> list[Offer]:
-    """The one offer of work along lines of the first operand: float32, dense in and out.
+def line_offers(node: Node, operands: Inputs, operations: int, target: Target, parameters: int = 0) -> list[Offer]:
+    """The one offer of work along lines of the first operand, dense in and out: float32, or bytes by the node's scales.
 
     `operations` is vector operations an element, `parameters` the inputs after the operands.
     """
-    present = [value for value in operands if value is not None]
-    if any(value.dtype != FLOAT32 or 0 in value.shape or not value.shape for value in present):
+    x, *others = (value for value in operands if value is not None)
+    of_bytes = "y_scale" in node.attributes
+    if x.dtype != FLOAT32 and not (of_bytes and x.dtype in (U8.dtype, S8.dtype)):
         return []
-    size = math.prod(operands[0].shape)
-    seconds = target.moving(2 * size * F32.bytes) + target.computing(operations * size)
+    if any(value.dtype != FLOAT32 for value in others) or any(0 in v.shape or not v.shape for v in (x, *others)):
+        return []
+    size = math.prod(x.shape)
+    moved = x.dtype.itemsize + node["y"].itemsize if of_bytes else 2 * F32.bytes
+    seconds = target.moving(size * moved) + target.computing(operations * size)
     forms = tuple(DENSE if value is not None else "" for value in operands)
     return [Offer(forms + ("",) * parameters, (DENSE,), seconds)]
 
@@ -84,4 +88,8 @@ def lower_lines(
     call: Call, axes: Axes, y: Place, affine: Sequence[Place] = (), channels: int = 0, **tile: Any
 ) -> list[Step]:
     """The node's work along the lines of its first input; the arguments are those of `line_steps`."""
-    return line_steps(call.target, call.space, call.node.op, axes, call.x, y, affine, channels, **tile)
+    node = call.node
+    if "y_scale" in node.attributes:
+        tile["numbers"] = [node[name] for name in ("x_scale", "x_zero_point", "y_scale", "y_zero_point")]
+    work = node.op.removeprefix("Quantized")
+    return line_steps(call.target, call.space, work, axes, call.x, y, affine, channels, **tile)

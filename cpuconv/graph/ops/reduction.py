@@ -14,6 +14,7 @@ from cpuconv.conv.choice.target import Target
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, axis_in, given, integers, known
+from cpuconv.graph.ops.by_scales import of_bytes
 from cpuconv.graph.ops.planes import line_offers, lower_lines, lower_planes, plane_offers
 from cpuconv.kernels.axis.axis_driver import WORKS
 from cpuconv.kernels.axis.lines import full, neighbouring
@@ -60,7 +61,7 @@ def row_offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Plain tensors, of which the reduced axes are neighbours."""
     x = inputs[0]
     axes = _axes(node, len(x.shape), known(inputs, 1))
-    return line_offers([x], _OPERATIONS, target, len(inputs) - 1) if neighbouring(x.shape, axes) else []
+    return line_offers(node, [x], _OPERATIONS, target, len(inputs) - 1) if neighbouring(x.shape, axes) else []
 
 
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
@@ -111,9 +112,12 @@ def _log_sum_exp(x: np.ndarray, **axes: Any) -> np.ndarray:
     return np.logaddexp.reduce(x.astype(np.float64), **axes) if axes["axis"] != () else x
 
 
+_MEAN = _op("ReduceMean", np.mean)
+
 OPS = (
     _op("ReduceSum", _sum),
-    _op("ReduceMean", np.mean),
+    _MEAN,
+    of_bytes(_MEAN, row_offers, lower_rows),
     _op("ReduceMax", lambda x, **axes: np.max(x, initial=_least(x.dtype), **axes)),
     _op("ReduceMin", lambda x, **axes: np.min(x, initial=_most(x.dtype), **axes)),
     _op("ReduceProd", lambda x, **axes: np.prod(x, dtype=x.dtype, **axes)),

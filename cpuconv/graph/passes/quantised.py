@@ -4,9 +4,9 @@ Patterns, scales and zero points being constants: Conv, MatMul or Gemm of Dequan
 where a solver takes these types, and ConvTranspose, which is such a Conv; QuantizeLinear of their results, which they
 then store; QuantizeLinear of what only moves numbers, and of the largest of them, which moves the integers as well; of
 means under windows, and of a linear Resize, which are means of integers; Split of numbers that integers stand for, and
-means of planes; QuantizeLinear of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at
-ties: sums are exact, and rounded once. A bias of floats is rounded to sums, as ONNX Runtime does, where results are
-bytes.
+means of planes; Softmax, LayerNormalization and ReduceMean, which compute with floats, on either side; QuantizeLinear
+of a DequantizeLinear by the same scale, which is nothing. Equal but for one unit at ties: sums are exact, and rounded
+once. A bias of floats is rounded to sums, as ONNX Runtime does, where results are bytes.
 """
 
 from __future__ import annotations
@@ -183,6 +183,8 @@ def _quantize(graph: Graph, node: Node) -> Rewrite | None:
         return _ending(graph, node, source, y)
     if source.op in _MEANS and (made := _bytes_of_mean(graph, node, source, y)) is not None:
         return made
+    if source.op.removeprefix("Quantized") in _LINES and source.attributes.get("y", FLOAT32) == FLOAT32:
+        return _line_ending(node, source, y)
     moves = source.op in (*MOVES, "Pad") or (source.op == "Resize" and source["mode"] == "nearest")
     return _moved(graph, node, source, y) if moves and len(source.outputs) == 1 else None
 
@@ -265,6 +267,27 @@ def _mean(graph: Graph, node: Node) -> Rewrite | None:
     return maker.done()
 
 
+def _line(graph: Graph, node: Node) -> Rewrite | None:
+    """What goes along lines of numbers, of the integers that stand for them."""
+    x = _dequantised(graph, node.inputs[0])
+    if x is None or not x.one or x.zero.dtype not in _BYTES or any(node.outputs[1:]):
+        return None
+    maker = Maker(graph, node)
+    scales: dict[str, Any] = {"x_scale": float(x.scale[0]), "x_zero_point": int(x.zero[0])}
+    scales |= {"y": FLOAT32, "y_scale": 1.0}
+    maker.node(f"Quantized{node.op}", x.name, *node.inputs[1:], **node.attributes, **scales)
+    return maker.done()
+
+
+def _line_ending(node: Node, source: Node, y: _Scaled) -> Rewrite | None:
+    """What goes along lines and stores integers."""
+    if any(source.outputs[1:]):
+        return None
+    attributes = {"x_scale": 1.0, "x_zero_point": 0, **source.attributes, **_stored(y)}
+    op = f"Quantized{source.op.removeprefix('Quantized')}"
+    return Rewrite([source, node], [replace(source, op=op, outputs=node.outputs, attributes=attributes)])
+
+
 def _split(graph: Graph, node: Node) -> Rewrite | None:
     """Parts of integers."""
     x = _dequantised(graph, node.inputs[0])
@@ -303,4 +326,5 @@ _RULES = {
     "Split": _split,
     "QuantizeLinear": _quantize,
 }
-run = Rewriter(__doc__, {**_RULES, **dict.fromkeys(("MatMul", "Gemm"), _matmul)})
+_LINES = ("LayerNormalization", "ReduceMean", "Softmax")
+run = Rewriter(__doc__, _RULES | dict.fromkeys(("MatMul", "Gemm"), _matmul) | dict.fromkeys(_LINES, _line))

@@ -30,26 +30,29 @@ _LEAST = -87.0  # e to this power is the smallest normal number; below, it is ze
 
 def _softmax(loops: AxisLoops) -> None:
     """exp(x - max) / sum of exp(x - max)."""
-    vec = loops.vec
+    vec, kept = loops.vec, loops.tile.kept
 
     def power(at: At) -> Any:
-        value = _exp_below(vec, vec.sub(at.load(at.x), top[at.column]))
+        return _exp_below(vec, vec.sub(at.input(), top[at.column]))
+
+    def noted(at: At) -> Any:
+        value = power(at)
         at.store(value)
         return value
 
-    top = loops.reduce("top", lambda at: at.load(at.x))
-    total = loops.reduce("sum", power)
+    top = loops.reduce("top", At.input)
+    total = loops.reduce("sum", noted if kept else power)
     inverse = [vec.div(vec.constant(1.0), value) for value in total]
-    loops.each(lambda at: at.store(vec.mul(at.load(at.y), inverse[at.column])))
+    loops.each(lambda at: at.store(vec.mul(at.load(at.y) if kept else power(at), inverse[at.column])))
 
 
 def _log_softmax(loops: AxisLoops) -> None:
     """x - max - log(sum of exp(x - max))."""
     vec = loops.vec
-    top = loops.reduce("top", lambda at: at.load(at.x))
-    total = loops.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.load(at.x), top[at.column])))
+    top = loops.reduce("top", At.input)
+    total = loops.reduce("sum", lambda at: _exp_below(vec, vec.sub(at.input(), top[at.column])))
     less = [_log(vec, value) for value in total]
-    loops.each(lambda at: at.store(vec.sub(vec.sub(at.load(at.x), top[at.column]), less[at.column])))
+    loops.each(lambda at: at.store(vec.sub(vec.sub(at.input(), top[at.column]), less[at.column])))
 
 
 def _exp_below(vec: Math, x: Any) -> Any:
@@ -60,16 +63,16 @@ def _exp_below(vec: Math, x: Any) -> Any:
 def _standard(loops: AxisLoops, affine: Callable[[At, Any], Any]) -> None:
     """affine((x - mean) / sqrt(variance + epsilon))."""
     vec = loops.vec
-    mean = [vec.div(value, loops.count) for value in loops.reduce("sum", lambda at: at.load(at.x))]
+    mean = [vec.div(value, loops.count) for value in loops.reduce("sum", At.input)]
 
     def square(at: At) -> Any:
-        away = vec.sub(at.load(at.x), mean[at.column])
+        away = vec.sub(at.input(), mean[at.column])
         return vec.mul(away, away)
 
     epsilon = vec.constant(loops.tile.epsilon)
     variance = [vec.add(vec.div(value, loops.count), epsilon) for value in loops.reduce("sum", square)]
     inverse = [vec.div(vec.constant(1.0), vec.square_root(value)) for value in variance]
-    loops.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.load(at.x), mean[at.column]), inverse[at.column]))))
+    loops.each(lambda at: at.store(affine(at, vec.mul(vec.sub(at.input(), mean[at.column]), inverse[at.column]))))
 
 
 def _layer_normalization(loops: AxisLoops) -> None:
@@ -98,7 +101,7 @@ def _reduction(
     """end(combined of(x), number of elements)."""
 
     def emit(loops: AxisLoops) -> None:
-        values = loops.reduce(kind, lambda at: of(loops.vec, at.load(at.x)))
+        values = loops.reduce(kind, lambda at: of(loops.vec, at.input()))
         loops.result([end(loops.vec, value, loops.count) for value in values])
 
     return emit
@@ -145,6 +148,7 @@ def work_on_line(
     valid: Any,
     scale: Any,
     bias: Any,
+    numbers: Any,
 ) -> None:
     """The work of a tile on a line of `size` (>= 1) elements, or on vectors of neighbouring lines.
 
@@ -154,10 +158,12 @@ def work_on_line(
         Across: bytes from an element of a line to the next.
     valid
         Masked: lanes that are lines.
+    numbers
+        Four floats: scale and zero point of bytes that are read, and of those that are written.
     """
     vec = Math(builder, tile.lanes)
-    x, y, scale, bias = (vec.pointer(address) for address in (x, y, scale, bias))
-    loops = AxisLoops(tile, vec, x, x_step, y, y_step, size, valid, scale, bias)
+    x, y, scale, bias, numbers = (vec.pointer(address) for address in (x, y, scale, bias, numbers))
+    loops = AxisLoops(tile, vec, x, x_step, y, y_step, size, valid, scale, bias, numbers)
     WORKS[tile.work](loops)
     loops.finish()
 
@@ -167,15 +173,17 @@ _call_work = work_on_line.caller()
 
 @dataclass(frozen=True)
 class AxisDriverTile:
-    """Lanes of the instruction set, and vectors that a call of the micro-kernel for many lines takes."""
+    """Lanes of the instruction set, vectors that a call of the micro-kernel for many lines takes, bytes of elements."""
 
     lanes: int
     vectors: int
+    x_bytes: int = 4
+    y_bytes: int = 4
 
 
 @kernel(
     "micro micro_last x y scale bias images rows blocks wide inner x_image x_row x_step y_image y_row y_step size "
-    "channels channel_step"
+    "channels channel_step numbers"
 )
 def work_on_lines(tile, worker, before, part, parts, args):
     """The work of the micro-kernels on all lines: (image, row, block of neighbouring lines).
@@ -192,12 +200,13 @@ def work_on_lines(tile, worker, before, part, parts, args):
         first = vector * tile.lanes
         _call_work(
             args.micro if block < args.wide else args.micro_last,
-            args.x + image * args.x_image + (row - image * args.rows) * args.x_row + 4 * first,
+            args.x + image * args.x_image + (row - image * args.rows) * args.x_row + tile.x_bytes * first,
             args.x_step,
-            args.y + image * args.y_image + (row - image * args.rows) * args.y_row + 4 * first,
+            args.y + image * args.y_image + (row - image * args.rows) * args.y_row + tile.y_bytes * first,
             args.y_step,
             args.size,
             min(tile.lanes, args.inner - first),
             args.scale + channel,
             args.bias + channel,
+            args.numbers,
         )

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.locks import lazy
+from cpuconv.elements import F32 as FLOATS
+from cpuconv.elements import Element
+from cpuconv.isa.typed import load_as_float, store_int
 from cpuconv.isa.vector import F32, I32, I64, Vector
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.problem.quantization import bounds
 
 COMBINE: dict[str, tuple[float, Callable[[Vector, Any, Any], Any]]] = {
     "sum": (0.0, FOLDS["sum"]),
@@ -48,6 +52,8 @@ class AxisTile:
         Of normalisations.
     shift : bool
         Whether normalisations add a bias.
+    x, y : Element
+        What is read and written: floats, or bytes that stand for them.
     """
 
     lanes: int
@@ -58,6 +64,36 @@ class AxisTile:
     masked: bool = False
     epsilon: float = 0.0
     shift: bool = False
+    x: Element = FLOATS
+    y: Element = FLOATS
+
+    @property
+    def kept(self) -> bool:
+        """Whether what is written can be read again as it was."""
+        return bool(self.held) or not self.y.integer
+
+
+class Bytes:
+    """What integers of one element stand for: numbers[0] · (q - numbers[1]), floats in memory."""
+
+    def __init__(self, vec: Vector, element: Element, numbers: Any) -> None:
+        self._vec, self._element = vec, element
+        self._scale, self._zero = (vec.broadcast(vec.offset(numbers, 4 * at)) for at in range(2))
+
+    def load(self, address: Any, mask: Any) -> Any:
+        """The floats that a vector of them stands for; outside the mask, what 0 stands for."""
+        vec = self._vec
+        return vec.mul(vec.sub(load_as_float(vec, self._element, address, mask), self._zero), self._scale)
+
+    def of(self, value: Any) -> Any:
+        """The integers, as int32, that stand for floats."""
+        vec = self._vec
+        whole = vec.add(vec.round(vec.div(value, self._scale)), self._zero)
+        return vec.nearest_int(vec.clip(whole, *bounds(self._element)))
+
+    def store(self, value: Any, address: Any, mask: Any) -> None:
+        """Write the integers that stand for floats."""
+        store_int(self._vec, self._element, self.of(value), address, mask, fits=True)
 
 
 @dataclass(frozen=True)
@@ -71,6 +107,17 @@ class At:
     column: int
     mask: Any  # None: all lanes
     held: dict[Any, Any] | None = None  # what is known by address, and what is not written yet
+    read: Bytes | None = None  # what is at x stands for, where it is no floats
+    written: Bytes | None = None
+
+    def input(self) -> Any:
+        """The floats at x."""
+        if self.read is None:
+            return self.load(self.x)
+        known = {} if self.held is None else self.held
+        if self.x not in known:
+            known[self.x] = self.read.load(self.x, self.mask)
+        return known[self.x]
 
     def load(self, address: Any) -> Any:
         if self.held is not None and address in self.held:
@@ -89,7 +136,9 @@ class At:
 
     def write(self, value: Any) -> None:
         """Write to memory."""
-        if self.mask is None:
+        if self.written is not None:
+            self.written.store(value, self.y, self.mask)
+        elif self.mask is None:
             self.vec.store(value, self.y)
         else:
             self.vec.store_first(value, self.y, self.mask)
@@ -109,6 +158,23 @@ class AxisLoops:
     valid: Any
     scale: Any
     bias: Any
+    numbers: Any  # of bytes that are read, and of those that are written: scale and zero point
+
+    @lazy
+    def ends(self) -> tuple[Bytes | None, Bytes | None]:
+        """What bytes stand for that are read, and that are written; None: they are floats."""
+        x, y = (
+            Bytes(self.vec, element, self.vec.offset(self.numbers, 8 * at)) if element.integer else None
+            for at, element in enumerate((self.tile.x, self.tile.y))
+        )
+        return x, y
+
+    def spot(self, start: Any, element: Element, index: Any) -> Any:
+        """Where vector number `index` of neighbouring elements starts."""
+        size = self.vec.lanes * element.bytes
+        if isinstance(index, int):
+            return self.vec.offset(start, I64(index * size) if self.tile.held else index * size)
+        return self.vec.offset(start, self.vec.builder.mul(index, I64(size)))
 
     @property
     def count(self) -> Any:
@@ -126,11 +192,10 @@ class AxisLoops:
         """The vectors of a line that is held."""
         vec, last = self.vec, self.tile.held - 1
         left = first_lanes(vec, vec.builder.sub(self.size, I64(last * vec.lanes)))
-        offsets = [I64(index * vec.size) for index in range(last + 1)]
         return [
-            At(vec, vec.offset(self.x, offset), vec.offset(self.y, offset), offset, index % self.tile.vectors,
-                left if index == last else None, {})
-            for index, offset in enumerate(offsets)
+            At(vec, self.spot(self.x, self.tile.x, index), self.spot(self.y, self.tile.y, index),
+                I64(index * vec.size), index % self.tile.vectors, left if index == last else None, {}, *self.ends)
+            for index in range(last + 1)
         ]  # fmt: skip
 
     def _held(self, values: list[Any], body: Callable[[At, Any], Any]) -> list[Any]:
@@ -147,12 +212,14 @@ class AxisLoops:
     def _across(self, values: list[Any], body: Callable[[At, Any], Any]) -> list[Any]:
         builder, vec = self.vec.builder, self.vec
         mask = first_lanes(vec, self.valid) if self.tile.masked else None
+        ends = self.ends
 
         def step(index: Any, values: list[Any]) -> list[Any]:
             x = vec.offset(self.x, builder.mul(index, self.x_step))
             y = vec.offset(self.y, builder.mul(index, self.y_step))
             for j in range(self.tile.vectors):
-                at = At(vec, vec.offset(x, j * vec.size), vec.offset(y, j * vec.size), None, j, mask)
+                places = self.spot(x, self.tile.x, j), self.spot(y, self.tile.y, j)
+                at = At(vec, *places, None, j, mask, None, *ends)
                 values[j] = body(at, values[j])
             return values
 
@@ -162,10 +229,12 @@ class AxisLoops:
         builder, vec, unroll = self.vec.builder, self.vec, self.tile.vectors
         whole = builder.udiv(builder.sub(self.size, I64(1)), I64(vec.lanes))  # the last vector has 1 … lanes elements
         groups = builder.udiv(whole, I64(unroll))
+        ends = self.ends
 
         def at(index: Any, j: int, mask: Any = None) -> At:
             offset = builder.mul(index, I64(vec.size))
-            return At(vec, vec.offset(self.x, offset), vec.offset(self.y, offset), offset, j, mask)
+            places = self.spot(self.x, self.tile.x, index), self.spot(self.y, self.tile.y, index)
+            return At(vec, *places, offset, j, mask, None, *ends)
 
         def several(index: Any, values: list[Any]) -> list[Any]:
             first = builder.mul(index, I64(unroll))
@@ -219,10 +288,15 @@ class AxisLoops:
     def result(self, values: list[Any]) -> None:
         """Write one element a line."""
         vec = self.vec
+        written = self.ends[1]
+        if not self.tile.across and written is not None:
+            one = vec.builder.extract_element(written.of(values[0]), I32(0))
+            store_int(Vector(vec.builder, 1), self.tile.y, one, self.y, fits=True)
+            return
         if not self.tile.across:
             scalar = vec.builder.extract_element(values[0], I32(0))
             vec.builder.store(scalar, vec.builder.bitcast(self.y, F32.as_pointer()))
             return
         mask = first_lanes(vec, self.valid) if self.tile.masked else None
         for j, value in enumerate(values):
-            At(vec, None, vec.offset(self.y, j * vec.size), None, j, mask).store(value)
+            At(vec, None, self.spot(self.y, self.tile.y, j), None, j, mask, None, *self.ends).store(value)

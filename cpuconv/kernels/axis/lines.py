@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
@@ -64,7 +66,7 @@ class _Walk:
         row = merged(shape[1 : axes.first], strides[1 : axes.first])
         step = merged(shape[axes.first : axes.last], strides[axes.first : axes.last])
         inner = merged(shape[axes.last :], strides[axes.last :])
-        if row is None or step is None or inner not in (0, F32.bytes):
+        if row is None or step is None or inner not in (0, place.element.bytes):
             return None
         return cls(strides[0] if axes.first else 0, row, step)
 
@@ -78,6 +80,7 @@ def line_steps(
     y: Place,
     affine: Sequence[Place] = (),
     channels: int = 0,
+    numbers: Sequence[float] = (),
     **tile: Any,
 ) -> list[Step]:
     """Work along the lines of a tensor.
@@ -98,17 +101,19 @@ def line_steps(
         Scale and bias.
     channels : int
         Lines with a scale of their own that follow one another; 0: scales are of elements.
+    numbers : Sequence[float]
+        Where `x` or `y` are bytes: scale and zero point of `x`, and of `y`.
     **tile
         Further fields of `AxisTile`.
     """
     isa, threads, steps = processor.isa, processor.threads, []
     after: list[Step] = []
     walk, y_walk = _Walk.of(x, axes), _Walk.of(y, axes)
-    if walk is None or affine and walk.step not in (0, F32.bytes):
+    if walk is None or affine and walk.step not in (0, x.element.bytes):
         x, copied = gathered(isa, space, x, threads)
         steps, walk = [copied], _Walk.of(x, axes)
-    if y_walk is None or affine and y_walk.step not in (0, F32.bytes):
-        packed = Place.plain(space.reserve(y.size), y.shape)
+    if y_walk is None or affine and y_walk.step not in (0, y.element.bytes):
+        packed = Place.plain(space.reserve(y.size), y.shape, y.dtype)
         after, y, y_walk = [_copy(isa, space, packed, y, threads)], packed, _Walk.of(packed, axes)
     assert walk is not None and y_walk is not None
     operands = []
@@ -118,11 +123,13 @@ def line_steps(
             steps.append(copied)
         operands.append(place.ref)
     size, inner = math.prod(x.shape[axes.first : axes.last]), math.prod(x.shape[axes.last :])
-    across = inner > 1 or walk.step not in (0, F32.bytes) or y_walk.step not in (0, F32.bytes)
+    along = walk.step in (0, x.element.bytes) and y_walk.step in (0, y.element.bytes)
+    across = inner > 1 or not along
     wide = inner // (_VECTORS * isa.lanes) if across else 1
     narrow = divide(inner - wide * _VECTORS * isa.lanes, isa.lanes) if across else 0
     vectors = divide(size, isa.lanes)
     held = vectors if not across and vectors <= isa.registers // 2 else 0
+    tile |= {"x": x.element, "y": y.element}
     many = AxisTile(isa.lanes, _VECTORS, work, across, held, **tile)
     one = AxisTile(isa.lanes, 1, work, across, masked=True, **tile)
     args = {
@@ -142,25 +149,29 @@ def line_steps(
         "size": size,
         "channels": channels or 1,
         "channel_step": F32.bytes if channels else 0,
+        "numbers": np.array(numbers, np.float32) if numbers else 0,
     }
     parts = processor.parts(x.size + y.size)
-    return [*steps, Step(work_on_lines, AxisDriverTile(isa.lanes, _VECTORS), args, parts), *after]
+    driver = AxisDriverTile(isa.lanes, _VECTORS, x.element.bytes, y.element.bytes)
+    return [*steps, Step(work_on_lines, driver, args, parts), *after]
 
 
 def gathered(isa: Isa, space: Space, place: Place, threads: int) -> tuple[Place, Step]:
     """A dense place whose first axis lies apart, copied to contiguous workspace; the copy, and the step."""
-    packed = Place.plain(space.reserve(place.size), place.shape)
+    packed = Place.plain(space.reserve(place.size), place.shape, place.dtype)
     return packed, _copy(isa, space, place, packed, threads)
 
 
 def _copy(isa: Isa, space: Space, source: Place, target: Place, threads: int) -> Step:
     first = next((axis for axis, size in enumerate(source.shape) if size > 1), 0)  # the only one that may lie apart
-    rest = math.prod(source.shape[first + 1 :])
+    rest, element = math.prod(source.shape[first + 1 :]), source.element
 
     def operand(place: Place) -> Operand:
-        return Operand(place.ref, Strides(place.strides[first], 1, rest * F32.bytes, 0, rest * F32.bytes, F32.bytes))
+        size = element.bytes
+        return Operand(place.ref, Strides(place.strides[first], 1, rest * size, 0, rest * size, size))
 
-    return reorder_step(isa, space, (source.shape[first], 1, 1, rest), operand(source), operand(target), threads)
+    shape = source.shape[first], 1, 1, rest
+    return reorder_step(isa, space, shape, operand(source), operand(target), threads, element)
 
 
 def full(place: Place, shape: Sequence[int], axes: Sequence[int]) -> Place:

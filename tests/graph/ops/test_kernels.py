@@ -24,7 +24,8 @@ NATIVE = [name for name, op in ops.TABLE.items() if op.offers]
 FIXED = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "QuantizedConv", "QuantizedLinear"), (1, 2))
 FIXED |= {"Lookup": (1,), "QuantizedLSTM": (1, 2, 3, 7)}  # operands known beforehand
 ROUNDED = ("QuantizedLSTM",)  # states that lie between two bytes may become either
-TIES = ("QuantizedAveragePool", "QuantizedResize", "Span")  # means, or a zero point, that lie between two bytes
+TIES = ("QuantizedAveragePool", "QuantizedLayerNormalization", "QuantizedReduceMean", "QuantizedResize")
+TIES += ("QuantizedSoftmax", "Span")  # results, or a zero point, that lie between two bytes
 NARROW = (
     *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Resize"),
     *("Add", "Mul", "Sum", "Relu", "Clip", "Sigmoid", "HardSwish", "PRelu", "Exp", "Elementwise"),

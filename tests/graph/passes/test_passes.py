@@ -258,6 +258,11 @@ CASES: list[tuple[str, tuple[Expression, ...] | Expression, str]] = [
         whole(op.AveragePool(floats(whole(x)), kernel_shape=[5, 4])),
         "QuantizeLinear DequantizeLinear AveragePool QuantizeLinear",
     ),
+    ("quantised", whole(op.Softmax(floats(whole(x)), axis=-1), 0.5), "QuantizeLinear QuantizedSoftmax"),
+    ("quantised", op.Softmax(floats(whole(x)), axis=1), "QuantizeLinear QuantizedSoftmax"),
+    ("quantised", whole(op.Softmax(x, axis=-1), 0.5), "QuantizedSoftmax"),
+    ("quantised", whole(op.ReduceMean(floats(whole(x)), [3])), "QuantizeLinear QuantizedReduceMean"),
+    ("quantised", twice(op.Softmax(floats(whole(x)), axis=-1)), "QuantizeLinear QuantizedSoftmax Exp Add"),
     ("quantised", whole(op.Pad(floats(whole(x)), [0, 0, 1, 1, 0, 0, 1, 1])), "QuantizeLinear Identity Pad"),
     ("quantised", whole(op.Reshape(floats(whole(x)), [12, 20])), "QuantizeLinear Identity Reshape"),
     (
