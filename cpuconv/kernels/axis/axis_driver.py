@@ -30,20 +30,11 @@ _LEAST = -87.0  # e to this power is the smallest normal number; below, it is ze
 
 def _softmax(loops: AxisLoops) -> None:
     """exp(x - max) / sum of exp(x - max)."""
-    vec, kept = loops.vec, loops.tile.kept
-
-    def power(at: At) -> Any:
-        return _exp_below(vec, vec.sub(at.input(), top[at.column]))
-
-    def noted(at: At) -> Any:
-        value = power(at)
-        at.store(value)
-        return value
-
+    vec = loops.vec
     top = loops.reduce("top", At.input)
-    total = loops.reduce("sum", noted if kept else power)
+    total = loops.reduce("sum", lambda at: at.note(_exp_below(vec, vec.sub(at.input(), top[at.column]))))
     inverse = [vec.div(vec.constant(1.0), value) for value in total]
-    loops.each(lambda at: at.store(vec.mul(at.load(at.y) if kept else power(at), inverse[at.column])))
+    loops.each(lambda at: at.store(vec.mul(at.noted(), inverse[at.column])))
 
 
 def _log_softmax(loops: AxisLoops) -> None:
@@ -149,6 +140,7 @@ def work_on_line(
     scale: Any,
     bias: Any,
     numbers: Any,
+    notes: Any,
 ) -> None:
     """The work of a tile on a line of `size` (>= 1) elements, or on vectors of neighbouring lines.
 
@@ -160,10 +152,12 @@ def work_on_line(
         Masked: lanes that are lines.
     numbers
         Four floats: scale and zero point of bytes that are read, and of those that are written.
+    notes
+        Room for a line of floats, where `tile.notes` says so.
     """
     vec = Math(builder, tile.lanes)
-    x, y, scale, bias, numbers = (vec.pointer(address) for address in (x, y, scale, bias, numbers))
-    loops = AxisLoops(tile, vec, x, x_step, y, y_step, size, valid, scale, bias, numbers)
+    x, y, scale, bias, numbers, notes = (vec.pointer(each) for each in (x, y, scale, bias, numbers, notes))
+    loops = AxisLoops(tile, vec, x, x_step, y, y_step, size, valid, scale, bias, numbers, notes)
     WORKS[tile.work](loops)
     loops.finish()
 
@@ -183,7 +177,7 @@ class AxisDriverTile:
 
 @kernel(
     "micro micro_last x y scale bias images rows blocks wide inner x_image x_row x_step y_image y_row y_step size "
-    "channels channel_step numbers"
+    "channels channel_step numbers notes notes_step"
 )
 def work_on_lines(tile, worker, before, part, parts, args):
     """The work of the micro-kernels on all lines: (image, row, block of neighbouring lines).
@@ -209,4 +203,5 @@ def work_on_lines(tile, worker, before, part, parts, args):
             args.scale + channel,
             args.bias + channel,
             args.numbers,
+            args.notes + worker * args.notes_step,
         )

@@ -68,9 +68,11 @@ class AxisTile:
     y: Element = FLOATS
 
     @property
-    def kept(self) -> bool:
-        """Whether what is written can be read again as it was."""
-        return bool(self.held) or not self.y.integer
+    def notes(self) -> int:
+        """Bytes to note floats of an element of a line in, where what is written cannot be read again as it was."""
+        if self.held or not self.y.integer or self.work != "Softmax":
+            return 0
+        return FLOATS.bytes * (self.lanes * self.vectors if self.across else 1)
 
 
 class Bytes:
@@ -109,6 +111,19 @@ class At:
     held: dict[Any, Any] | None = None  # what is known by address, and what is not written yet
     read: Bytes | None = None  # what is at x stands for, where it is no floats
     written: Bytes | None = None
+    paper: Any = None  # where floats are noted; None: at y
+
+    def note(self, value: Any) -> Any:
+        """Keep floats for `noted`, and give them."""
+        if self.paper is None:
+            self.store(value)
+        else:
+            self.vec.store(value, self.paper)
+        return value
+
+    def noted(self) -> Any:
+        """What `note` kept."""
+        return self.load(self.y) if self.paper is None else self.vec.load(self.paper)
 
     def input(self) -> Any:
         """The floats at x."""
@@ -159,6 +174,7 @@ class AxisLoops:
     scale: Any
     bias: Any
     numbers: Any  # of bytes that are read, and of those that are written: scale and zero point
+    notes: Any
 
     @lazy
     def ends(self) -> tuple[Bytes | None, Bytes | None]:
@@ -175,6 +191,12 @@ class AxisLoops:
         if isinstance(index, int):
             return self.vec.offset(start, I64(index * size) if self.tile.held else index * size)
         return self.vec.offset(start, self.vec.builder.mul(index, I64(size)))
+
+    def paper(self, number: Any) -> Any:
+        """Where vector `number` of a line, or of neighbouring lines, is noted."""
+        if not self.tile.notes:
+            return None
+        return self.spot(self.notes, FLOATS, number)
 
     @property
     def count(self) -> Any:
@@ -219,7 +241,8 @@ class AxisLoops:
             y = vec.offset(self.y, builder.mul(index, self.y_step))
             for j in range(self.tile.vectors):
                 places = self.spot(x, self.tile.x, j), self.spot(y, self.tile.y, j)
-                at = At(vec, *places, None, j, mask, None, *ends)
+                paper = self.paper(builder.add(builder.mul(index, I64(self.tile.vectors)), I64(j)))
+                at = At(vec, *places, None, j, mask, None, *ends, paper)
                 values[j] = body(at, values[j])
             return values
 
@@ -234,7 +257,7 @@ class AxisLoops:
         def at(index: Any, j: int, mask: Any = None) -> At:
             offset = builder.mul(index, I64(vec.size))
             places = self.spot(self.x, self.tile.x, index), self.spot(self.y, self.tile.y, index)
-            return At(vec, *places, offset, j, mask, None, *ends)
+            return At(vec, *places, offset, j, mask, None, *ends, self.paper(index))
 
         def several(index: Any, values: list[Any]) -> list[Any]:
             first = builder.mul(index, I64(unroll))

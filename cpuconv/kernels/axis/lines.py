@@ -13,6 +13,7 @@ from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.axis.axis_driver import AxisDriverTile, work_on_line, work_on_lines
 from cpuconv.kernels.axis.axis_emitter import AxisTile
+from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Space, Step
@@ -21,6 +22,7 @@ from cpuconv.problem.integers import divide
 from layouts import Strides
 
 _VECTORS = 4  # under way at once: the latency of an addition
+_LINE = 64  # bytes of a line of the cache
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def line_steps(
         "channels": channels or 1,
         "channel_step": F32.bytes if channels else 0,
         "numbers": np.array(numbers, np.float32) if numbers else 0,
+        **worker_args("notes", space, divide(many.notes * size, _LINE) * _LINE, threads),
     }
     parts = processor.parts(x.size + y.size)
     driver = AxisDriverTile(isa.lanes, _VECTORS, x.element.bytes, y.element.bytes)
