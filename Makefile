@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 LIGHT_RESNET50 = $$($(BIN)/python -c "import onnx, pathlib; \
 	print(pathlib.Path(onnx.__file__).parent / 'backend/test/data/light/light_resnet50.onnx')")
 
-.PHONY: warmup test test-cpus test-arm fuzz bench docs clean
+.PHONY: warmup test test-cpus test-arm fuzz bench wheel docs clean
 
 warmup: $(VENV)/.has-onnx  ## tune the convolutions of a real ResNet-50 on this CPU; prints the table
 	$(BIN)/autotune warmup "$(LIGHT_RESNET50)"
@@ -31,6 +31,11 @@ fuzz: $(VENV)/.has-dev  ## the readers of models, wisdom and problems, guided by
 bench: $(VENV)/.has-bench  ## tune the benchmark's lines and compare with the other engines
 	$(BIN)/autotune warmup bench/shapes/canonical.txt --layouts auto,auto
 	$(BIN)/python -m bench.compare
+
+wheel: $(VENV)/.has-models  ## a wheel in dist/, with machine code for the classes of CPUs that this one can execute
+	$(BIN)/python -m bench.networks build/networks
+	$(BIN)/python -m bench.packs --networks build/networks --kept build/kernels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 docs: $(VENV)/.has-docs  ## the pages of docs/ with the reference of the public calls, as a site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -59,8 +59,9 @@ def test_solvers_are_made_from_their_own_files_and_what_they_share() -> None:
 
 def test_what_keeps_code_is_no_part_of_it() -> None:
     for name in stamp.BESIDE:
-        assert len([*(ROOT / "cpuconv" / "runtime").rglob(f"{name}.py")]) == 1
-        assert f"cpuconv.runtime.code.{name}" not in MODULES
+        runtime = ROOT / "cpuconv" / "runtime"
+        assert len([*runtime.rglob(f"{name}.py"), *runtime.rglob(f"{name}/__init__.py")]) == 1
+        assert not any(f"{each}.".startswith(f"cpuconv.runtime.code.{name}.") for each in MODULES)
 
 
 # -- files that move
@@ -152,8 +153,9 @@ def test_stamps_of_several_modules_know_no_order(stamped: Callable[..., str]) ->
 
 @pytest.fixture
 def parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The sources that were parsed, with an empty cache folder."""
+    """The sources that were parsed, with an empty cache folder, in a package that ships nothing."""
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(parsed, "SHIPPED", tmp_path / "sources")
     seen: list[bytes] = []
     monkeypatch.setattr(parsed, "parse", lambda source: (seen.append(source), parse(source))[1])
     return seen
@@ -178,6 +180,17 @@ def test_a_start_parses_nothing_that_is_kept(parses: list[bytes]) -> None:
         stamp.known_syntaxes.cache_clear()
         assert stamp.known_syntaxes().keys() == set(MODULES)
     assert len(parses) == len({path.read_bytes() for path in stamp.files().values()})
+
+
+def test_nothing_is_parsed_that_the_package_ships(parses: list[bytes]) -> None:
+    parsed.ship([source(0), source(1)], parsed.SHIPPED)
+    del parses[:]
+    assert parsed.syntaxes([source(1), source(0)]) == [parse(source(1)), parse(source(0))]
+    assert parses == [] and not parsed.kept_path().exists()
+    assert parsed.syntaxes([source(2), source(0)]) and parses == [source(2)]
+    parsed.SHIPPED.write_bytes(parsed.SHIPPED.read_bytes()[:-1])
+    parsed.kept_path().unlink()
+    assert parsed.syntaxes([source(1)]) == [parse(source(1))] and parses == [source(2), source(1)]
 
 
 def test_another_rule_parses_again(parses: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 A kernel's file and folder are named by all of that (`runtime.kernel_files`), so a change of any of it compiles anew
 instead of running stale code. Files hold machine code only: nothing is unpickled. They are written whole under a
-checksum, and what others could have written is not loaded (`runtime.kept`). This module is no part of a stamp: whoever
+checksum, and what others could have written is not loaded (`runtime.kept`). What is not there is looked for in the
+package's own packs (`runtime.code.packs`), and then compiled. This module is no part of a stamp: whoever
 changes what a file holds must change the folder's name.
 
 In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does
@@ -19,6 +20,7 @@ from typing import Any
 from cpuconv.runtime.code import kernel_files, loader, object_file
 from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_files import KernelFile
+from cpuconv.runtime.code.packs import serving
 
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
 
@@ -70,10 +72,13 @@ class Entries:
 
 
 class Statistics:
-    """Counts of this process: kernels compiled, and kernels loaded from disk."""
+    """Counts of this process: kernels compiled, loaded from the user's cache, and loaded from a pack; and their names
+    (`KernelFile.name`), as far as they have any."""
 
     compiled = 0
     loaded = 0
+    packed = 0
+    names: set[str] = set()
 
 
 Load = Callable[[bytes, str], Code]
@@ -134,8 +139,9 @@ def load_or_compile(
     """
     key = name, module, identity
     file = kernel_files.find(*key)
+    Statistics.names.add(file.name)
     with _lock:
-        code = _alive.get(key) or _load(file, load)
+        code = _alive.get(key) or _load(file, load) or _unpacked(file, load)
         if code is not None:
             _alive[key] = code
             return code
@@ -151,13 +157,22 @@ def load_or_compile(
 
 
 def _load(file: KernelFile, load: Load) -> Code | None:
-    body = file.read()
+    loaded = _function(file.read(), load)  # None: a file that was damaged or could have been another's is replaced
+    Statistics.loaded += loaded is not None
+    return loaded
+
+
+def _unpacked(file: KernelFile, load: Load) -> Code | None:
+    loaded = _function(serving.find(file.name), load) if file.name else None
+    Statistics.packed += loaded is not None
+    return loaded
+
+
+def _function(body: bytes | None, load: Load) -> Code | None:
     if body is None:
-        return None  # compiled, and a file that was damaged or could have been another's is replaced
+        return None
     symbol, _, code = body.partition(b"\0")
     try:
-        loaded = load(code, symbol.decode())
+        return load(code, symbol.decode())
     except object_file.Malformed:
         return None
-    Statistics.loaded += 1
-    return loaded

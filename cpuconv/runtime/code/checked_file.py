@@ -29,8 +29,18 @@ def read(path: Path) -> bytes | None:
             content = file.read()
     except OSError:
         return None
+    return body_of(content)
+
+
+def body_of(content: bytes) -> bytes | None:
+    """What was written, of a file's content; None if it is damaged."""
     digest, body = content[:_DIGEST], content[_DIGEST:]
     return body if hashlib.sha256(body).digest() == digest else None
+
+
+def content_of(body: bytes) -> bytes:
+    """The content of a file that holds this."""
+    return hashlib.sha256(body).digest() + body
 
 
 def write(path: Path, body: bytes) -> None:
@@ -44,7 +54,7 @@ def write(path: Path, body: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(body).digest() + body)
+            file.write(content_of(body))
         os.chmod(temporary, _OWNERS | path.parent.stat().st_mode & _READABLE)
         os.replace(temporary, path)
     except OSError:

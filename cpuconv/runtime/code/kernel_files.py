@@ -85,10 +85,13 @@ class KernelFile:
         None: the kernel can neither be read nor written.
     trouble : str
         Why it cannot be written; empty if it can.
+    name : str
+        What tells the kernel from all others that are compiled for one target; empty if nothing does.
     """
 
     path: Path | None
     trouble: str
+    name: str = ""
 
     def read(self) -> bytes | None:
         """What `write` has written, if it is there and ours; notes that it was used."""
@@ -143,12 +146,11 @@ class KernelFile:
 def find(name: str, module: str, identity: str) -> KernelFile:
     """The file of the kernel `name` of `module` specialised as `identity`."""
     place = folder()
-    if place.path is None:
-        return KernelFile(None, place.trouble)
     if (unknown := fault(module)) is not None:
         return KernelFile(None, unknown)
     digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
-    return KernelFile(place.path / f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}{_OBJECT}", place.trouble)
+    called = f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}"
+    return KernelFile(place.path and place.path / f"{called}{_OBJECT}", place.trouble, called)
 
 
 def prune(kernels: Path, most: int, own: Path | None = None) -> None:

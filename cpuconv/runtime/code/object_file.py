@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
-_RELOCATABLE = 1
+MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+RELOCATABLE = 1
 _HEADER, _SECTION, _SYMBOL, _ADDEND = (
     struct.Struct(f"<{each}") for each in ("16xHH20xQ10xHHH", "IIQ8xQQIIQ8x", "IBxHQ8x", "QQq")
 )
 _SYMBOLS, _ADDENDS, _ZEROS, _WITHOUT_ADDENDS = 2, 4, 8, 9  # types of sections
 _WRITE, _LOADED, _LOCAL_TO_THREAD = 1, 2, 1 << 10  # flags of sections
 _UNWINDING = (".eh_frame", ".note", ".gcc_except_table")  # begin the names of sections that no code reads
-_UNDEFINED, _ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00  # sections of symbols
-_ALIGNMENT = 64  # at least, of a section: a cache line
+UNDEFINED, ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00  # sections of symbols
+ALIGNMENT = 64  # at least, of a section: a cache line
 _MOST_BYTES = 1 << 28
 
 X86, ARM = 62, 183  # ELF's numbers of architectures
@@ -54,7 +54,7 @@ class _Symbol(NamedTuple):
     value: int
 
 
-class _Relocation(NamedTuple):
+class Relocation(NamedTuple):
     section: int
     offset: int
     kind: int
@@ -74,16 +74,24 @@ class Image:
         Bytes of memory that it takes.
     names : tuple of str
         Symbols that others must have.
+    content : tuple
+        Place and bytes of each section.
+    offsets : dict of int
+        Place of each section by its number.
+    symbols, relocations : tuple
+        As the file lists them.
+    veneers : int
+        Place of the first; there is one for each of `names`.
     """
 
     machine: int
     size: int
     names: tuple[str, ...]
-    _content: tuple[tuple[int, bytes], ...]  # place and bytes of each section
-    _offsets: dict[int, int]  # place of each section
-    _symbols: tuple[_Symbol, ...]
-    _relocations: tuple[_Relocation, ...]
-    _veneers: int  # place of the first; there is one for each of `names`
+    content: tuple[tuple[int, bytes], ...]
+    offsets: dict[int, int]
+    symbols: tuple[_Symbol, ...]
+    relocations: tuple[Relocation, ...]
+    veneers: int
 
     def offset(self, symbol: str) -> int:
         """Where the function of that name begins.
@@ -93,9 +101,9 @@ class Image:
         Malformed
             There is none.
         """
-        for each in self._symbols:
-            if each.name == symbol and each.section in self._offsets:
-                return self._offsets[each.section] + each.value
+        for each in self.symbols:
+            if each.name == symbol and each.section in self.offsets:
+                return self.offsets[each.section] + each.value
         raise Malformed(f"there is no symbol {symbol!r}")
 
     def at(self, address: int, known: dict[str, int]) -> bytearray:
@@ -112,21 +120,21 @@ class Image:
             A place is too far away from what it refers to.
         """
         memory = bytearray(self.size)
-        for start, content in self._content:
+        for start, content in self.content:
             memory[start : start + len(content)] = content
         veneers = {}
         for number, name in enumerate(self.names):
-            place = self._veneers + number * _VENEER_BYTES
+            place = self.veneers + number * _VENEER_BYTES
             memory[place : place + _VENEER_BYTES] = _VENEERS[self.machine] + struct.pack("<Q", known[name])
             veneers[name] = address + place
-        for each in self._relocations:
-            symbol = self._symbols[each.symbol]
+        for each in self.relocations:
+            symbol = self.symbols[each.symbol]
             how = _RELOCATIONS[self.machine][each.kind]
-            if symbol.section == _UNDEFINED:
+            if symbol.section == UNDEFINED:
                 target = (veneers if how.branches else known)[symbol.name]
             else:
-                target = symbol.value + (0 if symbol.section == _ABSOLUTE else address + self._offsets[symbol.section])
-            place = self._offsets[each.section] + each.offset
+                target = symbol.value + (0 if symbol.section == ABSOLUTE else address + self.offsets[symbol.section])
+            place = self.offsets[each.section] + each.offset
             how.apply(memory, place, target + each.addend, address + place)
         return memory
 
@@ -148,12 +156,12 @@ def read(content: bytes) -> Image:
 
 
 def _image(content: bytes) -> Image:
-    if content[: len(_MAGIC)] != _MAGIC:
+    if content[: len(MAGIC)] != MAGIC:
         raise Unsupported("it is no ELF file of 64 bits")
     kind, machine, table, size, count, names = _HEADER.unpack_from(content)
     if machine not in _RELOCATIONS:
         raise Unsupported(f"architecture {machine}")
-    if kind != _RELOCATABLE or size != _SECTION.size:
+    if kind != RELOCATABLE or size != _SECTION.size:
         raise Malformed(f"type {kind}, sections of {size} bytes")
     sections = _sections(content, table, count, names)
     offsets, laid, end = {}, [], 0
@@ -168,8 +176,8 @@ def _image(content: bytes) -> Image:
         end += each.size
     symbols = tuple(_symbols(content, sections))
     relocations = tuple(_relocations(content, sections, offsets, symbols, machine))
-    used = sorted({symbols[each.symbol].name for each in relocations if symbols[each.symbol].section == _UNDEFINED})
-    veneers = -(-end // _ALIGNMENT) * _ALIGNMENT
+    used = sorted({symbols[each.symbol].name for each in relocations if symbols[each.symbol].section == UNDEFINED})
+    veneers = -(-end // ALIGNMENT) * ALIGNMENT
     total = veneers + len(used) * _VENEER_BYTES
     if total > _MOST_BYTES:
         raise Unsupported(f"{total} bytes")
@@ -188,7 +196,7 @@ def _sections(content: bytes, table: int, count: int, names: int) -> list[_Secti
             raise Malformed("a section ends after the file")
         if size > _MOST_BYTES or alignment > 1 << _PAGE or alignment & (alignment - 1):
             raise Malformed(f"a section of {size} bytes, aligned to {alignment}")
-        sections.append(_Section(_text(texts, name), kind, flags, start, size, link, info, max(alignment, _ALIGNMENT)))
+        sections.append(_Section(_text(texts, name), kind, flags, start, size, link, info, max(alignment, ALIGNMENT)))
     return sections
 
 
@@ -216,7 +224,7 @@ def _symbols(content: bytes, sections: list[_Section]) -> Iterator[_Symbol]:
 
 def _relocations(
     content: bytes, sections: list[_Section], offsets: dict[int, int], symbols: tuple[_Symbol, ...], machine: int
-) -> Iterator[_Relocation]:
+) -> Iterator[Relocation]:
     for each in sections:
         if each.info not in offsets or each.kind not in (_ADDENDS, _WITHOUT_ADDENDS):
             continue
@@ -229,11 +237,11 @@ def _relocations(
             if offset + _RELOCATIONS[machine][kind].bytes > sections[each.info].size:
                 raise Malformed("a relocation outside of its section")
             target = symbols[symbol].section
-            if target not in (_UNDEFINED, _ABSOLUTE) and target not in offsets:
+            if target not in (UNDEFINED, ABSOLUTE) and target not in offsets:
                 raise Unsupported(f"a relocation against section {target}")
-            if target == _UNDEFINED and not symbols[symbol].name:
+            if target == UNDEFINED and not symbols[symbol].name:
                 raise Malformed("a relocation against nothing")
-            yield _Relocation(each.info, offset, kind, symbol, addend)
+            yield Relocation(each.info, offset, kind, symbol, addend)
 
 
 # --- kinds of relocations -------------------------------------------------------------------------------------------

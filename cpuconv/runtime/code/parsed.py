@@ -1,7 +1,8 @@
 """The syntax of source files, each parsed once on a machine: to parse all of them at every start takes 0.2 seconds.
 
 What is known of a file is kept under a hash of its text and of the rules (`runtime.syntax`), so that neither clocks,
-nor where the file lies, nor several versions side by side matter.
+nor where the file lies, nor several versions side by side matter. A file of the package, beside its kernel packs, holds
+what is known of its own sources: where nothing is kept yet, nothing is parsed either.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from autotune.files import write_whole
 from autotune.paths import cache_folder
+from cpuconv import origin
 from cpuconv.runtime.code import checked_file, ownership, syntax
 from cpuconv.runtime.code.syntax import Import, Syntax, parse
 
 NAME = "sources"
 MOST = 300  # files that are remembered: a few versions of the package
+SHIPPED = origin.ROOT / "packs" / NAME
 
 
 def syntaxes(sources: Iterable[bytes]) -> list[Syntax]:
@@ -26,6 +30,8 @@ def syntaxes(sources: Iterable[bytes]) -> list[Syntax]:
     keyed = [(_key(source), source) for source in sources]
     path = kept_path()
     known = read(path)
+    if any(key not in known for key, _ in keyed):
+        known = shipped() | known
     missing = {key: source for key, source in keyed if key not in known}
     if missing:
         known = {key: parse(source) for key, source in missing.items()} | known
@@ -55,7 +61,28 @@ def kept_path() -> Path | None:
 
 
 def read(path: Path | None) -> dict[str, Syntax]:
-    text = checked_file.read(path) if path else None
+    return _told(checked_file.read(path) if path else None)
+
+
+def shipped() -> dict[str, Syntax]:
+    """What the package's own file says, which is trusted as its code is."""
+    try:
+        return _told(checked_file.body_of(SHIPPED.read_bytes()))
+    except OSError:
+        return {}
+
+
+def ship(sources: Iterable[bytes], path: Path) -> None:
+    """Write such a file, of these sources.
+
+    Raises
+    ------
+    OSError
+    """
+    write_whole({path: checked_file.content_of(_text({_key(source): parse(source) for source in sources}))})
+
+
+def _told(text: bytes | None) -> dict[str, Syntax]:
     if text is None:
         return {}
     try:
@@ -67,10 +94,13 @@ def read(path: Path | None) -> dict[str, Syntax]:
         return {}  # of another version
 
 
+def _text(known: dict[str, Syntax]) -> bytes:
+    return json.dumps({key: [found.content, *map(" ".join, found.imports)] for key, found in known.items()}).encode()
+
+
 def _write(path: Path | None, known: dict[str, Syntax]) -> None:
     """Keep the first `MOST`."""
     if path is None:
         return
-    records = {key: [found.content, *map(" ".join, found.imports)] for key, found in [*known.items()][:MOST]}
     with contextlib.suppress(OSError):  # then the next process parses again
-        checked_file.write(path, json.dumps(records).encode())
+        checked_file.write(path, _text(dict([*known.items()][:MOST])))

@@ -22,7 +22,7 @@ from cpuconv.runtime.code.parsed import syntaxes
 from cpuconv.runtime.code.syntax import Import, Syntax
 
 ROOMS = ("functions", "runtime", "isa", "kernels", "solvers")
-# Modules of these rooms that find and store machine code: no kernel is made from them.
+# Modules and folders of these rooms that find and store machine code: no kernel is made from them.
 BESIDE = (
     "cache",
     "checked_file",
@@ -32,6 +32,7 @@ BESIDE = (
     "loader",
     "object_file",
     "ownership",
+    "packs",
     "parsed",
     "stamp",
     "syntax",
@@ -131,6 +132,6 @@ def files() -> dict[str, Path]:
     for room in ROOMS:
         for path in (_ROOT / room).rglob("*.py"):
             parts = path.relative_to(_ROOT).with_suffix("").parts
-            if not (room == "runtime" and parts[-1] in BESIDE):
+            if room != "runtime" or set(BESIDE).isdisjoint(parts):
                 found[".".join((_PACKAGE, *parts)).removesuffix(".__init__")] = path
     return found

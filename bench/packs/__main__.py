@@ -1,0 +1,122 @@
+"""Build kernel packs, a file for all classes of CPUs of an architecture: `python -m bench.packs --help`.
+
+Code of a class is compiled, and packs weights, on this machine: it must have all features of the class. What was
+compiled is kept, so that an interrupted build goes on where it was. The same sources, versions of Numba and networks
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from autotune.interpreter import python
+from autotune.paths import VARIABLE
+from bench.packs.wanted import TYPES
+from bench.settings import words
+from bench.shapes import CANONICAL
+from cpuconv.runtime.code import checked_file, parsed, stamp
+from cpuconv.runtime.code.packs import pack_file, serving
+from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
+from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
+
+SHAPES = 300
+PASSED = ("lines", "types", "shapes", "networks")  # options of the process that compiles
+MOST_BYTES = 12_000_000  # of all packs together, in a wheel
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build the packs of the classes that were asked for; 1 if one could not be."""
+    options = parser().parse_args(argv)
+    features = host_features()
+    asked = words(options.classes, BY_NAME, "--classes")
+    words(options.types, TYPES, "--types")
+    parts: dict[str, dict[str, dict[str, bytes]]] = {}
+    failed = False
+    for cpu in [BY_NAME[name] for name in asked or BY_NAME]:
+        if lacks := sorted(cpu.features - {name for name, there in features.items() if there}):
+            print(f"{cpu.name}: left out, as this CPU has no {', '.join(lacks)}", file=sys.stderr)
+            failed |= bool(asked)
+            continue
+        kernels = compiled(cpu, options, features)
+        failed |= kernels is None
+        if kernels is not None:
+            parts.setdefault(cpu.machine, {})[cpu.name] = kernels
+    options.output.mkdir(parents=True, exist_ok=True)
+    for machine, found in parts.items():
+        pack_file.write(options.output / f"{machine}{serving.SUFFIX}", found)
+    parsed.ship((path.read_bytes() for path in stamp.files().values()), options.output / parsed.NAME)
+    total = sum(path.stat().st_size for path in options.output.iterdir())
+    print(f"{options.output}: {total / 1e6:.2f} MB", file=sys.stderr)
+    if total > MOST_BYTES:
+        print(f"that is more than {MOST_BYTES / 1e6:.0f} MB", file=sys.stderr)
+    return int(failed or total > MOST_BYTES)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="bench.packs", description=__doc__.partition("\n")[0], allow_abbrev=False)
+    p.add_argument("--classes", default="", metavar="NAMES", help=f"comma-separated, of {', '.join(BY_NAME)} (all)")
+    p.add_argument("--lines", type=Path, default=CANONICAL, metavar="FILE", help=f"convolutions ({CANONICAL.name})")
+    p.add_argument("--types", default=",".join(TYPES), metavar="NAMES", help=f"of convolutions ({','.join(TYPES)})")
+    p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
+    p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
+    p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")
+    p.add_argument("-o", "--output", type=Path, default=serving.FOLDER, metavar="DIR", help="(the package's folder)")
+    return p
+
+
+def host_features() -> dict[str, bool]:
+    """Every feature that LLVM knows of CPUs of this kind, and whether this one has it."""
+    return dict(llvm.get_host_cpu_features())
+
+
+def environment(cpu: CpuClass, features: dict[str, bool]) -> dict[str, str]:
+    """Variables of a process that compiles for a class: its features, and no others that LLVM knows."""
+    stated = ",".join(f"{'+' if name in cpu.features else '-'}{name}" for name in sorted({*features, *cpu.features}))
+    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated, serving.VARIABLE: serving.OFF}
+
+
+def compiled(cpu: CpuClass, options: argparse.Namespace, features: dict[str, bool]) -> dict[str, bytes] | None:
+    """The kernels of a class; None if they could not be compiled."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bench-packs-") as folder:
+        kept = Path(folder) if options.kept is None else options.kept.absolute() / cpu.name
+        kept.mkdir(parents=True, exist_ok=True)
+        names = Path(folder) / "names.json"
+        passed = [f"--{name}={getattr(options, name)}" for name in PASSED if getattr(options, name) is not None]
+        command = python("-m", "bench.packs.compiling", cpu.name, str(names), *passed)
+        environ = {**os.environ, **environment(cpu, features), VARIABLE: str(kept)}
+        if subprocess.run(command, env=environ).returncode:
+            print(f"{cpu.name}: failed", file=sys.stderr)
+            return None
+        kernels = collected(kept, json.loads(names.read_text()))
+    alone, taken = len(pack_file.packed({cpu.name: kernels})), time.monotonic() - begun
+    print(f"{cpu.name}: {len(kernels)} kernels, alone {alone / 1e6:.2f} MB, {taken:.0f} s", file=sys.stderr)
+    return kernels
+
+
+def collected(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """The kernels of those names in a cache folder, as packs hold them."""
+    files = {path.stem: path for path in folder.glob("kernels/*/*.o")}
+    kernels = {}
+    for name in names:
+        body = checked_file.read(files[name])
+        if body is None:
+            raise OSError(f"{files[name]} is damaged")
+        symbol, _, code = body.partition(b"\0")
+        kernels[name] = SYMBOL.encode() + b"\0" + stripped(code, symbol.decode())
+    return kernels
+
+
+if __name__ == "__main__":
+    sys.exit(main())

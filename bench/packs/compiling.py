@@ -1,0 +1,104 @@
+"""A process that compiles what a pack holds: `python -m bench.packs` starts one for each class of CPUs.
+
+The CPU is named by Numba's variables, the folder that kernels are kept in by CPUCONV_CACHE_DIR. The names of all
+kernels that were asked for go to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import cpuconv
+from autotune.machine import device
+from bench.packs import wanted
+from cpuconv.cli.feeds import drawn
+from cpuconv.conv.recipe import Candidate, assemble
+from cpuconv.errors import CpuconvError
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
+from cpuconv.runtime.code.cache import Statistics
+from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
+
+_STRATEGY = "heuristic"  # what was tuned on the machine that builds must not decide
+_SAY_SECONDS = 10.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile, and write the names."""
+    parser = argparse.ArgumentParser(prog="bench.packs.compiling", description=__doc__)
+    parser.add_argument("cpu", choices=BY_NAME)
+    parser.add_argument("names", type=Path, help="file of the names, JSON")
+    parser.add_argument("--lines", type=Path, required=True)
+    parser.add_argument("--shapes", type=int, required=True)
+    parser.add_argument("--types", required=True)
+    parser.add_argument("--networks", type=Path)
+    options = parser.parse_args(argv)
+    warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
+    levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
+    device.caches_of = lambda: levels  # those of the class, not of the machine that builds
+    calls = [*_convolutions(options), *(_networks(options.networks) if options.networks else ())]
+    said = 0.0
+    for number, call in enumerate(calls):
+        call()
+        if time.monotonic() > said + _SAY_SECONDS:
+            said = time.monotonic()
+            text = f"{options.cpu}: {number + 1} of {len(calls)}, {len(Statistics.names)} kernels"
+            print(text, file=sys.stderr, flush=True)
+    options.names.write_text(json.dumps(sorted(Statistics.names - {""})))
+    return 0
+
+
+def _convolutions(options: argparse.Namespace) -> Iterator[Callable[[], None]]:
+    types = [wanted.TYPES[name] for name in options.types.split(",")]
+    for problem, candidate in wanted.convolutions(options.lines, options.shapes, types):
+        yield lambda problem=problem, candidate=candidate: _assembled(problem, candidate)
+        if problem.threads == 1 and problem.types == ALL_F32 and problem.in_layout == problem.out_layout == "NCHW":
+            yield lambda problem=problem: _called(problem)
+
+
+def _assembled(problem: ConvProblem, candidate: Candidate) -> None:
+    for step in assemble(problem, candidate).steps:
+        step.compile()
+
+
+def _called(problem: ConvProblem) -> None:
+    """The function that users call, which fingerprints, packs and launches."""
+    x = np.ones((problem.n, problem.c, problem.h, problem.w), np.float32)
+    w = np.ones((problem.k, problem.c // problem.groups, problem.r, problem.s), np.float32)
+    top, bottom, left, right = problem.pads
+    options = {"stride": problem.stride, "dilation": problem.dilation, "groups": problem.groups}
+    cpuconv.conv2d(x, w, padding=((top, bottom), (left, right)), threads=1, strategy=_STRATEGY, **options)
+
+
+def _networks(folder: Path) -> Iterator[Callable[[], None]]:
+    for path in wanted.networks(folder):
+        for precision in wanted.PRECISIONS if ".int8" not in path.suffixes else wanted.PRECISIONS[:1]:
+            for threads in {1, cpuconv.get_num_threads()}:
+                yield lambda path=path, precision=precision, threads=threads: _network(path, precision, threads)
+
+
+def _network(path: Path, precision: str, threads: int) -> None:
+    try:
+        model = cpuconv.compile(path, threads=threads, strategy=_STRATEGY, precision=precision)
+    except CpuconvError as error:
+        print(f"{path.name} is left out: {error}", file=sys.stderr)
+        return
+    feed = drawn(model.inputs, {}, 0)
+    model.run(feed)
+    if threads == 1:
+        with tempfile.TemporaryDirectory() as saved:
+            model.save(Path(saved) / "model")
+            cpuconv.load(Path(saved) / "model", threads=threads).run(feed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

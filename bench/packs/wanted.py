@@ -1,0 +1,82 @@
+"""What the kernels of a pack are compiled for: convolutions, and networks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.machine.device import microarchitecture
+from bench.shapes import CANONICAL
+from bench.shapes.drawn import draw
+from cpuconv.conv.choice import model, select, tuned
+from cpuconv.conv.choice.model import AUTO, Limits
+from cpuconv.conv.recipe import Candidate
+from cpuconv.conv.session import TABLES
+from cpuconv.errors import CpuconvError
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.reading import sources
+from cpuconv.problem.types import Types
+from cpuconv.runtime.target import target
+
+SEED = 37
+THREADS = (1, 2, 4)
+TYPES = {name: Types.parse(name) for name in ("f32", "bf16", "u8")}
+PRECISIONS = ("float32", "bfloat16")  # of networks; those of int8 say so themselves
+
+
+def convolutions(lines: Path, drawn: int, types: Sequence[Types]) -> Iterator[tuple[ConvProblem, Candidate]]:
+    """Those of a file and so many drawn at random, as the cost model chooses; and rows of shipped tables."""
+    known = [problem for problem, *_ in sources.load(str(lines))]
+    for problem in (*known, *draw(drawn, SEED)):
+        for each in types:
+            for threads in THREADS:
+                yield from _chosen(replace(problem, types=each, threads=threads))
+    if lines == CANONICAL:
+        yield from _tabled()
+
+
+def _chosen(problem: ConvProblem) -> Iterator[tuple[ConvProblem, Candidate]]:
+    """What the model chooses in the problem's layouts, and in those that it likes best."""
+    for layouts in ((problem.in_layout, problem.out_layout), (AUTO, AUTO)):
+        try:
+            asked = select.resolve_layouts(problem, *layouts, Limits())
+            model.check_types(asked)
+            yield asked, select.untuned(asked, Limits()).candidate
+        except CpuconvError:  # types that this CPU has no product for, or layouts of others
+            continue
+
+
+def _tabled() -> Iterator[tuple[ConvProblem, Candidate]]:
+    """The fastest candidate of each problem in tables of this kind of CPU."""
+    _, cpu, features = target()
+    for path in sorted(TABLES.glob("*.json")):
+        document = json.loads(path.read_text())
+        columns = document["columns"]["rows"]
+        for device in document["devices"]:
+            fields = device["fields"]
+            if microarchitecture(fields["cpu_name"], fields["features"]) != microarchitecture(cpu, features):
+                continue
+            yield from _fastest(dict(zip(columns, row, strict=True)) for row in device["rows"])
+
+
+def _fastest(rows: Iterator[dict]) -> Iterator[tuple[ConvProblem, Candidate]]:
+    ok = sorted((row for row in rows if row["state"] == "ok" and row["score"]), key=lambda row: row["score"])
+    done = set()
+    for row in ok:
+        if row["problem"] in done:
+            continue
+        try:
+            problem = ConvProblem.parse(row["problem"])
+            candidate = tuned.named(problem, row["candidate"])
+        except CpuconvError:
+            continue
+        if candidate is not None:
+            done.add(row["problem"])
+            yield problem, candidate
+
+
+def networks(folder: Path) -> list[Path]:
+    """The networks' files in a folder, in a fixed order."""
+    return sorted(folder.glob("*.onnx"))

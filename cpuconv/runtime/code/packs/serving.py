@@ -1,0 +1,100 @@
+"""The pack that serves this process, and the kernels in it.
+
+Packs are files of the installed package, trusted as its code is. What is damaged is left out, with one warning: then
+kernels are compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+from cpuconv import origin
+from cpuconv.errors import CpuconvWarning
+from cpuconv.runtime.code.packs import cpu_classes
+from cpuconv.runtime.code.packs.pack_file import Damaged, Part, of_file
+from cpuconv.runtime.target import target
+
+VARIABLE = "CPUCONV_PACKS"
+OFF = "0"  # the variable's value with which no pack serves
+SUFFIX = ".pack"
+FOLDER = origin.ROOT / "packs"
+
+
+class Served(NamedTuple):
+    """What is known of packs in this process.
+
+    Attributes
+    ----------
+    cpu : str
+        The class of CPUs whose kernels serve; empty if none do.
+    part : Part or None
+        Its kernels.
+    why : str
+        Why there are none; empty if there are.
+    """
+
+    cpu: str
+    part: Part | None
+    why: str
+
+
+def path_of(machine: str) -> Path:
+    """The file of all classes of an architecture, of which LLVM's name is given."""
+    return FOLDER / f"{machine}{SUFFIX}"
+
+
+def find(name: str) -> bytes | None:
+    """A kernel by the name of its file, as `checked_file.read` gives it of the user's cache; None if no pack has it."""
+    part = served().part
+    if part is None or _left_out:
+        return None
+    try:
+        return part.get(name)
+    except Damaged as error:
+        _warn(error)
+        _left_out.append(str(error))
+        return None
+
+
+_left_out: list[str] = []  # why the pack that served does so no longer
+
+
+@functools.cache
+def served() -> Served:
+    """The kernels that fit the target of this process best."""
+    if os.environ.get(VARIABLE) == OFF:
+        return Served("", None, f"{VARIABLE} is {OFF}")
+    triple, name, features = target()
+    if not (sys.platform == "linux" and "linux" in triple):
+        return Served("", None, "packs are made for Linux")
+    path = path_of(_machine())
+    if not path.is_file():
+        return Served("", None, f"there is no file {path}")
+    there = (each[1:] for each in features.split(",") if each.startswith("+"))
+    classes = [each.name for each in cpu_classes.fitting(_machine(), name, there)]
+    try:
+        pack = of_file(path)
+        best = next((each for each in classes if each in pack.parts), "")
+        if best:
+            return Served(best, pack.part(best), "")
+    except Damaged as error:
+        _warn(error)
+        return Served("", None, f"{path} is damaged: {error}")
+    wanted = f"none for {' or '.join(classes)}" if classes else f"none that this CPU, {name}, runs"
+    return Served("", None, f"{path} has kernels for {', '.join(pack.parts)}, and {wanted}")
+
+
+def _machine() -> str:
+    return target()[0].partition("-")[0]
+
+
+def _warn(error: Damaged) -> None:
+    path = path_of(_machine())
+    warnings.warn(
+        f"the kernels of {path} are compiled instead, as it is damaged: {error}", CpuconvWarning, stacklevel=2
+    )

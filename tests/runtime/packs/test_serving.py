@@ -1,0 +1,127 @@
+"""Where the cache is empty, kernels come from the package's pack; nothing is compiled, and damage is no error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.packs import cpu_classes, pack_file, serving
+from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
+from cpuconv.runtime.target import target
+from support.running import processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="packs are made for Linux")
+PROGRAM = """
+import json, sys, warnings
+caught = []
+warnings.simplefilter("always")
+warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")
+import numpy as np
+import cpuconv
+from pathlib import Path
+from cpuconv.runtime.code.cache import Statistics
+from cpuconv.runtime.code.packs import serving
+serving.FOLDER = Path(sys.argv[1])
+x, w = np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32)
+y = cpuconv.conv2d(x, w, threads=1)
+assert (y == 72).all()
+counts = {name: getattr(Statistics, name) for name in ("compiled", "loaded", "packed")}
+print(json.dumps({**counts, "why": serving.served().why, "names": sorted(Statistics.names), "warnings": caught}))
+"""
+
+
+def told(packs: Path, cache: Path, use: str = "1") -> dict[str, Any]:
+    done = processes.run("-c", PROGRAM, str(packs), CPUCONV_CACHE_DIR=str(cache), CPUCONV_PACKS=use)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], int]:
+    """The kernels of the program, compiled here."""
+    folder = tmp_path_factory.mktemp("compiled")
+    first = told(folder / "none", folder)
+    files = {path.stem: path for path in folder.glob("kernels/*/*.o")}
+    assert first["compiled"] == len(files) and first["packed"] == 0 and "there is no file" in first["why"]
+    kernels = {}
+    for name in first["names"]:
+        symbol, _, code = checked_file.read(files[name]).partition(b"\0")
+        kernels[name] = SYMBOL.encode() + b"\0" + stripped(code, symbol.decode())
+    shutil.rmtree(folder)
+    return kernels, first["compiled"]
+
+
+@pytest.fixture
+def packs(tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> Path:
+    """A folder with a pack of them, for the class that serves this CPU best."""
+    triple, name, features = target()
+    there = (each[1:] for each in features.split(",") if each.startswith("+"))
+    found = cpu_classes.fitting(triple.partition("-")[0], name, there)
+    if not found:
+        pytest.skip(f"{name} is of no class")
+    folder = tmp_path / "packs"
+    folder.mkdir()
+    pack_file.write(folder / f"{found[0].machine}{serving.SUFFIX}", {found[0].name: compiled[0], "another": {}})
+    return folder
+
+
+def test_nothing_is_compiled(packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> None:
+    first = told(packs, tmp_path / "cache")
+    assert (first["compiled"], first["loaded"], first["packed"]) == (0, 0, compiled[1])
+    assert first["why"] == "" and first["warnings"] == []
+    assert not list((tmp_path / "cache").glob("kernels/*/*.o"))
+
+
+def test_the_users_cache_comes_first(packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> None:
+    first = told(packs, tmp_path / "cache", use="0")
+    assert (first["compiled"], first["packed"]) == (compiled[1], 0) and "CPUCONV_PACKS" in first["why"]
+    second = told(packs, tmp_path / "cache")
+    assert (second["compiled"], second["loaded"], second["packed"]) == (0, compiled[1], 0)
+
+
+def test_what_a_pack_lacks_is_compiled(packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]) -> None:
+    (path,) = packs.iterdir()
+    some = dict(list(compiled[0].items())[:2])
+    pack_file.write(path, {pack_file.of_file(path).parts[-1]: some})
+    first = told(packs, tmp_path / "cache")
+    assert (first["compiled"], first["packed"]) == (compiled[1] - 2, 2) and first["warnings"] == []
+
+
+@pytest.mark.parametrize("place", [-20, 60])
+def test_a_damaged_pack_is_told_once_and_left_out(
+    packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int], place: int
+) -> None:
+    (path,) = packs.iterdir()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+    first = told(packs, tmp_path / "cache")
+    (warning,) = first["warnings"]
+    assert "CpuconvWarning" in warning and path.name in warning and "damaged" in warning
+    assert first["compiled"] == compiled[1] and first["packed"] == 0
+
+
+def test_code_that_is_no_object_file_is_compiled(
+    packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]
+) -> None:
+    (path,) = packs.iterdir()
+    pack_file.write(
+        path, {pack_file.of_file(path).parts[-1]: {name: kernel[:-300] for name, kernel in compiled[0].items()}}
+    )
+    first = told(packs, tmp_path / "cache")
+    assert first["compiled"] == compiled[1] and first["packed"] == 0
+
+
+def test_a_pack_of_other_classes_serves_nobody(
+    packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]
+) -> None:
+    (path,) = packs.iterdir()
+    pack_file.write(path, {"another": compiled[0]})
+    first = told(packs, tmp_path / "cache")
+    assert first["compiled"] == compiled[1] and first["warnings"] == []
+    assert "has kernels for another, and none for" in first["why"]
