@@ -15,7 +15,7 @@ from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import EXACT, Arrays, Inputs, Op, axis_in, given, integers, is_float, like_first
 from cpuconv.graph.ops.views import blockable, view_offers
-from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place
+from cpuconv.kernels.binding.place import DENSE, STRIDED, Place, stored_as
 from cpuconv.kernels.binding.steps import Step
 from cpuconv.kernels.channels.lane_pick import pick_step, picks
 from cpuconv.kernels.copies.gathering import gather_step
@@ -79,9 +79,13 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     data, indices = inputs
     if indices.array is None or indices.array.ndim > 1 or 0 in (*data.shape, indices.array.size):
         return []
-    seconds = target.moving(2 * _infer_gather(node, inputs)[0].nbytes)
-    reads = _block_reads(node, inputs, target.isa.lanes)
-    copies = [Offer((BLOCKED, ""), (BLOCKED,), seconds * (reads + 1) / 2)] if reads else []
+    size = _infer_gather(node, inputs)[0].nbytes
+    seconds, copies = target.moving(2 * size), []
+    for form in target.blocks(data.dtype) if blockable(data) else ():
+        dtype = stored_as(form, data.dtype)
+        if reads := _block_reads(node, inputs, target.block(dtype)):
+            moved = size * dtype.itemsize / data.dtype.itemsize
+            copies.append(Offer((form, ""), (form,), target.moving((reads + 1) * moved)))
     box = _evenly(node, inputs)
     if box is None:
         return [Offer((STRIDED, ""), (DENSE,), seconds), *copies]
@@ -89,13 +93,12 @@ def _offer_gather(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     return view_offers(inputs, ways) + copies
 
 
-def _block_reads(node: Node, inputs: Inputs, lanes: int) -> float:
+def _block_reads(node: Node, inputs: Inputs, block: int) -> float:
     """Blocks that are read for one that is written, where channels are taken; 0: not in a manner of few kernels."""
     data, indices = inputs
-    floats = blockable(data) and data.dtype == FLOAT32
-    if not floats or indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
+    if indices.array.ndim == 0 or axis_in(node["axis"], len(data.shape)) != 1:
         return 0
-    tiles = [tile for tile, _ in picks(_channels(data, indices), lanes)]
+    tiles = [tile for tile, _ in picks(_channels(data, indices), block)]
     return sum(tile.blocks for tile in tiles) / len(tiles) if len({*tiles}) <= _MOST_PICKS else 0
 
 

@@ -20,6 +20,7 @@ from cpuconv.graph.ops.base import EXACT, REQUIRED, Arrays, Inputs, Op, as_refer
 from cpuconv.graph.ops.views import blockable, view_offers
 from cpuconv.kernels.binding.place import BLOCKED, DENSE, FLOAT32, STRIDED, Place, in_words, stored_as
 from cpuconv.kernels.binding.steps import Step
+from cpuconv.kernels.channels.lane_pick import pick_step
 from cpuconv.kernels.channels.lane_shift import shift_step
 from cpuconv.kernels.copies.copying import copy_steps
 from cpuconv.kernels.copies.padding import Stretches, is_unpadded, padded, padding_steps
@@ -171,7 +172,7 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
             blocks = all(whole_blocks(x.shape[1], box[1], target.block(dtype)) for box in parts)
             if blocks and planes:
                 ways.append((form, form))
-            elif blocks or dtype == FLOAT32 and all(other_channels(x.shape, box) for box in parts):
+            elif blocks or all(other_channels(x.shape, box) for box in parts):
                 source, size = (form, *[""] * (len(inputs) - 1)), x.nbytes * dtype.itemsize // x.dtype.itemsize
                 copies.append(Offer(source, (form,) * len(parts), target.moving(2 * size)))
         return view_offers(inputs, ways, len(parts)) + copies
@@ -184,6 +185,8 @@ def _cuts(boxes: Callable[[Node, Inputs], list[Box]]) -> dict[str, Any]:
         for box, y in zip(boxes(call.node, call.inputs), call.outputs, strict=True):
             if whole_blocks(x.shape[1], box[1], x.block):
                 steps += copy_steps(call.target, call.space, cut(x, box), y)
+            elif x.dtype != FLOAT32:
+                steps.append(pick_step(call.target, x, y, range(box[1].start, box[1].start + y.shape[1])))
             else:
                 steps.append(shift_step(call.target, call.constants, x, y, y.shape[1], first=box[1].start))
         return steps

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from cpuconv.elements import F32, Element
+from cpuconv.isa.typed import load_narrow, store_narrow
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.processor import Processor
@@ -29,25 +31,28 @@ _CHUNK = 512  # pixels of a unit
 
 @dataclass(frozen=True)
 class PickTile:
-    """For every lane its place in the vectors of a few blocks, side by side; -1: zero."""
+    """For every channel of a block its place in a few blocks, side by side; -1: zero."""
 
     lanes: int
     blocks: int
     places: tuple[int, ...]
+    element: Element = F32
 
 
 @MicroKernel
 def pick_lanes(tile: PickTile, builder: ir.IRBuilder, x: Any, offsets: Any, y: Any, pixels: Any) -> None:
     """Vectors of `pixels` (>= 1) pixels at `y`, from blocks `offsets` (the address of words) bytes from `x`."""
-    vec, pixel = Vector(builder, tile.lanes), I64(4 * tile.lanes)
+    vec, element = Vector(builder, tile.lanes), tile.element
+    pixel = I64(element.bytes * tile.lanes)
     table = builder.inttoptr(offsets, I64.as_pointer())
     blocks = [vec.pointer(builder.add(x, builder.load(builder.gep(table, [I64(i)])))) for i in range(tile.blocks)]
     processor = vec.pointer(y)
 
     def move(index: Any) -> None:
         at = builder.mul(index, pixel)
-        vectors = [vec.load(vec.offset(block, at)) for block in blocks]
-        vec.store(picked(vec, vec.constant(0.0), vectors, tile.places), vec.offset(processor, at))
+        vectors = [load_narrow(vec, element, vec.offset(block, at)) for block in blocks]
+        made = picked(vec, ir.Constant(vectors[0].type, None), vectors, tile.places)
+        store_narrow(vec, element, made, vec.offset(processor, at))
 
     loop(builder, 0, pixels, move)
 
@@ -57,15 +62,16 @@ call_pick_lanes = pick_lanes.caller()
 
 @dataclass(frozen=True)
 class _Driver:
-    """Lanes of a vector."""
+    """Channels of a block, and bytes of an element."""
 
     lanes: int
+    bytes: int
 
 
 @kernel("x y units blocks chunks chunk pixels codes offsets most x_image y_image y_block")
 def pick_channels(tile, worker, before, part, parts, args):
     """Blocks 0 … blocks-1 of y by the micro-kernels `codes`, each with a row of `most` `offsets` into an image of x."""
-    pixel = 4 * tile.lanes
+    pixel = tile.bytes * tile.lanes
     for unit in range(args.units * part // parts, args.units * (part + 1) // parts):
         first = unit % args.chunks * args.chunk
         block = unit // args.chunks % args.blocks
@@ -79,22 +85,22 @@ def pick_channels(tile, worker, before, part, parts, args):
         )
 
 
-def picks(channels: Sequence[int], lanes: int) -> list[tuple[PickTile, list[int]]]:
-    """For each block of these channels: how it is put together, and from which blocks."""
+def picks(channels: Sequence[int], lanes: int, element: Element = F32) -> list[tuple[PickTile, list[int]]]:
+    """For each block of `lanes` of these channels: how it is put together, and from which blocks."""
     made = []
     for start in range(0, len(channels), lanes):
         wanted = channels[start : start + lanes]
         sources = list(dict.fromkeys(channel // lanes for channel in wanted))
         places = [sources.index(channel // lanes) * lanes + channel % lanes for channel in wanted]
         places += [-1] * (lanes - len(places))
-        made.append((PickTile(lanes, len(sources), tuple(places)), sources))
+        made.append((PickTile(lanes, len(sources), tuple(places), element), sources))
     return made
 
 
 def pick_step(processor: Processor, x: Place, y: Place, channels: Sequence[int]) -> Step:
-    """One call that copies these channels of `x`, in this order, to those of `y`; both lie in channel blocks."""
+    """One call that copies these channels of `x`, in this order, to those of `y`; both lie in channel blocks, alike."""
     n, blocks, h, w, lanes = y.physical
-    made = picks(channels, lanes)
+    made = picks(channels, lanes, y.element)
     offsets = np.zeros((blocks, max(tile.blocks for tile, _ in made)), np.int64)
     for row, (_, sources) in zip(offsets, made, strict=True):
         row[: len(sources)] = sources
@@ -114,4 +120,4 @@ def pick_step(processor: Processor, x: Place, y: Place, channels: Sequence[int])
         "y_image": y.strides[0],
         "y_block": y.strides[1],
     }
-    return Step(pick_channels, _Driver(lanes), args, processor.parts(2 * y.size))
+    return Step(pick_channels, _Driver(lanes, y.element.bytes), args, processor.parts(2 * y.size))
