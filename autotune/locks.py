@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 FORK_SECONDS = 30.0  # a kernel takes up to three to compile
@@ -54,13 +55,21 @@ _fork = _Fork()
 
 
 def fork_waits_for(*locks: Any) -> None:
-    """Let forks wait for these locks (`threading.RLock`) too, in this order, after those that are held briefly."""
+    """Let forks wait for these locks (`threading.RLock`) too, in this order, after those that are held briefly.
+
+    A function is asked for locks at each fork: those of packages that may be imported late.
+    """
     _others.extend(locks)
+
+
+def _told(locks: Iterable[Any]) -> Iterator[Any]:
+    for each in locks:
+        yield from each() if callable(each) else (each,)
 
 
 def _before_fork() -> None:
     end = time.monotonic() + FORK_SECONDS
-    for each in (*(lock.lock for lock in list(_brief)), *_others):
+    for each in (*(lock.lock for lock in list(_brief)), *_told(_others)):
         got = each.acquire(timeout=max(0.0, end - time.monotonic()))
         (_fork.held if got else _fork.late).append(each)
 

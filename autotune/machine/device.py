@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from autotune.locks import lazy
+from autotune.machine import host_cpu
 from autotune.machine.cores import affinity_cores, allowed_cores, quota_cores
 
 __all__ = ["Device", "allowed_cores", "fingerprint", "microarchitecture"]
@@ -52,6 +51,9 @@ TOLD_BY = (("avx10.1", "graniterapids"), ("amx-tile", "sapphirerapids"))
 _WITH_TILES = "rapids"  # in LLVM's name of every CPU that these features are right of
 
 VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel", "0x41": "arm", "0x61": "apple", "0xc0": "ampere"}
+
+LLVM_OF = {"0.50.0": "22.1.0"}
+"""By release of llvmlite: LLVM's version in its wheels."""
 
 # Told to the user, but not what times depend on: the cores that they leave are.
 UNKEYED = ("affinity", "quota", "release")
@@ -123,9 +125,9 @@ def fingerprint() -> Device:
         caches=tuple(caches_of().items()),
         cores=allowed_cores(),
         os=platform.system(),
-        numpy=_version("numpy"),
-        numba=_version("numba"),
-        llvm=".".join(map(str, llvm.llvm_version_info)),
+        numpy=version_of("numpy"),
+        numba=version_of("numba"),
+        llvm=_llvm_version(),
         affinity=affinity_cores(),
         quota=quota_cores(),
         release=platform.release(),
@@ -133,17 +135,10 @@ def fingerprint() -> Device:
 
 
 def _target(environ: Mapping[str, str]) -> tuple[str, str]:
-    """LLVM's CPU name and features as Numba hands them to code generation."""
-    name = environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-    chosen = environ.get("NUMBA_CPU_FEATURES")
-    if chosen is not None or name == "generic":
-        return name, chosen or ""
-    try:
-        features = llvm.get_host_cpu_features()
-    except RuntimeError:  # LLVM knows no features of this host
-        return name, ""
-    if environ.get("NUMBA_ENABLE_AVX") == "0":
-        features = {key: on and not key.startswith("avx") for key, on in features.items()}
+    """LLVM's CPU name and features, those that are there, as Numba hands them to code generation."""
+    name, features = host_cpu.chosen(environ)
+    if isinstance(features, str):
+        return name, features
     return name, ",".join(sorted(f"+{key}" for key, on in features.items() if on))
 
 
@@ -152,7 +147,18 @@ def _isa(features: str) -> str:
     return next((name for name, needs in ISAS if present.issuperset(needs)), platform.machine())
 
 
-def _version(package: str) -> str:
+def _llvm_version() -> str:
+    """LLVM's version: known of releases of llvmlite, else asked of LLVM, which takes 50 ms and 45 MB to import."""
+    known = LLVM_OF.get(version_of("llvmlite"))
+    if known is not None:
+        return known
+    import llvmlite.binding as llvm
+
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package; empty if there is none."""
     # Not the module's own word: it may be spelt otherwise, and the module need not be loaded yet.
     from importlib import metadata  # which takes 20 ms
 

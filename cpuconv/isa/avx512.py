@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.calls import call
 from cpuconv.isa.table import current
 from cpuconv.isa.vector import I32, Vector, single
+from cpuconv.runtime.code.llvm import ir
 
 LANES = 16
 ENTRIES = 2 * LANES  # of a table that `pick` reads

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
+from cpuconv.runtime.code.llvm import ir
 
 
 def call(builder: ir.IRBuilder, name: str, result: Any, arguments: Sequence[Any]) -> Any:

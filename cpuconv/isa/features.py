@@ -10,8 +10,6 @@ import ctypes
 import functools
 import sys
 
-import llvmlite.binding as llvm
-
 from cpuconv.runtime.target import target, target_machine
 
 _ROUNDS = """
@@ -71,6 +69,8 @@ def offered(feature: str) -> bool:
         return f"+{feature}" in features.split(",")
     if feature not in _TELLING:
         return feature in _NAMED.get(cpu, ())
+    import llvmlite.binding as llvm
+
     source, told = _TELLING[feature]
     return told in target_machine().emit_assembly(llvm.parse_assembly(source))
 

@@ -11,8 +11,6 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from autotune.machine.device import microarchitecture
 from cpuconv.elements import Element
 from cpuconv.isa import dots
@@ -123,5 +121,7 @@ def stated(features: str) -> Isa | None:
 
 def probed() -> Isa:
     """The set whose registers LLVM uses for the target: to generate code takes 10 MB of LLVM's in memory."""
+    import llvmlite.binding as llvm
+
     assembly = target_machine().emit_assembly(llvm.parse_assembly(_PROBE))
     return next((isa for isa in TABLE if isa.probe in assembly), GENERIC)

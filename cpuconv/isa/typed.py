@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, rounds_to_half
 from cpuconv.isa.vector import F32 as FLOAT
 from cpuconv.isa.vector import I32, Vector
+from cpuconv.runtime.code.llvm import ir
 
 I8, I16, HALF = ir.IntType(8), ir.IntType(16), ir.HalfType()
 _RANGES = {S8: (-(1 << 7), (1 << 7) - 1), U8: (0, (1 << 8) - 1), S16: (-(1 << 15), (1 << 15) - 1), S32: None}

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
+from cpuconv.runtime.code.llvm import ir
 
 from cpuconv.isa.calls import call
 

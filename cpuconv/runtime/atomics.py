@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.described import intrinsic
 
-from cpuconv.runtime.types import I64
-
+I64 = ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 _I32 = ir.IntType(32)
 _ORDER = "seq_cst"
@@ -24,6 +22,8 @@ _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": _ISB, "arm64": _ISB
 
 def _typed(count: int, codegen: Callable[[Any, list[Any]], Any]) -> Any:
     """Signature and code generator of an intrinsic of `count` words; codegen(builder, words) gives a word or None."""
+
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         result = codegen(builder, list(arguments))

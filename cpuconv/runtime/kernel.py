@@ -13,15 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 
-from cpuconv.runtime.code.cache import Code, Entries, load_or_compile
-from cpuconv.runtime.types import BlockType, TileType, tile_text
+from autotune.locks import lazy
+from cpuconv.runtime.code.cache import Code, Compiled, Entries, load_or_compile
+from cpuconv.runtime.described import OPTIONS, inline
+from cpuconv.runtime.tiles import tile_text
 
-OPTIONS = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True}
-inline = njit(no_cfunc_wrapper=True, forceinline=True, **OPTIONS)
-"""Decorator of helpers that kernels call, always inlined: a call that is left checks a status, and the C entry then
-keeps the code that raises exceptions, whose symbols may be missing where a kernel is loaded from disk."""
+__all__ = ["Kernel", "code_of", "inline", "kernel"]
 
 
 class Kernel:
@@ -31,14 +29,22 @@ class Kernel:
         self.module = function.__module__
         self.name = f"{self.module}.{function.__qualname__}"
         self.fields = fields
-        self.block = BlockType(fields)
         self.__doc__ = inspect.getdoc(function)
-        self._dispatcher = njit(**OPTIONS)(function)
+        self._function = function
         self._entries = Entries()
 
     def signature(self, tile: Any) -> tuple[Any, ...]:
         """Numba's argument types of this kernel for `tile`."""
-        return TileType(tile), *[types.int64] * 4, self.block
+        from numba import types
+
+        from cpuconv.runtime.numba_types import BlockType, TileType
+
+        return TileType(tile), *[types.int64] * 4, BlockType(self.fields)
+
+    @lazy
+    def dispatcher(self) -> Any:
+        """The driver as Numba compiles it."""
+        return _dispatcher(self._function)
 
     def entry(self, tile: Any) -> Code:
         """The kernel specialised for `tile` (compiled at most once per machine)."""
@@ -46,13 +52,16 @@ class Kernel:
 
     def _load(self, tile: Any) -> Code:
         identity = f"{tile_text(tile)}\n{','.join(self.fields)}"
-        compiled = functools.partial(compile_entry, self._dispatcher, self.signature(tile))
-        return load_or_compile(self.name, self.module, identity, compiled)
+        return load_or_compile(self.name, self.module, identity, functools.partial(self._compile, tile))
+
+    def _compile(self, tile: Any) -> Compiled:
+        return _compiled(self.dispatcher, self.signature(tile))
 
     def assembly(self, tile: Any) -> str:
         """Assembly text of the specialisation, for tests on the machine code."""
-        self._dispatcher.compile(self.signature(tile))
-        return self._dispatcher.overloads[self.signature(tile)].library.get_asm_str()
+        signature = self.signature(tile)
+        self.dispatcher.compile(signature)
+        return self.dispatcher.overloads[signature].library.get_asm_str()
 
     def pack(self, values: dict[str, int]) -> np.ndarray:
         """An int64 argument block from named words; every field must be given, and no other."""
@@ -61,13 +70,32 @@ class Kernel:
         return np.array([values[name] for name in self.fields], np.int64)
 
 
-def compile_entry(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[bytes, str, Code]:
+def _dispatcher(function: Callable[..., None]) -> Any:
+    from numba import njit
+
+    return njit(**OPTIONS)(function)
+
+
+def _compiled(dispatcher: Any, signature: tuple[Any, ...]) -> Compiled:
     """Compile a dispatcher for `signature`; gives the object code, the name of the C entry, and the entry."""
     dispatcher.compile(signature)
     result = dispatcher.overloads[signature]
     symbol = result.fndesc.llvm_cfunc_wrapper_name
     address = result.library.get_pointer_to_function(symbol)
     return result.library._get_compiled_object(), symbol, Code(address, result.library)
+
+
+def code_of(function: Callable[..., None], words: int) -> Code:
+    """The code of `function`, which takes so many words."""
+
+    def compiled() -> Compiled:
+        from numba import types
+
+        from cpuconv.runtime import numba_types  # noqa: F401, it tells Numba what the function calls
+
+        return _compiled(_dispatcher(function), (types.int64,) * words)
+
+    return load_or_compile(function.__name__, function.__module__, "", compiled)
 
 
 def kernel(fields: str) -> Callable[[Callable[..., None]], Kernel]:

@@ -18,7 +18,8 @@ import numpy as np
 
 from cpuconv.runtime.atomics import call_8, call_kernel, word
 from cpuconv.runtime.code.cache import Code
-from cpuconv.runtime.thread_pool import ask, code_of, collect
+from cpuconv.runtime.kernel import code_of
+from cpuconv.runtime.thread_pool import ask, collect
 from cpuconv.runtime.threads import pool, usable_threads
 from cpuconv.runtime.work_stealing import COUNT, FIRST_WORKER, LINE_BYTES, START, STEP, WORKERS, begin, new_row, work
 

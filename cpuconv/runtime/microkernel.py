@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import llvmlite.binding as llvm
-from llvmlite import ir
-from numba import types
-
 from cpuconv.runtime.code.cache import Code, Entries, link_object, load_or_compile
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.described import with_words
 from cpuconv.runtime.target import target, target_machine
-from cpuconv.runtime.types import I64, tile_text, with_words
+from cpuconv.runtime.tiles import tile_text
+
+I64 = ir.IntType(64)
 
 # The CPU whose scheduling model orders the instructions, by LLVM's name of the architecture; else it is the target's
 # own. LLVM's model of Zen 4 moves loads so far ahead of their use that sums spill (docs/decisions/0007-schedule.md).
@@ -57,6 +57,8 @@ class MicroKernel:
     def assembly(self, tile: Any) -> str:
         """Assembly text for `tile`, for tests on the machine code."""
         with _lock:
+            import llvmlite.ir  # noqa: F401, what emitters say is real from here on
+
             machine = target_machine()
             return machine.emit_assembly(self._optimized(tile, machine))
 
@@ -66,11 +68,15 @@ class MicroKernel:
 
     def _compile(self, tile: Any) -> tuple[bytes, str, Code]:
         with _lock:
+            import llvmlite.ir  # noqa: F401, what emitters say is real from here on
+
             machine = target_machine()
             code = machine.emit_object(self._optimized(tile, machine))
         return code, _SYMBOL, link_object(code, _SYMBOL)
 
-    def _optimized(self, tile: Any, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    def _optimized(self, tile: Any, machine: Any) -> Any:
+        import llvmlite.binding as llvm
+
         module = ir.Module(self.name)
         module.triple = target()[0]
         module.data_layout = str(machine.target_data)
@@ -97,6 +103,8 @@ class MicroKernel:
             return I64(0)
 
         def typed(typingctx: Any, *arguments: Any) -> Any:
+            from numba import types
+
             return types.int64(*[types.int64] * len(arguments)), codegen
 
         return with_words(typed, "call", ("address", *self.words))

@@ -1,12 +1,16 @@
-"""The machine that code is generated for, as LLVM names it."""
+"""The machine that code is generated for, as LLVM names it; to know it, LLVM is not imported on Linux."""
 
 from __future__ import annotations
 
 import functools
+import os
+import platform
+import sys
+from typing import Any
 
-import llvmlite.binding as llvm
-import numba
-from numba.core.registry import cpu_target
+from autotune.machine import host_cpu
+
+_TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
 @functools.lru_cache(maxsize=1)
@@ -16,14 +20,26 @@ def target() -> tuple[str, str, str]:
     They are Numba's, with one exception: for a CPU named by NUMBA_CPU_NAME alone, Numba would add the host's features,
     which belong to another machine; they are left out.
     """
-    triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
-    if numba.config.CPU_NAME is not None and numba.config.CPU_FEATURES is None:
+    name, features = host_cpu.chosen(os.environ)
+    if os.environ.get("NUMBA_CPU_NAME") and os.environ.get("NUMBA_CPU_FEATURES") is None:
         features = ""
-    return triple, cpu, features
+    return _triple(), name, features if isinstance(features, str) else host_cpu.flat(features)
 
 
-def target_machine(opt: int = 3) -> llvm.TargetMachine:
+def _triple() -> str:
+    if sys.platform == "linux" and sys.maxsize > 1 << 32 and platform.machine() in _TRIPLES:
+        return _TRIPLES[platform.machine()]
+    import llvmlite.binding as llvm
+
+    return llvm.get_process_triple()
+
+
+def target_machine(opt: int = 3) -> Any:
     """A code generator for `target()`, as Numba's JIT would make it."""
+    import llvmlite.binding as llvm
+    from numba.core.registry import cpu_target
+
+    cpu_target.target_context.codegen()  # it initialises LLVM
     triple, cpu, features = target()
     reloc = "static" if triple.startswith("x86") else "default"
     return llvm.Target.from_triple(triple).create_target_machine(

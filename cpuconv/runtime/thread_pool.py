@@ -17,14 +17,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
-from numba import njit, types
 
 from cpuconv.runtime.atomics import call_5, load, pause, put, store, swap_if, word
-from cpuconv.runtime.code.cache import Code, load_or_compile
-from cpuconv.runtime.kernel import OPTIONS, compile_entry, inline
+from cpuconv.runtime.kernel import code_of, inline
 from cpuconv.runtime.work_stealing import FIRST_WORKER, LINE, LINE_BYTES, MAIL, WORKERS, work
 
 IDLE, ASLEEP = 0, 2
@@ -117,12 +114,6 @@ def _help(mail):  # compiled below: a thread's life
 def _pauses(count):  # compiled below
     for _ in range(count):
         pause()
-
-
-def code_of(function: Callable[..., None], words: int) -> Code:
-    """The code of `function`, which takes so many words."""
-    compiled = functools.partial(compile_entry, njit(**OPTIONS)(function), (types.int64,) * words)
-    return load_or_compile(function.__name__, function.__module__, "", compiled)
 
 
 class Helpers:

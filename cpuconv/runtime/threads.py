@@ -12,11 +12,10 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 import threading
 import warnings
-
-import numba
-from numba.np.ufunc import parallel
+from typing import Any
 
 from autotune.machine.cores import allowed_cores
 from cpuconv.errors import ArgumentError, ArgumentTypeError, CpuconvWarning
@@ -33,7 +32,13 @@ _warned = False
 @functools.lru_cache(maxsize=1)
 def maximum_threads() -> int:
     """Most threads a program may use: cores allowed by affinity and quota, and Numba's own limit."""
-    return max(1, min(allowed_cores(), numba.config.NUMBA_NUM_THREADS))
+    return max(1, min(allowed_cores(), int(_setting("NUMBA_NUM_THREADS", "NUMBA_NUM_THREADS", allowed_cores()))))
+
+
+def _setting(name: str, variable: str, default: Any) -> Any:
+    """A setting of Numba's, which a program may have changed; of its variable where it is not imported."""
+    config = getattr(sys.modules.get("numba"), "config", None)
+    return getattr(config, name, None) or os.environ.get(variable) or default
 
 
 def get_num_threads() -> int | str:
@@ -93,6 +98,9 @@ class _Layer:
     address = 0
 
     def __init__(self) -> None:
+        import numba
+        from numba.np.ufunc import parallel
+
         parallel._launch_threads()
         self.layer = numba.threading_layer()
         module = importlib.import_module(f"numba.np.ufunc.{_MODULES[self.layer]}")
@@ -110,7 +118,10 @@ def pool() -> Helpers | _Layer:
     if _pool is None:
         with _starting:
             if _pool is None:
-                own = numba.config.THREADING_LAYER == "default" and thread_pool.available()
+                own = (
+                    _setting("THREADING_LAYER", "NUMBA_THREADING_LAYER", "default") == "default"
+                    and thread_pool.available()
+                )
                 _pool = Helpers(maximum_threads() - 1) if own else _Layer()
     return _pool
 

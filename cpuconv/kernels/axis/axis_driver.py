@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.axis.axis_emitter import At, AxisLoops, AxisTile
 from cpuconv.kernels.elementwise.exponential import factors
 from cpuconv.kernels.elementwise.functions import EMITTERS, Math
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.isa import Isa
 from cpuconv.isa.vector import I64
@@ -18,6 +17,7 @@ from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.windows.planes import PlaneTile
 from cpuconv.kernels.windows.spatial import Rectangle, plane_shape
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_narrow, store_narrow
@@ -23,6 +22,7 @@ from cpuconv.kernels.copies.copying import picked
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.elements import F32
 from cpuconv.isa.vector import I64
@@ -22,6 +21,7 @@ from cpuconv.kernels.elementwise.functions import EMITTERS, Math
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -16,10 +16,10 @@ from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residua
 from cpuconv.kernels.copies.rows import RowTile, channel_offset
 from cpuconv.kernels.emit.intrinsics import copy_float, copy_vector, zero_vector
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.emit.vector_copies import copy_alternate
 from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 IN_PLACE, LINES, VECTORS = range(3)

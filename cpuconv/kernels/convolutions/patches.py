@@ -14,8 +14,8 @@ from cpuconv.kernels.convolutions.sums_to_views import no_residual, pack_residua
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_bytes
 from cpuconv.kernels.emit.intrinsics import copy_element, fill_element, zero_element
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.products.gemm import call_gemm_strip
+from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.isa.vector import F32, I64, Vector
 from cpuconv.kernels.binding.place import Place, image_shape
@@ -22,8 +21,9 @@ from cpuconv.kernels.binding.steps import Args, Space, Step
 from cpuconv.kernels.copies.reordering import reorder_step
 from cpuconv.kernels.copies.rows import ROWS, RowTile, pack_vectors, unpack_vectors
 from cpuconv.kernels.emit.intrinsics import emitter, word
-from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 RUNS, COLUMNS, LINES, ZIP, UNZIP, ELEMENTS = range(6)

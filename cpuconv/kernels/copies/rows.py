@@ -27,7 +27,6 @@ from cpuconv.kernels.emit.intrinsics import (
     zero_float,
     zero_vector,
 )
-from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_from_narrow, transpose_part, transpose_to_narrow
 from cpuconv.kernels.emit.vector_copies import (
     copy_valid,
@@ -37,6 +36,7 @@ from cpuconv.kernels.emit.vector_copies import (
     scatter_blocks,
     store_valid,
 )
+from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline
 
 BLOCKED, CHANNELS, ROWS, ANY, FOURS, EIGHTS, PAIRS, WORDS, PLANES = range(9)

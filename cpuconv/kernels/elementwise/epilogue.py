@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
 from cpuconv.kernels.elementwise.functions import Math
+from cpuconv.runtime.code.llvm import ir
 
 
 def epilogue(residual: bool, activation: tuple[Any, ...] | None) -> Expression:

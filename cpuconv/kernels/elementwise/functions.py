@@ -11,12 +11,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from llvmlite.ir.instructions import FastMathFlags
-
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.elementwise.error_function import erf, gelu, gelu_tanh
 from cpuconv.kernels.elementwise.exponential import exp, sigmoid, silu, tanh
+from cpuconv.runtime.code.llvm import ir
 
 _TINY, _TINY_EXPONENT = 2.0**-126, 23  # below, numbers have fewer digits: they are scaled by 2^23 first
 _SQRT_HALF_BITS = 0x3F3504F3
@@ -35,7 +33,7 @@ class Math(Vector):
     def inverse_root(self, a: Any) -> Any:
         """1/√a to a few ulp, of a positive normal number: an estimate, made better, where the CPU has estimates."""
         root = self.square_root(a)
-        root.fastmath = FastMathFlags(("fast",))
+        root.fastmath = ir.instructions.FastMathFlags(("fast",))
         return self.builder.fdiv(self.constant(1.0), root, flags=("fast",))
 
     def floor(self, a: Any) -> Any:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import U8
 from cpuconv.isa.features import offered
 from cpuconv.isa.typed import load_narrow, store_narrow
@@ -22,6 +20,7 @@ from cpuconv.kernels.elementwise.driver import clear_channels
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
+from cpuconv.runtime.code.llvm import ir
 
 from cpuconv.elements import F32, U8
 from cpuconv.isa.typed import load_as_float

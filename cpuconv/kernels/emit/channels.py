@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.runtime.code.llvm import ir
 
 
 def _elements(tile: Any, count: int) -> Any:

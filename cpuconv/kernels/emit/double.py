@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import Vector
+from cpuconv.runtime.code.llvm import ir
 
 F64 = ir.DoubleType()
 ZERO = object()  # a value known to be zero when code is emitted

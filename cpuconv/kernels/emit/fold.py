@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite.ir.instructions import FastMathFlags
-
 from cpuconv.isa.vector import I64, Vector
+from cpuconv.runtime.code.llvm import ir
 
 Fold = Callable[[Vector, Any, Any], Any]
 
@@ -24,7 +23,7 @@ def _smallest(vec: Vector, a: Any, b: Any) -> Any:
 
 def _extreme(vec: Vector, name: str, a: Any, b: Any) -> Any:
     value = vec._intrinsic(name, [a, b])
-    value.fastmath = FastMathFlags(("nsz",))
+    value.fastmath = ir.instructions.FastMathFlags(("nsz",))
     return value
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba.core.cgutils import alloca_once
-
 from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.transpose import NARROW, join, keep_first, present_rows, transpose_quads
+from cpuconv.runtime.code.llvm import ir
 
 QUAD = 16  # bytes that are read of a row at once
 
@@ -122,6 +120,8 @@ def lines_from_words(tile: Any, vec: Vector, source: Any, step: Any, target: Any
     """The same of a vector of pixels of each row, which are put together on the stack: rows that lie a power of two
     apart would drive each other out of the cache between one 16 bytes and the next."""
     builder, quad, channels = vec.builder, Vector(vec.builder, NARROW), vec.size // tile.bytes
+    from numba.core.cgutils import alloca_once
+
     stack = alloca_once(builder, ir.IntType(8), channels * vec.size)
     stack.align = vec.size
     source, target, pixels = vec.pointer(source), vec.pointer(target), QUAD // tile.bytes

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-
 from cpuconv.isa.vector import F32, I32, I64, Vector
-from cpuconv.runtime.types import with_words
+from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.described import with_words
 
 
 def emitter(function: Callable[..., Any]) -> Any:
@@ -19,6 +17,8 @@ def emitter(function: Callable[..., Any]) -> Any:
     """
 
     def intrinsic_body(typingctx: Any, tile: Any, *words: Any) -> Any:
+        from numba import types
+
         signature = types.int64(tile, *[types.int64] * len(words))
 
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

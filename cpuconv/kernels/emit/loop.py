@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import I64
+from cpuconv.runtime.code.llvm import ir
 
 
 def loop(builder: ir.IRBuilder, first: int, last: Any, body: Callable[[Any], None]) -> None:

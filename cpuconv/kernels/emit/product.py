@@ -11,31 +11,34 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.problem.types import Types
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.target import target
 
 WORD = 4  # bytes
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: what turns signed bytes into unsigned ones that are 128 larger
 
 
-class _BFloat(ir.Type):
+@functools.cache
+def _bfloat() -> Any:
     """LLVM's bfloat, which llvmlite's language lacks."""
 
-    def _to_string(self) -> str:
-        return "bfloat"
+    class BFloat(ir.Type):
+        def _to_string(self) -> str:
+            return "bfloat"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, BFloat)
 
-    def __hash__(self) -> int:
-        return hash(_BFloat)
+        def __hash__(self) -> int:
+            return hash(BFloat)
+
+    return BFloat()
 
 
 @dataclass(frozen=True)
@@ -249,7 +252,7 @@ def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total
         _keep_whole(vec)
     if name in _X86:
         return call(vec.builder, _X86[name][vec.size], total.type, [total, part, weight])
-    element: Any = _BFloat() if product.x == BF16 else ir.IntType(8)
+    element: Any = _bfloat() if product.x == BF16 else ir.IntType(8)
     kind = ir.VectorType(element, vec.size // product.x.bytes)
     suffix = f".v4{'f32' if product.x == BF16 else 'i32'}.v{kind.count}{'bf16' if product.x == BF16 else 'i8'}"
     if name == "bfmmla":  # of one type of vectors only

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
+from cpuconv.runtime.code.llvm import ir
 
 NARROW = 4  # floats of a quad; pixels of the narrow transpositions, for rows shorter than a vector
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import S16, U8, Element
 from cpuconv.isa import current
 from cpuconv.isa.typed import load_narrow, store_narrow
@@ -19,6 +17,7 @@ from cpuconv.kernels.emit.transpose import (
     load_present,
     store_present,
 )
+from cpuconv.runtime.code.llvm import ir
 
 
 def masks_elements(size: int) -> bool:

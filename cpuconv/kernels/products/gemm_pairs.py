@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import I32, I64, Vector
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.runtime.code.llvm import ir
 
 _EXCHANGED = ([0, 1, 4, 5], [2, 3, 6, 7])  # lanes of two vectors; the same back and forth
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
+from cpuconv.runtime.code.llvm import ir
 
 
 def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:

@@ -28,13 +28,13 @@ from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
 from cpuconv.kernels.copies.copying import SHORTEST_RUN, copy_run
 from cpuconv.kernels.emit.intrinsics import copy_float, word
 from cpuconv.kernels.emit.parts import last_unit
-from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.emit.transpose import transpose_block, transpose_part
 from cpuconv.kernels.products import tiling
 from cpuconv.kernels.products.gemm import call_gemm_strip, gemm_strip
 from cpuconv.kernels.products.gemm_tile import GemmTile
 from cpuconv.kernels.products.matvec import Vectors, vectors_step
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import kernel
 
 IN_PLACE, COPIED, TURNED, ANY = range(4)

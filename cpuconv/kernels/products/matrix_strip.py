@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.isa.calls import call
 from cpuconv.isa.typed import load_as_float
@@ -24,6 +23,7 @@ from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.products.gemm_store import store_vector
 from cpuconv.kernels.products.gemm_tile import GemmTile
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 ROWS, ROW_BYTES = 16, 64  # of a tile register

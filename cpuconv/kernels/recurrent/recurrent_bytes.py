@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.elements import U8, Element
 from cpuconv.isa import Isa
@@ -24,6 +23,7 @@ from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.types import Types
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 HEADER, MOST = 64, 127  # bytes of a row before the state's own: a scale and a sum; what the largest |h| becomes

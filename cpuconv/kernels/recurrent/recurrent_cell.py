@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
 from cpuconv.elements import F32
 from cpuconv.isa.vector import I64
 from cpuconv.kernels.elementwise.expression import Expression, Operand
@@ -24,6 +22,7 @@ from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.recurrent.recurrent_bytes import HEADER, NUMBERS
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 PEEPHOLES = 3

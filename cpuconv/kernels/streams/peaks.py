@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.isa.calls import call
 from cpuconv.isa.dots import ROW_BYTES, TILE_ROWS
@@ -14,6 +13,7 @@ from cpuconv.isa.vector import I64, Vector
 from cpuconv.kernels.emit.intrinsics import emitter
 from cpuconv.kernels.emit.product import BY_NAME
 from cpuconv.kernels.streams.probe import loop
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 
 TILE_BYTES = TILE_ROWS * ROW_BYTES

@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.vector import I64, L2
 from cpuconv.kernels.emit.double import ZERO, Double
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.transforms.fft import GAUSS, PLANES, REAL, REGULAR, Complex, Scratch, fourier, fourier_of_reals
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import F32, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
@@ -16,6 +14,7 @@ from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.products.gemm_store import store_vector
 from cpuconv.kernels.transforms.linear import Matrix, apply
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 

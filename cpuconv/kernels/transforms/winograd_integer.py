@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import U8, Element
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
@@ -19,6 +17,7 @@ from cpuconv.kernels.elementwise.ending import Ending
 from cpuconv.kernels.products.gemm_store import store_vector
 from cpuconv.kernels.transforms.linear import Matrix
 from cpuconv.kernels.transforms.winograd import two_sided
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 BYTES = 8  # bits of an element of the input

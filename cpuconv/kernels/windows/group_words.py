@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
+from cpuconv.runtime.code.llvm import ir
 
 from cpuconv.elements import Element
 from cpuconv.isa.vector import I32, Vector

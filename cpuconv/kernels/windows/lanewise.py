@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from cpuconv.kernels.copies.rows import RowTile, pack_row, zero_pixels
 from cpuconv.kernels.emit.intrinsics import fill_vector
-from cpuconv.kernels.emit.specialise_on_tile import specialise_on_tile
 from cpuconv.kernels.windows.depthwise_tile import call_lane_strip
+from cpuconv.runtime.described import specialise_on_tile
 from cpuconv.runtime.kernel import inline, kernel
 
 

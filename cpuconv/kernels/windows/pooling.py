@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
@@ -28,6 +27,7 @@ from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.problem.integers import divide
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

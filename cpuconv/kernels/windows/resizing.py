@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
@@ -20,6 +19,7 @@ from cpuconv.kernels.binding.place import Place
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.emit.fold import repeat
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from cpuconv.elements import F32, Element
 from cpuconv.isa import Isa
@@ -23,6 +22,7 @@ from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.intrinsics import word, zero_vector
 from cpuconv.kernels.windows.planes import FIELDS, PlaneTile, plane_args, store_nearest
 from cpuconv.kernels.windows.pooling import Pooling, factor_bytes
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -22,9 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import llvmlite
-import numba
-
+from autotune.machine.device import version_of
 from autotune.paths import cache_folder
 from cpuconv.errors import CpuconvWarning
 from cpuconv.runtime.code import checked_file, ownership
@@ -62,7 +60,7 @@ class Folder:
 @functools.lru_cache(maxsize=1)
 def folder() -> Folder:
     """The folder of this process, which is made where it is missing."""
-    versions = "\n".join((repr(target()), numba.__version__, llvmlite.__version__))
+    versions = "\n".join((repr(target()), version_of("numba"), version_of("llvmlite")))
     place: Path | None = None
     try:
         kernels = cache_folder() / "kernels"

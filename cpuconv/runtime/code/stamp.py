@@ -28,6 +28,7 @@ BESIDE = (
     "checked_file",
     "compiler_lock",
     "kernel_files",
+    "llvm",
     "llvm_loader",
     "loader",
     "object_file",

@@ -44,10 +44,10 @@ class Stage:
         self._actors: list[threading.Thread] = []
         for module in (work_stealing, thread_pool):
             for name, value in vars(module).copy().items():
-                if hasattr(value, "py_func"):
-                    patch.setattr(module, name, value.py_func)
-                elif name in _WORDS and callable(value):
+                if name in _WORDS:
                     patch.setattr(module, name, getattr(self, name))
+                elif hasattr(value, "py_func"):
+                    patch.setattr(module, name, value.py_func)
 
     def start(self, body: Callable[..., object], *args: int) -> threading.Thread:
         """A thread that will run `body`."""

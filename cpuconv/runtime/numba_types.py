@@ -1,5 +1,7 @@
 """Numba types of a kernel's two arguments: a tile (compile-time) and an argument block (run-time).
 
+This module imports Numba: it is imported when a driver is compiled.
+
 A tile is a frozen dataclass whose values are part of its Numba type, like a C++ template argument. In a kernel,
 ``tile.v`` is a constant, a member that is a tile gives that tile, and intrinsics read the same values to emit code. An
 argument block is the address of int64 words; ``args.x`` loads the word that the kernel declared under that name.
@@ -8,31 +10,19 @@ argument block is the address of int64 words; ``args.x`` loads the word that the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core.imputils import lower_getattr_generic
+from numba.core.registry import cpu_target
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model, typeof_impl
+
+from cpuconv.runtime.described import Described
+from cpuconv.runtime.tiles import tile_text
 
 I64 = ir.IntType(64)
-
-
-def with_words(body: Callable[..., Any], name: str, words: Sequence[str], doc: str | None = None) -> Any:
-    """`body(typingctx, *arguments)` as an intrinsic with these parameters, which Numba reads off a signature."""
-    listed = ", ".join(words)
-    namespace: dict[str, Any] = {"body": body}
-    exec(f"def {name}(typingctx, {listed}): return body(typingctx, {listed})", namespace)
-    namespace[name].__doc__ = doc
-    return intrinsic(namespace[name])
-
-
-def tile_text(tile: Any) -> str:
-    """One line with every value of a tile: its identity in caches."""
-    fields = (f"{f.name}={getattr(tile, f.name)!r}" for f in dataclasses.fields(tile))
-    return f"{type(tile).__name__}({','.join(fields)})"
 
 
 class TileType(types.Type):
@@ -91,3 +81,10 @@ def _tile_getattr(context: Any, builder: Any, typ: TileType, value: Any, attr: s
 @lower_getattr_generic(BlockType)
 def _block_getattr(context: Any, builder: Any, typ: BlockType, value: Any, attr: str) -> Any:
     return builder.load(builder.gep(value, [ir.Constant(I64, typ.index[attr])]))
+
+
+@typeof_impl.register(Described)
+def _typeof_described(value: Described, context: Any) -> Any:
+    real, typing = value.real, cpu_target.typing_context
+    typing.refresh()  # an intrinsic or an overload may have been made just now
+    return typing.resolve_value_type(real)
