@@ -7,6 +7,7 @@ A fork waits for locks that are held briefly, so that what they guard is whole i
 from __future__ import annotations
 
 import functools
+import logging  # noqa: F401, see below
 import os
 import threading
 import time
@@ -95,6 +96,8 @@ def _after_fork_in_child() -> None:
         )
 
 
+# What is registered last is called first before a fork. Modules that are imported while a kernel is compiled take
+# logging's lock: were logging imported after this module, a fork would hold that lock and wait for the compiler.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 

@@ -10,9 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from cpuconv.runtime.code.llvm import ir
-
 from cpuconv.isa.calls import call
+from cpuconv.runtime.code.llvm import ir
 
 F32 = ir.FloatType()
 I32 = ir.IntType(32)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cpuconv.runtime.code.llvm import ir
-
 from cpuconv.elements import F32, U8
 from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, Vector
@@ -16,6 +14,7 @@ from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Step
 from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.kernel import kernel
 from cpuconv.runtime.microkernel import MicroKernel
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cpuconv.runtime.code.llvm import ir
-
 from cpuconv.elements import Element
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
+from cpuconv.runtime.code.llvm import ir
 
 _FLIP = -0x7F7F7F80  # 0x80 in each byte: the other sign
 
