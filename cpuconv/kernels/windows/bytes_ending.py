@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.isa.features import offered
 from cpuconv.isa.typed import clamped
 from cpuconv.isa.vector import Vector
 from cpuconv.kernels.elementwise.ending import Ending
+from cpuconv.runtime.code.llvm import ir
 
 I8, I16 = ir.IntType(8), ir.IntType(16)
 _LARGE = 2.0**30  # more than it, and not beyond int32: what is beyond becomes the least int32

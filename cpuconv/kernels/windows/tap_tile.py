@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from cpuconv.elements import S32, Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I32, I64, Vector
@@ -27,6 +25,7 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, Product
 from cpuconv.kernels.packing.tap_weights import Taps
 from cpuconv.kernels.windows.bytes_ending import BytesEnding
+from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
 
 I8 = ir.IntType(8)
