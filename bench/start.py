@@ -1,8 +1,9 @@
 """What the first result of a process takes, beside ONNX Runtime and OpenVINO: `python -m bench.start --help`.
 
 Every figure is of a new process that imports nothing else (`bench/first.py`). Engines start in turn; a round before the
-first, after which files lie in memory, does not count. With an empty cache folder nothing of ours is on disk but the
-installed package; the engines beside it keep nothing there.
+first, after which files lie in memory and modules are compiled to byte code (as pip does when it installs them), does
+not count. With an empty cache folder nothing of ours is on disk but the installed package; the engines beside it keep
+nothing there.
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ def _start(
     environ = {**os.environ, VARIABLE: str(cache), "OMP_NUM_THREADS": str(args.threads)}
     if args.python is None:
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environ["PYTHONPYCACHEPREFIX"] = str(saved.parent / "bytecode")
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
     command = python() if args.python is None else [args.python]
     command += [str(ROOT / "bench" / "first.py"), engine, what, str(args.threads)]
     command += {SAVE: [str(args.model), str(saved)], "saved": [str(saved)]}.get(what, [str(args.model)])

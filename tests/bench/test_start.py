@@ -61,6 +61,13 @@ def test_an_empty_cache_is_one_for_each_process(model: str, tmp_path: Path) -> N
     assert data["starts"] == {start.MODEL + start.EMPTY: {"cpuconv": {"all": 2.5}}}
 
 
+def test_a_checkout_has_byte_code_as_an_installed_package(model: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    arguments = start.parser().parse_args([model])
+    assert start._start(arguments, "cpuconv", "import", tmp_path / "cpuconv", CACHE, {})
+    assert list((tmp_path / "bytecode").rglob("cpuconv/__init__.*.pyc"))
+
+
 def test_an_engine_that_fails_is_told_and_left_out(model: str, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("CPUCONV_CACHE_DIR", str(CACHE))
     broken = tmp_path / "broken"
