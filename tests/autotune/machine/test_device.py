@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,24 @@ def test_the_microarchitecture_is_no_part_of_the_key():
     here = dataclasses.replace(fingerprint(), cpu_name="rocketlake", features="+amx-tile")
     assert microarchitecture(here.cpu_name, here.features) == "sapphirerapids"
     assert "name" not in here.to_dict() and "microarchitecture" not in here.to_dict()
+
+
+@pytest.mark.parametrize("package", ["numpy", "numba", "llvmlite", "pytest", "of-no-package"])
+def test_versions_are_those_that_were_installed(package: str) -> None:
+    try:
+        known = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        known = ""
+    assert device.version_of(package) == known
+
+
+def test_a_version_is_that_of_the_first_folder_of_the_path(tmp_path: Path, monkeypatch) -> None:
+    """Where a broken installation left two there, the standard library decides."""
+    for folder, version in (("a", "1.2"), ("b", "3.4+cpu")):
+        (tmp_path / folder / f"Given-{version}.dist-info").mkdir(parents=True)
+        (tmp_path / folder / f"given_other-{version}.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "none"), str(tmp_path / "b"), str(tmp_path / "a")])
+    assert device.version_of("given") == "3.4+cpu"
+    (tmp_path / "b" / "given-9.dist-info").mkdir()
+    (tmp_path / "b" / "given-9.dist-info" / "METADATA").write_text("Name: given\nVersion: 9\n")
+    assert device.version_of("given") == metadata.version("given")
