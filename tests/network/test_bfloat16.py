@@ -24,7 +24,7 @@ from support.running.callers import at_once  # noqa: E402
 
 NARROW = {"precision": "bfloat16", "strategy": "heuristic"}
 LIMIT = 0.02  # of relative RMS; a bfloat16 has 8 bits, and errors of some fifty layers come together
-OF_OPENVINO = {"shufflenet": 0.0239}  # error of OpenVINO 2026.4 in bfloat16 for the same feed, where that is larger
+OF_OPENVINO = {"shufflenet": 0.0241}  # error of OpenVINO 2026.4 in bfloat16 for the same feeds, where that is larger
 TEXT = """g (float[N,40,H,9] x) => (float[N,48,H,9] y, float[N,48,1,1] z) {
     w = Constant<value = float[48,40,3,3] {WEIGHTS}>()
     v = Constant<value = float[48,48,1,1] {MORE}>()
@@ -117,17 +117,27 @@ def test_real_networks(name, tmp_path):
     inputs = network.small or network.inputs
     model = network.make(inputs)
     resize(model, batched(inputs, "N"))
-    feed = network.feed(batched(inputs, 2), 2)
-    right = cpuconv.compile(model, strategy="heuristic").run(feed)
+    feeds = [network.feed(batched(inputs, 2), seed) for seed in range(2, 10)]
+    exact = cpuconv.compile(model, strategy="heuristic")
+    right = [exact.run(feed) for feed in feeds]
+
+    def close(narrow: cpuconv.Model) -> None:
+        """The mean of all feeds: an error of one is of one draw of the roundings."""
+        errors = [
+            [rms(array, wanted[each]) for each, array in narrow.run(feed).items()]
+            for feed, wanted in zip(feeds, right, strict=True)
+        ]
+        assert np.max(np.mean(errors, axis=0)) <= limit
+
     made = cpuconv.compile(model, threads=1, **NARROW)
-    got = made.run(feed)
-    near(got, right, limit)
-    near(cpuconv.compile(model, threads=oracle.THREADS, **NARROW).run(feed), right, limit)
+    got = made.run(feeds[0])
+    close(made)
+    close(cpuconv.compile(model, threads=oracle.THREADS, **NARROW))
     for skipped in passes.NAMES[::4]:
-        near(cpuconv.compile(model, threads=1, skip_passes=(skipped,), **NARROW).run(feed), right, limit)
+        close(cpuconv.compile(model, threads=1, skip_passes=(skipped,), **NARROW))
     made.save(tmp_path / "m.cpuconv")
     loaded = cpuconv.load(tmp_path / "m.cpuconv")
-    for each, array in loaded.run(feed).items():
+    for each, array in loaded.run(feeds[0]).items():
         np.testing.assert_array_equal(array, got[each])
 
 
