@@ -29,8 +29,8 @@ from cpuconv.runtime.code.packs import pack_file, serving
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME, CpuClass
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 
-SHAPES = 300
-PASSED = ("lines", "types", "shapes", "networks")  # options of the process that compiles
+SHAPES, NETWORKS = 40, 120
+PASSED = ("lines", "types", "shapes", "networks", "drawn")  # options of the process that compiles
 MOST_BYTES = 12_000_000  # of all packs together, in a wheel
 
 
@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--lines", type=Path, default=CANONICAL, metavar="FILE", help=f"convolutions ({CANONICAL.name})")
     p.add_argument("--types", default=",".join(TYPES), metavar="NAMES", help=f"of convolutions ({','.join(TYPES)})")
     p.add_argument("--shapes", type=int, default=SHAPES, help=f"convolutions drawn at random ({SHAPES})")
+    p.add_argument("--drawn", type=int, default=NETWORKS, help=f"networks drawn at random, float32 ({NETWORKS})")
     p.add_argument("--networks", type=Path, metavar="DIR", help="ONNX files, as `python -m bench.networks` makes them")
     p.add_argument("--kept", type=Path, metavar="DIR", help="where kernels are kept between builds (nowhere)")
     p.add_argument("-o", "--output", type=Path, default=serving.FOLDER, metavar="DIR", help="(the package's folder)")

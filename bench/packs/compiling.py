@@ -40,12 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--lines", type=Path, required=True)
     parser.add_argument("--shapes", type=int, required=True)
     parser.add_argument("--types", required=True)
+    parser.add_argument("--drawn", type=int, required=True)
     parser.add_argument("--networks", type=Path)
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore", cpuconv.CpuconvWarning)
     levels = dict(zip(device.DEFAULT_CACHES, BY_NAME[options.cpu].caches, strict=True))
     device.caches_of = lambda: levels  # those of the class, not of the machine that builds
     calls = [*_convolutions(options), *(_networks(options.networks) if options.networks else ())]
+    calls += _drawn(options.drawn) if options.drawn else ()
     said = 0.0
     for number, call in enumerate(calls):
         call()
@@ -98,6 +100,15 @@ def _network(path: Path, precision: str, threads: int) -> None:
         with tempfile.TemporaryDirectory() as saved:
             model.save(Path(saved) / "model")
             cpuconv.load(Path(saved) / "model", threads=threads).run(feed)
+
+
+def _drawn(count: int) -> Iterator[Callable[[], None]]:
+    from bench.packs import random_networks  # which needs the package onnx
+
+    for number in range(count):
+        yield lambda number=number: cpuconv.compile(
+            random_networks.drawn(number, wanted.SEED), threads=1, strategy=_STRATEGY
+        )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reading import sources
 from cpuconv.problem.types import ALL_F32, Types
 from cpuconv.runtime.code import kernel_files
+from cpuconv.runtime.code.packs.account import account
 from cpuconv.runtime.threads import pool
 from cpuconv.tuning.network_race import race_networks
 from cpuconv.tuning.networks import time_networks
@@ -187,7 +188,7 @@ class ConvWorkload:
         return " ".join(part for part, is_stated in parts.items() if is_stated)
 
     def describe(self) -> dict[str, Any]:
-        """Instruction set, the products of each type, threads and kernel cache of this process."""
+        """Instruction set, the products of each type, threads, kernel cache and kernel pack of this process."""
         isa = current()
         place = kernel_files.folder()
         kept = f"{place.path or 'none'}{f' (nothing is written: {place.trouble})' if place.trouble else ''}"
@@ -197,6 +198,7 @@ class ConvWorkload:
             "products": ", ".join(f"{types.x}:{types.w} by {by}" for types, by in _products(isa)),
             "threading_layer": pool().layer,
             "kernel_cache": kept,
+            **account(),
         }
 
 

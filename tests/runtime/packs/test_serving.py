@@ -125,3 +125,34 @@ def test_a_pack_of_other_classes_serves_nobody(
     first = told(packs, tmp_path / "cache")
     assert first["compiled"] == compiled[1] and first["warnings"] == []
     assert "has kernels for another, and none for" in first["why"]
+
+
+ACCOUNT = (
+    PROGRAM
+    + """
+from cpuconv.runtime.code.packs.account import account
+print(json.dumps(account()))
+"""
+)
+
+
+def accounted(packs: Path, cache: Path, use: str = "1") -> dict[str, str]:
+    done = processes.run("-c", ACCOUNT, str(packs), CPUCONV_CACHE_DIR=str(cache), CPUCONV_PACKS=use)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_was_compiled_is_accounted_for(
+    packs: Path, tmp_path: Path, compiled: tuple[dict[str, bytes], int]
+) -> None:
+    (path,) = packs.iterdir()
+    first = accounted(packs, tmp_path / "served")
+    assert first["kernel_pack"] == f"{pack_file.of_file(path).parts[-1]}, {len(compiled[0])} kernels in {path}"
+    assert first["kernels_compiled"] == "none are kept"
+    without = accounted(packs, tmp_path / "cache", use="0")
+    assert without["kernel_pack"] == "none: CPUCONV_PACKS is 0"
+    assert without["kernels_compiled"].startswith(f"{compiled[1]}: {compiled[1]} as no pack serves (")
+    with_all = accounted(packs, tmp_path / "cache")
+    assert with_all["kernels_compiled"] == f"{compiled[1]}: {compiled[1]} before the pack served"
+    pack_file.write(path, {pack_file.of_file(path).parts[-1]: dict(list(compiled[0].items())[:1])})
+    less = accounted(packs, tmp_path / "cache")["kernels_compiled"]
+    assert f"{compiled[1] - 1} as the pack lacks them (" in less and "; 1 before the pack served" in less

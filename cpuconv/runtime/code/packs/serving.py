@@ -43,9 +43,9 @@ class Served(NamedTuple):
     why: str
 
 
-def path_of(machine: str) -> Path:
-    """The file of all classes of an architecture, of which LLVM's name is given."""
-    return FOLDER / f"{machine}{SUFFIX}"
+def path() -> Path:
+    """The file of all classes of this architecture."""
+    return FOLDER / f"{_machine()}{SUFFIX}"
 
 
 def find(name: str) -> bytes | None:
@@ -72,21 +72,21 @@ def served() -> Served:
     triple, name, features = target()
     if not (sys.platform == "linux" and "linux" in triple):
         return Served("", None, "packs are made for Linux")
-    path = path_of(_machine())
-    if not path.is_file():
-        return Served("", None, f"there is no file {path}")
+    file = path()
+    if not file.is_file():
+        return Served("", None, f"there is no file {file}")
     there = (each[1:] for each in features.split(",") if each.startswith("+"))
     classes = [each.name for each in cpu_classes.fitting(_machine(), name, there)]
     try:
-        pack = of_file(path)
+        pack = of_file(file)
         best = next((each for each in classes if each in pack.parts), "")
         if best:
             return Served(best, pack.part(best), "")
     except Damaged as error:
         _warn(error)
-        return Served("", None, f"{path} is damaged: {error}")
+        return Served("", None, f"{file} is damaged: {error}")
     wanted = f"none for {' or '.join(classes)}" if classes else f"none that this CPU, {name}, runs"
-    return Served("", None, f"{path} has kernels for {', '.join(pack.parts)}, and {wanted}")
+    return Served("", None, f"{file} has kernels for {', '.join(pack.parts)}, and {wanted}")
 
 
 def _machine() -> str:
@@ -94,7 +94,5 @@ def _machine() -> str:
 
 
 def _warn(error: Damaged) -> None:
-    path = path_of(_machine())
-    warnings.warn(
-        f"the kernels of {path} are compiled instead, as it is damaged: {error}", CpuconvWarning, stacklevel=2
-    )
+    message = f"the kernels of {path()} are compiled instead, as it is damaged: {error}"
+    warnings.warn(message, CpuconvWarning, stacklevel=2)
