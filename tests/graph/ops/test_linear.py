@@ -36,8 +36,15 @@ def test_rows(case, threads, apart):
     arrays, activation = case
     names = ["" if array is None else name for array, name in zip(arrays, "xwbr", strict=True)]
     node = TABLE["Linear"].node(names, ["y"], activation=activation)
+    least = 1e-30
+    if activation == (
+        "gelu",
+    ):  # of its input, the error of whose factor is absolute (tests/kernels/test_activations.py)
+        plain = TABLE["Linear"].node(names, ["y"], activation=None)
+        (sums,) = TABLE["Linear"].evaluate(plain, arrays, [np.dtype(np.float64)])
+        least = float(np.abs(sums).max(initial=least))
     with small_work_is_shared():
-        assert lowered.check(node, arrays, CONSTANT, threads, apart) == 1
+        assert lowered.check(node, arrays, CONSTANT, threads, apart, least=least) == 1
 
 
 def test_nothing_is_offered_without_constant_weights():
