@@ -6,6 +6,8 @@ floats, so the same expressions serve scalar tails.
 
 from __future__ import annotations
 
+import functools
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +24,18 @@ L1, L2 = 3, 2  # caches, as LLVM counts locality
 def single(value: float) -> float:
     """`value` rounded to fp32: what LLVM accepts as a float constant."""
     return struct.unpack("f", struct.pack("f", value))[0]
+
+
+# Constants are kept: what takes time is their text, which they keep in their turn.
+@functools.lru_cache(maxsize=1024)
+def _floats(lanes: int, value: float, sign: float) -> Any:
+    """A constant of so many lanes; `sign` tells zeros apart, which are equal."""
+    return ir.Constant(ir.VectorType(F32, lanes), [single(value)] * lanes) if lanes > 1 else F32(single(value))
+
+
+@functools.lru_cache(maxsize=1024)
+def _integers(values: tuple[int, ...]) -> Any:
+    return ir.Constant(ir.VectorType(I32, len(values)), list(values))
 
 
 _NEAREST = {  # of an architecture and lanes: LLVM's intrinsic
@@ -45,11 +59,11 @@ class Vector:
     # constants and addresses
     def constant(self, value: float) -> Any:
         """Every lane = value."""
-        return ir.Constant(self.type, [single(value)] * self.lanes if self.lanes > 1 else single(value))
+        return _floats(self.lanes, value, math.copysign(1.0, value))
 
     def int_constant(self, value: int) -> Any:
         """Every int32 lane = value."""
-        return ir.Constant(self.int_type, [value] * self.lanes if self.lanes > 1 else value)
+        return _integers((value,) * self.lanes) if self.lanes > 1 else I32(value)
 
     def offset(self, address: Any, bytes_: Any) -> Any:
         """address + bytes, for an i8* address; `bytes_` is an int or an i64 value."""
@@ -134,8 +148,7 @@ class Vector:
 
     def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
         """lanes[i] of the concatenation a, b."""
-        mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
-        return self.builder.shuffle_vector(a, b, mask)
+        return self.builder.shuffle_vector(a, b, _integers(tuple(lanes)))
 
     def keep(self, a: Any, count: int) -> Any:
         """The first `count` lanes of a, zero in the others."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from autotune.locks import lazy
 from cpuconv.runtime.code.cache import Code, Compiled, Entries, load_or_compile
+from cpuconv.runtime.code.llvm import imported
 from cpuconv.runtime.described import OPTIONS, inline
 from cpuconv.runtime.tiles import tile_text
 
@@ -78,6 +79,7 @@ def _dispatcher(function: Callable[..., None]) -> Any:
 
 def _compiled(dispatcher: Any, signature: tuple[Any, ...]) -> Compiled:
     """Compile a dispatcher for `signature`; gives the object code, the name of the C entry, and the entry."""
+    imported()
     dispatcher.compile(signature)
     result = dispatcher.overloads[signature]
     symbol = result.fndesc.llvm_cfunc_wrapper_name

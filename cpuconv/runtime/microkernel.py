@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cpuconv.runtime.code.cache import Code, Entries, link_object, load_or_compile
-from cpuconv.runtime.code.llvm import ir
+from cpuconv.runtime.code.llvm import imported, ir
 from cpuconv.runtime.described import with_words
 from cpuconv.runtime.target import target, target_machine
 from cpuconv.runtime.tiles import tile_text
@@ -57,8 +57,7 @@ class MicroKernel:
     def assembly(self, tile: Any) -> str:
         """Assembly text for `tile`, for tests on the machine code."""
         with _lock:
-            import llvmlite.ir  # noqa: F401, what emitters say is real from here on
-
+            imported()
             machine = target_machine()
             return machine.emit_assembly(self._optimized(tile, machine))
 
@@ -68,8 +67,7 @@ class MicroKernel:
 
     def _compile(self, tile: Any) -> tuple[bytes, str, Code]:
         with _lock:
-            import llvmlite.ir  # noqa: F401, what emitters say is real from here on
-
+            imported()
             machine = target_machine()
             code = machine.emit_object(self._optimized(tile, machine))
         return code, _SYMBOL, link_object(code, _SYMBOL)

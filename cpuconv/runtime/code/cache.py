@@ -13,8 +13,10 @@ not grow for ever: programs hold theirs, and the latest are kept for the next pr
 from __future__ import annotations
 
 import collections
+import contextlib
+import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cpuconv.runtime.code import kernel_files, loader, object_file
@@ -127,6 +129,19 @@ _in_one_piece.__code__ = _in_one_piece.__code__.replace(
 )  # in words: a chunk of 1 MiB, half of it left
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let Python's collector of cycles wait: it walks over all that a compilation makes, again and again, for a quarter
+    of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 _alive: weakref.WeakValueDictionary[tuple[str, str, str], Code] = weakref.WeakValueDictionary()
 
 
@@ -149,7 +164,8 @@ def load_or_compile(
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)
         if code is None:
-            content, symbol, code = _in_one_piece(compile_)
+            with _uncollected():
+                content, symbol, code = _in_one_piece(compile_)
             Statistics.compiled += 1
             file.write(symbol.encode() + b"\0" + content)
         _alive[key] = code

@@ -2,17 +2,19 @@
 
 `from cpuconv.runtime.code.llvm import ir` stands for `from llvmlite import ir`: names of `ir`, calls of them and
 attributes of what these give stand for themselves until llvmlite is there, so that a module may say
-`I32 = ir.IntType(32)` at its top. An emitter runs with a builder of llvmlite's, so that all it asks for is real.
+`I32 = ir.IntType(32)` at its top. Before something is compiled, `imported()` puts the real ones in their places.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 _MODULE = "llvmlite.ir"
+_OURS = __name__.partition(".")[0] + "."
 
 
 class _Deferred:
@@ -58,6 +60,16 @@ class _Deferred:
 
 def _is_there() -> bool:
     return _MODULE in sys.modules
+
+
+@functools.cache
+def imported() -> None:
+    """Import llvmlite, and give modules of ours its values in place of those that stand for them."""
+    importlib.import_module(_MODULE)
+    for module in [module for name, module in sys.modules.items() if name.startswith(_OURS)]:
+        for name, value in list(vars(module).items()):
+            if type(value) is _Deferred:
+                setattr(module, name, value._value())
 
 
 if TYPE_CHECKING:
