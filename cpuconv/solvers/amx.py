@@ -20,7 +20,7 @@ from cpuconv.kernels.products.matrix_strip import fits, shapes
 from cpuconv.kernels.products.tiling import Tile
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
-from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared import blocked, geometry, words
 from cpuconv.solvers.shared.merged import merged, packed
 from layouts import Strides
 
@@ -38,7 +38,7 @@ class Params:
     Attributes
     ----------
     v, rows, cols, block : int
-        As of `blocked.Params`.
+        As of `geometry.Params`.
     flat : int
         1: the plane is one row of pixels, with what lies between two rows of the output where the input's are wider:
         tile registers are full on narrow planes.
@@ -51,9 +51,9 @@ class Params:
     flat: int
 
     @property
-    def as_blocked(self) -> blocked.Params:
+    def as_blocked(self) -> geometry.Params:
         """The same for the kernel that all blocked convolutions share."""
-        return blocked.Params(self.v, self.rows, self.cols, self.block)
+        return geometry.Params(self.v, self.rows, self.cols, self.block)
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:

@@ -23,7 +23,7 @@ from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem, is_plain
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, gemm_call, words
+from cpuconv.solvers.shared import blocked, gemm_call, geometry, words
 
 NAME = "channels_last"
 ACCURACY = "exact"
@@ -35,9 +35,9 @@ _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 Params = gemm_call.Params
 
 
-def _as_blocked(params: Params) -> blocked.Params:
+def _as_blocked(params: Params) -> geometry.Params:
     """The same for the kernel that all blocked convolutions share: the plane is one row."""
-    return blocked.Params(params.v, 1, params.n, params.block)
+    return geometry.Params(params.v, 1, params.n, params.block)
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -81,7 +81,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
 def _tiles(problem: ConvProblem, isa: Isa, pixels: int) -> list[tuple[int, int]]:
     """Weight vectors and pixels of tiles worth trying."""
     product, counts = _product(problem, isa), words.vector_counts(problem, isa)
-    sizes = blocked.geometry(problem, isa, product)
+    sizes = geometry.geometry(problem, isa, product)
     if product.matrix:
         sides = [v for v in (2, 1, 4) if v in (counts or ()) and v < 2 * sizes.vectors]
         return [(v, n) for v in sides for _, n in shapes(1, pixels) if fits(v, 1, n)]

@@ -17,45 +17,36 @@ from cpuconv.kernels.copies.views import is_blocked
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, words
-from cpuconv.solvers.shared.merged import merged, packed
+from cpuconv.solvers.shared import blocked, geometry, words
 
 NAME = "direct"
 ACCURACY = "exact"
 ROUNDING = ()
 TYPED = True
 SHARED_VECTORS = True
-Params = blocked.Params
+Params = geometry.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Groups of float32 must not share channel blocks; others are merged until they are of whole words and vectors."""
-    return blocked.whole_groups(_merged(problem, isa), isa)
-
-
-def _merged(problem: ConvProblem, isa: Isa) -> ConvProblem:
-    """The problem with groups that the kernel runs."""
-    return merged(problem, isa, blocked.whole_groups)
+    """Groups of float32 must not share channel blocks."""
+    return blocked.whole_groups(problem, isa)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with bands of a few sizes; one tile where pointwise does the same."""
-    problem = _merged(problem, isa)
     most = 1 if (problem.r, problem.s) == (1, 1) and not any(problem.pads) else 6
-    for tile in blocked.best_tiles(problem, isa, problem.oh, problem.ow, most):
+    for tile in geometry.best_tiles(problem, isa, problem.oh, problem.ow, most):
         for block in blocked.row_blocks(problem, isa, tile):
             yield Params(tile.v, tile.rows, tile.cols, block)
 
 
 def bound(problem: ConvProblem, machine: Machine) -> float:
     """FMA slots and stores, the copy of the bands, and the traffic."""
-    problem = _merged(problem, machine.isa)
     return blocked.bound(problem, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     """FMA slots of the tiles, the copy of the bands, and the traffic of weights and activations."""
-    problem = _merged(problem, machine.isa)
     return blocked.cost(problem, params, machine, problem.oh, problem.ow, band=needs_band(problem, machine.isa))
 
 
@@ -73,9 +64,9 @@ def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     """[group][panel][C/lanes][R][S][lanes of C][v][lanes of K], the last block of C as long as it is.
 
-    Where groups share channel blocks, blocks of C have the words of a segment.
+    Where groups share channel blocks they are one, and blocks of C have the words of a segment.
     """
-    return packed(words.packing(_merged(problem, isa), isa, params.v), problem, isa, blocked.whole_groups)
+    return words.packing(problem, isa, params.v)
 
 
 offset = words.offset
@@ -83,6 +74,5 @@ offset = words.offset
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
     """One parallel call of the convolve kernel."""
-    problem = _merged(problem, isa)
     in_place = not any(problem.pads) and is_blocked(isa.lanes, words.operands_in_words(problem, operands).x.strides)
     return [blocked.convolve_step(problem, params, isa, space, operands, NO_BAND if in_place else BLOCKED_BAND)]

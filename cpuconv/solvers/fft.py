@@ -25,13 +25,14 @@ from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.transforms.fft import GAUSS, REAL, REGULAR, FftTransform, fft_in, fft_out, plane_count
 from cpuconv.kernels.transforms.fft_weights import FftWeights, fft_weights
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, transformed
+from cpuconv.solvers.shared import blocked, floats, transformed, words
 from cpuconv.solvers.shared.transformed import Planes, Transform
 
 NAME = "fft"
 ACCURACY = "standard"
 ROUNDING = ("rows", "cols", "products")
 MULTIPLIES = F32
+TYPED = True
 
 # Tile size: operations of the complex codelet, and of the real ones forward and back (a test counts them).
 SIZES: dict[int, tuple[int, int, int]] = {
@@ -92,7 +93,9 @@ def outputs(problem: ConvProblem, rows: int, cols: int) -> tuple[int, int]:
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
-    """Stride 1, one group, a kernel (with its dilation) smaller than the largest tile."""
+    """Stride 1, one group, a kernel (with its dilation) smaller than the largest tile, floats inside as of Winograd."""
+    if (why := floats.why_not(problem.types)) is not None:
+        return why
     if problem.stride != (1, 1):
         return f"the stride is {problem.stride}"
     if problem.groups != 1:
@@ -199,7 +202,7 @@ def least_work(problem: ConvProblem, params: Params) -> tuple[int, int]:
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
     """Blocks in and out."""
-    return blocked.layout(isa), blocked.layout(isa)
+    return blocked.layout(isa, problem.types.x), blocked.layout(isa, problem.types.y)
 
 
 def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
@@ -207,7 +210,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     form = params.rows, params.cols, params.products
     steps = (step if taps > 1 else 1 for step, taps in zip(problem.dilation, (problem.r, problem.s), strict=True))
     transform = MicroRef(fft_weights, FftWeights(isa.lanes, *form, problem.r, problem.s, *steps))
-    return transformed.packing(problem, params.v, isa, planes(*form), transform)
+    return floats.widened(problem, transformed.packing(problem, params.v, isa, planes(*form), transform))
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -215,8 +218,10 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     a = params.rows, params.cols
     form = *a, params.products
     m = outputs(problem, *a)
-    forward = FftTransform(isa.lanes, *form)
-    backward = FftTransform(isa.lanes, *form, *m, operands.residual is not None, problem.activation)
+    types, ending = problem.types, (operands.residual is not None, problem.activation)
+    forward = FftTransform(isa.lanes, *form, element=types.x)
+    backward = FftTransform(isa.lanes, *form, *m, *ending, element=types.y)
     micro = MicroRef(fft_in, forward), MicroRef(fft_out, backward)
-    transform = Transform(m, a, planes(*form), *micro, scratch=params.rows * params.cols)
+    last = words.last_of(problem, isa, micro[1])
+    transform = Transform(m, a, planes(*form), *micro, scratch=params.rows * params.cols, last=last)
     return [transformed.step(problem, params, transform, isa, space, operands)]

@@ -17,7 +17,7 @@ from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.products.tiling import tiles
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked
+from cpuconv.solvers.shared import blocked, geometry
 
 NAME = "first_layer"
 ACCURACY = "exact"
@@ -25,7 +25,7 @@ ROUNDING = ()
 _LONGEST_ROW = 32  # kernel columns: the unrolled scalars of a segment
 _FAR_APART = 0.08  # of the estimate: a float of each plane, where input channels fill a block
 
-Params = blocked.Params
+Params = geometry.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -39,7 +39,7 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with bands of a few sizes; one tile where channels would fill blocks."""
-    sizes = blocked.geometry(problem, isa)
+    sizes = geometry.geometry(problem, isa)
     most = 5 if problem.cg < isa.lanes else 1
     for tile in tiles(isa, sizes.vectors, problem.oh, problem.ow, sizes.reduction, most):
         for block in blocked.row_blocks(problem, isa, tile):

@@ -30,8 +30,8 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.blocked import least_cycles
-from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile
-from layouts import Strides
+from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
+from layouts import Strides, get
 
 NAME = "patches"
 ACCURACY = "exact"
@@ -39,8 +39,10 @@ ROUNDING = ()
 TYPED = True
 
 _SHARES = (0.5, 0.15)  # of L2, for the patches of a block
-_TAP_CYCLES, _ELEMENT_CYCLES = 4.0, 1.5  # to copy a tap whose channels lie side by side, by 64 bytes; an element
-_OUT_CYCLES = (2.0, 1.5)  # a vector that goes to the output whole, and an element that goes alone
+_TAP_CYCLES = (24.0, 4.0)  # to copy a tap whose channels lie side by side, and each 64 bytes of it (all: Zen 5)
+_ELEMENT_CYCLES = 8.0  # to copy an element alone
+_OUT_CYCLES = (10.0, 2.0)  # a vector that goes to the output whole, and an element that goes alone
+_PLANE_CYCLES = 0.4  # an element that goes to a plane, of vectors that are transposed
 
 
 class Sizes(NamedTuple):
@@ -81,7 +83,9 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with patches that fill half of L2 or less."""
     sizes = Sizes.of(problem, isa)
     pixels, patch = problem.oh * problem.ow, sizes.words * WORD
-    for tile in tiles(_seen(problem, isa), sizes.vectors, 1, pixels, sizes.reduction, most=4):
+    shape = _seen(problem, isa), sizes.vectors, 1, pixels, sizes.reduction
+    whole = tiles(*shape, most=2, counts=(words.pieces(problem),))  # panels that end where output blocks do
+    for tile in dict.fromkeys((*tiles(*shape, most=4), *whole)):
         total = divide(pixels, tile.cols)
         fitting = [int(share * machine().l2 / (tile.cols * patch)) for share in _SHARES]
         for block in sorted({min(total, max(1, count)) for count in fitting}, reverse=True):
@@ -93,7 +97,7 @@ def bound(problem: ConvProblem, machine: Machine) -> float:
     sizes = Sizes.of(problem, machine.isa)
     pixels = problem.n * problem.groups * sizes.vectors * problem.oh * problem.ow
     compute = pixels * pixel_cycles(_seen(problem, machine.isa), sizes.reduction)
-    return machine.seconds(compute + _beside(problem, machine, 1), problem.threads)
+    return machine.seconds(compute + _beside(problem, machine, 1, words.pieces(problem)), problem.threads)
 
 
 def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
@@ -102,19 +106,20 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     tile = Tile(params.v, 1, params.n)
     compute = plane_cycles(seen, tile, sizes.vectors, 1, problem.oh * problem.ow, sizes.reduction)
     blocks, grid = _grid(problem, params, machine.isa)
-    total = problem.n * problem.groups * compute + _beside(problem, machine, blocks)
     vectors = problem.n * problem.groups * problem.oh * problem.ow * sizes.vectors
+    total = problem.n * problem.groups * compute + vectors * ending_cycles(problem, params.v)
+    total += _beside(problem, machine, blocks, params.v)
     floor = vectors * least_cycles(machine.isa, words.product(problem, machine.isa), sizes.reduction)
     return machine.cost(floor, total * grid.uneven(problem.threads, blocks), problem.threads)
 
 
-def _beside(problem: ConvProblem, machine: Machine, blocks: int) -> float:
-    """Cycles beside those of tiles: patches, the way to the output, and traffic."""
+def _beside(problem: ConvProblem, machine: Machine, blocks: int, v: int) -> float:
+    """Cycles beside those of tiles of `v` weight vectors: patches, the way to the output, and traffic."""
     pixels = problem.n * problem.oh * problem.ow
     moved = problem.in_bytes + problem.out_bytes + problem.weight_bytes
     again = problem.weight_bytes * max(0, blocks * problem.n - 1) / machine.rate(problem.weight_bytes)
     return (
-        pixels * (_patch_cycles(problem) * problem.groups + _way_out(problem, machine.isa))
+        pixels * (_patch_cycles(problem) * problem.groups + _way_out(problem, machine.isa, v))
         + machine.moving(moved)
         + again
     )
@@ -123,21 +128,32 @@ def _beside(problem: ConvProblem, machine: Machine, blocks: int) -> float:
 def _patch_cycles(problem: ConvProblem) -> float:
     """Cycles to make the patch of an output pixel."""
     taps, size = problem.r * problem.s, problem.types.x.bytes
-    if _lies_beside(problem.in_layout, problem.cg):
-        return taps * _TAP_CYCLES * divide(problem.cg * size, 64)
+    if _lies_beside(problem):
+        whole, each = _TAP_CYCLES
+        return taps * (whole + each * divide(problem.cg * size, 64))
     return taps * problem.cg * _ELEMENT_CYCLES
 
 
-def _way_out(problem: ConvProblem, isa: Isa) -> float:
+def _way_out(problem: ConvProblem, isa: Isa, v: int) -> float:
     """Cycles from the buffers of an output pixel to the output."""
     whole, alone = _OUT_CYCLES
-    fast = problem.groups == 1 or problem.kg % isa.block(problem.types.y) == 0
-    return whole * divide(problem.k, isa.block(problem.types.y)) if fast else alone * problem.k
+    block = isa.block(problem.types.y)
+    view = get(problem.out_layout)
+    if view.block == 1 and view.axes[-1] == "w":
+        return _PLANE_CYCLES * problem.k
+    beside = view.block == 1 or _whole_blocks(problem, isa, v, view.block)
+    return whole * divide(problem.k, block) if beside else alone * problem.k
 
 
-def _lies_beside(layout: str, channels: int) -> bool:
+def _lies_beside(problem: ConvProblem) -> bool:
     """Whether the channels of a group lie side by side, by the name of the layout."""
-    return layout == "NHWC" and channels > 1
+    view = get(problem.in_layout)
+    return problem.cg == 1 or view.axes[-1] != "w" and _in_one_block(problem, view.block)
+
+
+def _in_one_block(problem: ConvProblem, block: int) -> bool:
+    """Whether no group lies in two blocks of so many channels (1: in none)."""
+    return block == 1 or problem.c <= block or problem.groups > 1 and block % problem.cg == 0
 
 
 def layouts(problem: ConvProblem, params: Params | None, isa: Isa) -> tuple[str | None, str | None]:
@@ -207,18 +223,21 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
 def _beside_in(problem: ConvProblem, x: Strides) -> bool:
     """Whether the channels of every group lie side by side in a view."""
     size = problem.types.x.bytes
-    if x.block == 1:
-        return x.cb == size
-    return x.c == size and (problem.c <= x.block or problem.groups > 1 and x.block % problem.cg == 0)
+    return (x.cb if x.block == 1 else x.c) == size and _in_one_block(problem, x.block)
 
 
 def _rows(problem: ConvProblem, isa: Isa, params: Params, view: Strides, element: Element) -> RowTile:
     """The loops for a view of the output: those of blocks only where panels and groups start blocks."""
     tile = row_tile(isa.lanes, view, element, problem.kg)
-    group = isa.block(element)
-    aligned = params.v % words.pieces(problem) == 0 or divide(problem.kg, isa.lanes) <= params.v
-    own = problem.groups == 1 or problem.kg % max(group, view.block) == 0
-    return tile if view.block == 1 or aligned and own else RowTile(isa.lanes, ANY, element.bytes)
+    whole = _whole_blocks(problem, isa, params.v, view.block)
+    return tile if view.block == 1 or whole else RowTile(isa.lanes, ANY, element.bytes)
+
+
+def _whole_blocks(problem: ConvProblem, isa: Isa, v: int, block: int) -> bool:
+    """Whether panels of `v` weight vectors and groups start blocks of so many channels."""
+    group = isa.block(problem.types.y)
+    aligned = v % words.pieces(problem) == 0 or divide(problem.kg, isa.lanes) <= v
+    return aligned and (problem.groups == 1 or problem.kg % max(group, block) == 0)
 
 
 def _grid(problem: ConvProblem, params: Params, isa: Isa) -> tuple[int, Grid]:

@@ -16,15 +16,16 @@ from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, words
+from cpuconv.solvers.shared import blocked, geometry, words
 
 NAME = "pointwise"
 ACCURACY = "exact"
 ROUNDING = ()
 TYPED = True
+SHARED_VECTORS = True
 _BLOCK_SHARES = (0.5, 0.08)  # of L2: pixels of a block under all weight panels
 
-Params = blocked.Params
+Params = geometry.Params
 
 
 def applicable(problem: ConvProblem, isa: Isa) -> str | None:
@@ -45,7 +46,7 @@ def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:
     """The best tiles by the model, each with blocks of pixels that stay in L2 or in L1, or no blocks."""
     height, width = plane(problem)
     channels = divide(problem.cg, words.group(problem))
-    for tile in blocked.best_tiles(problem, isa, height, width, most=6):
+    for tile in geometry.best_tiles(problem, isa, height, width, most=6):
         total = divide(width, tile.cols) if height == 1 else divide(height, tile.rows)
         pixels = tile.cols if height == 1 else tile.rows * width
         largest = [int(share * machine().l2 / (pixels * channels * WORD)) for share in _BLOCK_SHARES]

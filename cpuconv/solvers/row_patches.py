@@ -30,7 +30,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 from cpuconv.solvers.shared import gemm_call, words
 from cpuconv.solvers.shared.blocked import layout, least_cycles
-from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile
+from cpuconv.solvers.shared.gemm_call import bias_bytes, ending_cycles, gemm_args, gemm_tile
 from layouts import Strides
 
 NAME = "row_patches"
@@ -63,8 +63,8 @@ class Sizes(NamedTuple):
         group = words.group(problem)
         pixel = divide(problem.c, group) * group
         run = problem.s * pixel // group
-        whole = product.matrix or run > isa.lanes
-        piece = divide(run, isa.lanes) * isa.lanes if whole else run
+        segments = divide(run, isa.lanes)
+        piece = segments * (isa.lanes if product.matrix else divide(run, segments))
         return cls(product, divide(problem.k, isa.lanes), pixel, run, piece, problem.r * piece * product.parts)
 
     def cycles(self, isa: Isa, v: int, n: int) -> float:
@@ -168,6 +168,8 @@ def cost(problem: ConvProblem, params: Params, machine: Machine) -> Cost:
     count = divide(sizes.vectors, params.v) * divide(problem.oh * problem.ow, params.n)
     compute = problem.n * count * sizes.cycles(isa, params.v, params.n)
     vectors = problem.n * problem.oh * problem.ow * sizes.vectors
+    if not sizes.product.matrix:
+        compute += vectors * ending_cycles(problem, params.v)
     floor = vectors * least_cycles(isa, sizes.product, sizes.reduction)
     return machine.cost(floor, compute + _traffic(problem, machine, sizes), problem.threads)
 
@@ -202,7 +204,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     pad_left = min(problem.pads[2], line_width)
     line_step = max(line_width, pad_left + problem.w) * sizes.pixel * types.x.bytes + 4 * lanes * WORD
     taps = np.arange(problem.r, dtype=np.int64) * problem.dilation[0]
-    unroll = min(lanes, sizes.piece)
+    unroll = sizes.piece // divide(sizes.piece, lanes)
     pieces_of_row = np.arange(divide(sizes.piece, unroll), dtype=np.int64) * unroll * WORD
     table = (taps % stride * phase + taps // stride * band_line)[:, None] + pieces_of_row
     used = sizes.vectors - (panels - 1) * params.v

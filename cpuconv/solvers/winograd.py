@@ -11,16 +11,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from cpuconv.elements import BF16, F32
+from cpuconv.elements import F32
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operands, Space, Step
 from cpuconv.kernels.emit.product import BY_NAME
-from cpuconv.kernels.packing.packed_formats import Widened
 from cpuconv.kernels.packing.packing import Packing
 from cpuconv.kernels.transforms.linear import Matrix, operations
 from cpuconv.kernels.transforms.winograd import (
@@ -32,8 +31,7 @@ from cpuconv.kernels.transforms.winograd import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import blocked, transformed
+from cpuconv.solvers.shared import blocked, floats, transformed, words
 from cpuconv.solvers.shared.transformed import Planes, Size, Transform
 
 NAME = "winograd"
@@ -147,9 +145,8 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
     What is bfloat16 outside is float32 inside.
     """
-    types = problem.types
-    if types.sum != F32 or not {types.x, types.w, types.y} <= {F32, BF16}:
-        return f"its operands are {F32} or {BF16}, not {types}"
+    if (why := floats.why_not(problem.types)) is not None:
+        return why
     if max(problem.r, problem.s) > _MOST_KERNEL:
         return f"the kernel is {problem.r}x{problem.s}, more than {_MOST_KERNEL} in an axis"
     if problem.r == problem.s == 1:
@@ -263,7 +260,7 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     down, across = _constants(params.rows, problem.r), _constants(params.cols, problem.s)
     transform = MicroRef(winograd_weights, WinogradWeights(isa.lanes, down[1], across[1]))
     form = transformed.packing(problem, params.v, isa, Planes(math.prod(outer(problem, m))), transform)
-    return Widened(form) if problem.types.w == BF16 else form
+    return floats.widened(problem, form)
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:
@@ -276,10 +273,7 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     ending = operands.residual is not None, problem.activation
     backward = WinogradTransform(isa.lanes, down[0], across[0], *ending, element=types.y)
     micro = MicroRef(winograd_in, forward), MicroRef(winograd_out, backward)
-    last = None
-    if types != ALL_F32:
-        valid, zeros = transformed.last_vector(problem, isa)
-        last = MicroRef(winograd_out, replace(backward, valid=valid, zeros=zeros))
+    last = words.last_of(problem, isa, micro[1])
     transform = Transform(m, a, Planes(math.prod(a)), *micro, dilation=problem.dilation, last=last)
     return [transformed.step(problem, params, transform, isa, space, operands)]
 

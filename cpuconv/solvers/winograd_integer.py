@@ -34,7 +34,7 @@ from cpuconv.kernels.transforms.winograd_integer import (
 )
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
-from cpuconv.solvers.shared import blocked, transformed
+from cpuconv.solvers.shared import blocked, transformed, words
 from cpuconv.solvers.shared.transformed import Planes, Size, Transform
 
 NAME = "winograd_integer"
@@ -346,9 +346,8 @@ def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands:
     each = _form(problem, params)
     forward = IntegerTransform(isa.lanes, each.axes[0].b, each.axes[1].b, problem.types.x)
     backward = IntegerInverse(isa.lanes, *each.a, each.multiple >> each.shift, each.shift, Ending.of(problem))
-    valid, zeros = transformed.last_vector(problem, isa)
-    last = MicroRef(winograd_integer_out, replace(backward, valid=valid, zeros=zeros))
     micro = MicroRef(winograd_integer_in, forward), MicroRef(winograd_integer_out, backward)
+    last = words.last_of(problem, isa, micro[1])
     planes = _planes(each, isa)
     transform = Transform(each.size, each.outer, planes, *micro, dilation=problem.dilation, last=last)
     return [transformed.step(problem, params, transform, isa, space, operands)]

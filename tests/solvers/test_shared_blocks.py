@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.conv.recipe import Candidate
+from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.elements import U8
 from cpuconv.isa import current
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.solvers import direct, pointwise, why_not, winograd, winograd_integer
-from cpuconv.solvers.shared import segments, words
+from cpuconv.solvers.shared import geometry, spans, words
 from support import typed
 
 LANES, BLOCK = current().lanes, current().block(U8)
@@ -67,9 +67,49 @@ def test_random_groups(data: st.DataObject) -> None:
 
 def test_no_group_is_multiplied_with_the_channels_of_another() -> None:
     problem = typed.blocked(ConvProblem.parse(f"g2ic{BLOCK + BLOCK // 2}ih9oc{2 * BLOCK}kh3ph1"), "u8:s8:u8")
-    seen = words.in_words(problem)
-    assert segments.share_blocks(seen, current())
-    assert segments.segment(seen, current()) == (LANES // 4, 0)
+    found = spans.spans(problem, current(), 1)
+    assert found is not None and found.segment == LANES // 4
+    half = 3 * LANES // 4
+    assert found.words == (half,) * (2 * BLOCK // LANES)
+    assert found.first == (0,) * (BLOCK // LANES) + (half,) * (BLOCK // LANES)
     alone = replace(problem, groups=1)
     params = next(iter(direct.candidates(problem, current())))
     assert 2 * direct.packing(problem, params, current()).size == direct.packing(alone, params, current()).size
+
+
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("groups, cg, kg", [(4, 41, 21), (3, 7, LANES + 1), (5, 3, 2), (2, 2 * BLOCK, 5), (7, 1, 3)])
+def test_groups_that_share_words_and_vectors_of_sums(types: str, groups: int, cg: int, kg: int) -> None:
+    for seed, shape in enumerate(("ih7kh1", "ih9iw13kh3ph1", "ih8iw11kh3sh2ph1")):
+        problem = ConvProblem.parse(f"mb2g{groups}ic{groups * cg}oc{groups * kg}{shape}", residual=bool(seed))
+        assert {"direct"} <= run(problem, types, seed).keys()
+
+
+def test_panels_read_the_channels_of_their_groups_alone() -> None:
+    problem = typed.blocked(ConvProblem.parse("g4ic656ih9oc84kh5ph2"), "u8:s8:u8")
+    found = spans.spans(problem, current(), 1)
+    assert found is not None
+    for panel, (first, count) in enumerate(zip(found.first, found.words, strict=True)):
+        channels = range(panel * LANES, min(84, (panel + 1) * LANES))
+        groups = {channel // 21 for channel in channels}
+        assert first <= min(groups) * 41 < first + found.segment
+        assert first + count - found.segment < (max(groups) + 1) * 41 <= first + count
+
+
+@pytest.mark.parametrize("types", TYPES)
+def test_sums_of_a_last_panel_that_is_not_full_wait_between_parts(types: str) -> None:
+    """A panel whose weights do not stay in L2 is summed in parts; the last one has fewer vectors of sums."""
+    problem = typed.blocked(ConvProblem.parse(f"ic{16 * BLOCK}ih5iw13oc{9 * LANES}kh3ph1"), types)
+    wide = max(words.vector_counts(problem, current()) or ())
+    params = geometry.Params(wide, 1, 4 if wide < 4 else 3, 5)
+    candidate = Candidate(direct, params)
+    parts = assemble(problem, candidate).steps[0].args["parts"]
+    assert isinstance(parts, int) and parts > 1
+    typed.check(problem, candidate, 1)
+
+
+def test_groups_of_one_block_are_read_in_one_segment() -> None:
+    problem = typed.blocked(ConvProblem.parse("g2ic12ih9oc14kh5ph2"), "u8:s8:u8")
+    found = spans.spans(problem, current(), 1)
+    assert found is not None and set(found.words) == {found.segment} == {3}
+    typed.check(problem, Candidate(direct, next(iter(direct.candidates(problem, current())))))

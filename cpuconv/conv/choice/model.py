@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
+import layouts
 from autotune import workload
 from cpuconv.conv.recipe import Candidate, workspace_bytes
+from cpuconv.elements import Element
 from cpuconv.errors import ArgumentError, WorkspaceError, must
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
@@ -22,6 +24,7 @@ ACCURACIES = ("exact", "standard", "fast")
 AUTO = "auto"
 _MOST_COSTED = 32  # lists of candidates: the questions about one problem that follow one another find theirs
 _STREAMED = 8.0  # bytes a cycle, at least, from any L3 when whole arrays are read in order: prefetchers run ahead
+_TRANSPOSED = {1: 10.0, 2: 16.0, 4: math.inf}  # bytes a cycle, at most, by those of an element (Zen 5: 8 to 20)
 _IN_THE_RUNNING = 1.5  # most of a favourite's estimate over the best one for it to be tried early
 
 
@@ -90,24 +93,24 @@ def modelled_cost(problem: ConvProblem, candidate: Candidate) -> Cost:
 
 def _reorders(problem: ConvProblem, need_in: str | None, need_out: str | None) -> float:
     """Seconds to move the whole input and output to and from the layouts that a solver needs."""
-    seconds = 0.0
+    types, seconds = problem.types, 0.0
     if need_in is not None and need_in != problem.in_layout:
-        seconds += _reorder(problem, problem.in_bytes)
+        seconds += _reorder(problem, types.x, problem.in_shape, (problem.in_layout, need_in))
     if need_out is not None and need_out != problem.out_layout:
-        seconds += _reorder(problem, problem.out_bytes)
+        seconds += _reorder(problem, types.y, problem.out_shape, (need_out, problem.out_layout))
     return seconds
 
 
-def _reorder(problem: ConvProblem, size: int) -> float:
-    """Seconds to read `size` bytes in order and write them in another.
+def _reorder(problem: ConvProblem, element: Element, shape: tuple[int, int, int, int], names: tuple[str, str]) -> float:
+    """Seconds to read an activation in order in one layout, and to write it in another.
 
     A Xeon whose cores take 5 bytes a cycle from L3 in the order of a GEMM moved 10 to 11.5, as measured.
     """
     here = machine()
-    moved = 2 * size
+    moved = element.bytes * sum(math.prod(layouts.get(name).shape(*shape)) for name in names)
     in_memory = moved > 0.5 * here.l3
     rate = here.rate(moved) if in_memory else max(here.rate(moved), _STREAMED)
-    return here.seconds(moved / rate, problem.threads)
+    return here.seconds(moved / min(rate, _TRANSPOSED[element.bytes]), problem.threads)
 
 
 def _able(problem: ConvProblem, solver: str | None) -> list[ModuleType]:

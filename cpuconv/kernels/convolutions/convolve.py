@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpuconv.kernels.copies.rows import RowTile, channel_offset, copy_line, pack_row, zero_line, zero_pixels
-from cpuconv.kernels.emit.intrinsics import fill_vector
+from cpuconv.kernels.emit.intrinsics import fill_vector, word
 from cpuconv.kernels.emit.parts import last_unit
 from cpuconv.kernels.products.gemm import call_gemm_strip
 from cpuconv.kernels.products.matrix_strip import load_configuration, release_tiles
@@ -34,7 +34,8 @@ class ConvolveTile:
     pieces: int = 1  # output vectors that lie side by side in a pixel of a block
     filled: bool = False  # padding of bands is `fill`, not zero
     matrix: bool = False  # the micro-kernel uses tile registers, which a thread configures
-    shared: bool = False  # groups share channel blocks: each has a table of its own
+    shared: bool = False  # groups share channel blocks and are one: each panel has a number of segments and a table
+    rows_first: bool = False  # of each kernel row's `row_segments`, those that meet padding alone are left out
 
 
 @inline
@@ -95,6 +96,23 @@ def _pack_band(tile, args, image, first_row, rows, left, right, band):
 
 
 @inline
+def _inside(args, row, segment, segments):
+    """Of segments from number `segment` on, those that meet the input in a tile at `row`: how many before, how many.
+
+    At least one is left: sums must begin, and those of the part before must go on.
+    """
+    top = args.pad_top - (row + args.tile_height - 1) * args.stride_h
+    bottom = args.in_height + args.pad_top - row * args.stride_h
+    first = max(0, (top + args.dilation_h - 1) // args.dilation_h) * args.row_segments
+    last = (bottom + args.dilation_h - 1) // args.dilation_h * args.row_segments
+    first = max(first - segment, 0)
+    last = min(last - segment, segments)
+    if first >= last:
+        return 0, 1
+    return first, last - first
+
+
+@inline
 def _sweep(
     tile,
     args,
@@ -117,8 +135,13 @@ def _sweep(
     """
     if column_tiles >= next_column_tiles:
         return
-    segment = args.segments * part // args.parts
-    segments = args.segments * (part + 1) // args.parts - segment
+    count = args.segments
+    if tile.shared:
+        table += panel * args.table_panel
+        count = word(tile, table, 0)
+        table += 8
+    segment = count * part // args.parts
+    segments = count * (part + 1) // args.parts - segment
     w = args.w + panel * args.panel_bytes + segment * args.segment_bytes
     group = panel // args.panels
     vector = min((panel - group * args.panels) * args.tile_vectors, args.vectors - args.tile_vectors)
@@ -128,20 +151,22 @@ def _sweep(
     else:
         gemm = args.gemm_last if (panel + 1) % args.panels == 0 else args.gemm
     x += group * x_group
-    if tile.shared:
-        table += group * args.table_group
     y += channel // tile.pieces * args.y_vector + channel % tile.pieces * (4 * tile.lanes // tile.pieces)
     for row_tile in range(row_tiles, next_row_tiles):
         row = min(row_tile * args.tile_height, args.height - args.tile_height)
         turn = (row_tile - row_tiles) * args.column_tiles
+        skipped = 0
+        met = segments
+        if tile.rows_first:
+            skipped, met = _inside(args, row, segment, segments)
         call_gemm_strip(
             gemm,
             x + row * x_line,
             x_line,
-            table + segment * 8,
-            segments,
+            table + (segment + skipped) * 8,
+            met,
             0,
-            w,
+            w + skipped * args.segment_bytes,
             y + row * args.y_line,
             args.y_line,
             args.y_vector,
@@ -162,7 +187,8 @@ def _sweep(
     "column_blocks band band_step band_plane band_width channels in_height inside pad_top pad_left "
     "stride_h reach x_block x_cb x_c x_h x_w "
     "inner_tiles inner_tiles_end inner_left inner_right inner_line inner_table inner_group inner_start "
-    "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile table_group"
+    "configuration fill parts segment_bytes gemm_first gemm_middle parked parked_step parked_tile table_panel "
+    "row_segments dilation_h"
 )
 def convolve(tile, worker, before, part, parts, args):
     """y = epilogue(convolution of x and w), blocked output; see the module."""

@@ -226,10 +226,15 @@ def matrix_product_of(types: Types) -> Product | None:
 
 
 def as_seen(isa: Isa, product: Product) -> Isa:
-    """An instruction set whose FMA is the product, for the model of tiles: split words take registers of their own."""
+    """An instruction set whose FMA is the product, for the model of tiles: split words take registers of their own.
+
+    With more integer sums than all registers but four, LLVM spills some of them (read from machine code of AVX-512).
+    """
     if product.name == "fma":
         return isa
     pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.parts > 1 else isa.pixels
+    if product.sum.integer:
+        pixels = tuple(min(most, isa.registers - 4) for most in pixels)
     return replace(isa, dots=(replace(isa.dots[0], rate=rate(isa, product)), *isa.dots[1:]), pixels=pixels)
 
 

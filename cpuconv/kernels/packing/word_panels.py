@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from cpuconv.problem.problem import ConvProblem
 @dataclass(frozen=True)
 class WordPanels(Packing):
     """[group][panel][block of words of C][R][S][word][part][v][lanes of K][elements of a word's part].
+
+    With `rows_first`, [group][panel][R][block of words of C][S]… instead.
 
     A word has `group` input channels; those, and output channels, that do not exist are zero. The last block
     has as many words as there are, rounded up to what the product takes at once. Of products of two words and two
@@ -33,6 +36,8 @@ class WordPanels(Packing):
         Of the weights as given.
     block : int
         Words of a block of C.
+    rows_first : bool
+        Kernel rows are outermost.
     """
 
     filters: Filters
@@ -43,15 +48,19 @@ class WordPanels(Packing):
     product: str
     w: Element
     block: int
+    rows_first: bool = False
 
     @classmethod
-    def of(cls, problem: ConvProblem, lanes: int, v: int, product: Product, block: int = 0) -> WordPanels:
+    def of(
+        cls, problem: ConvProblem, lanes: int, v: int, product: Product, block: int = 0, rows_first: bool = False
+    ) -> WordPanels:
         """The panels of a problem, by default with blocks of as many words as there are lanes; groups that fill whole
         panels count as one."""
         full = problem.kg % (v * lanes) == 0
         filters = Filters(lanes, v, *((1, problem.k) if full else (problem.groups, problem.kg)))
         group = WORD // problem.types.x.bytes
-        return cls(filters, problem.cg, problem.r, problem.s, group, product.name, problem.types.w, block or lanes)
+        kernel = problem.cg, problem.r, problem.s
+        return cls(filters, *kernel, group, product.name, problem.types.w, block or lanes, rows_first)
 
     @property
     def words(self) -> int:
@@ -71,7 +80,7 @@ class WordPanels(Packing):
         filters, product = self.filters, BY_NAME[self.product]
         packed = place(self.size)
         target = packed.reshape(filters.groups, filters.panels, -1)
-        area, step = self.r * self.s, product.parts * filters.row
+        step = product.parts * filters.row
         for group in range(filters.groups):
             given = weight[group * filters.k : (group + 1) * filters.k]
             filled = np.zeros(
@@ -81,10 +90,11 @@ class WordPanels(Packing):
             split = filled.reshape(
                 filters.panels, filters.v, filters.lanes, self.words, -1, product.parts, self.r, self.s
             )
-            for first in range(0, self.words, self.block):
-                block = _in_order(split[:, :, :, first : first + self.block], product)
+            rows = [(row, row + 1) for row in range(self.r)] if self.rows_first else [(0, self.r)]
+            for first, (row, end) in itertools.product(range(0, self.words, self.block), rows):
+                block = _in_order(split[:, :, :, first : first + self.block, ..., row:end, :], product)
                 elements = _as_packed(np.ascontiguousarray(block), self.w, product.packed)
-                start = first * area * step
+                start = (row * self.words + first * (end - row)) * self.s * step
                 piece = elements.reshape(filters.panels, -1).view(np.uint8)
                 target[group, :, start : start + piece.shape[1]] = piece
         return packed
@@ -121,6 +131,40 @@ class GroupPanels(Packing):
         filled = np.zeros((len(weight), self.form.c, *weight.shape[2:]), weight.dtype)
         for lane, start in enumerate(self.starts):
             filled[lane :: len(self.starts), start : start + weight.shape[1]] = weight[lane :: len(self.starts)]
+        return self.form.pack(filled, threads, place)
+
+
+@dataclass(frozen=True)
+class SpanPanels(Packing):
+    """Panels of words of groups as one, each of the words from its own first channel on; zero between groups.
+
+    Attributes
+    ----------
+    form : WordPanels
+        Of one group, of as many channels as the longest panel reads.
+    starts : tuple[int, ...]
+        For each panel, its first channel.
+    channels, kernels : int
+        Input and output channels of a group.
+    """
+
+    form: WordPanels
+    starts: tuple[int, ...]
+    channels: int
+    kernels: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed form."""
+        return self.form.size
+
+    def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
+        """As `Packing` says; `weight` is of the element of `form`."""
+        filters = self.form.filters
+        filled = np.zeros((len(weight), self.form.c, *weight.shape[2:]), weight.dtype)
+        for k, given in enumerate(weight):
+            start = k // self.kernels * self.channels - self.starts[k // (filters.v * filters.lanes)]
+            filled[k, start : start + self.channels] = given
         return self.form.pack(filled, threads, place)
 
 

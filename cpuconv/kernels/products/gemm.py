@@ -55,7 +55,7 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
     places = [vec.offset(parked, size * (i + i // tile.used * tile.absent)) for i in range(tile.sums)]
     product = BY_NAME[tile.product]
     kind = product.sums_type(vec)
-    initial = [_resumed(vec, place, kind) if tile.resume else ir.Constant(kind, None) for place in places]
+    initial = [_resumed(vec, place, kind) for place in places] if tile.resume else _initial(tile, vec, memory, kind)
     if product.paired:
         initial = to_pairs(tile, vec, initial)
 
@@ -78,6 +78,15 @@ def emit_tile(tile: GemmTile, vec: Vector, memory: Memory) -> None:
 def _resumed(vec: Vector, place: Any, kind: Any) -> Any:
     """The sums of the part before."""
     return vec.builder.bitcast(vec.load(place), kind)
+
+
+def _initial(tile: GemmTile, vec: Vector, memory: Memory, kind: Any) -> list[Any]:
+    """What sums start from: those of integers from their bias."""
+    if not (tile.epilogue and tile.ending.sum.integer):
+        return [ir.Constant(kind, None)] * tile.sums
+    bias, apart = vec.pointer(memory.bias), vec.size * len(tile.ending.rows)
+    rows = [vec.load_int(vec.offset(bias, apart * j)) for j in range(tile.used)]
+    return rows * len(tile.pixels)
 
 
 @dataclass(frozen=True)
@@ -265,7 +274,7 @@ def gemm_strip(
     y_now = builder.add(y, builder.mul(start, yrow if tile.planar else I64(4 * tile.ys)))
     if tile.planar:
         bias = builder.add(bias, builder.mul(start, I64(4)))
-    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.sums)))
+    parked_now = builder.add(parked, builder.mul(index, I64(4 * tile.lanes * tile.parked)))
     if tile.planar:
         mine, share, fetch_step = builder.urem(index, I64(tile.v + 1)), I64(_LINE), turn
     else:

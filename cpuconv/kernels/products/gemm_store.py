@@ -8,6 +8,8 @@ from cpuconv.elements import Element
 from cpuconv.isa.typed import load_as_float, store_float, store_int
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
+from cpuconv.kernels.products import byte_quads
+from cpuconv.kernels.products.byte_quads import QUAD
 from cpuconv.kernels.products.gemm_tile import GemmTile, Memory
 from cpuconv.runtime.code.llvm import ir
 
@@ -18,13 +20,16 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
     Vector j of sums is piece j % pieces of a pixel in block j // pieces; `tile.zeros` vectors of zeros follow.
     """
     builder, ending = vec.builder, tile.ending
+    if tile.epilogue and byte_quads.able(vec, ending):
+        _store_bytes(tile, vec, memory, sums, y)
+        return
     size = vec.lanes * tile.y.bytes
     bias, apart = vec.pointer(memory.bias), vec.size * len(ending.rows)
     early = tile.used if tile.epilogue and len(ending.rows) == 1 else 0  # more rows would take the registers of sums
-    loaded = [ending.load(vec, vec.offset(bias, apart * j)) for j in range(early)]
+    loaded = [_rows(tile, vec, vec.offset(bias, apart * j)) for j in range(early)]
     for j in range(tile.used + tile.zeros):
         if tile.epilogue and early <= j < tile.used:
-            loaded.append(ending.load(vec, vec.offset(bias, apart * j)))
+            loaded.append(_rows(tile, vec, vec.offset(bias, apart * j)))
         block, piece = divmod(j, tile.pieces)
         for row in range(tile.rows):
             place: ir.Value = builder.add(builder.mul(memory.yvec, I64(block)), builder.mul(memory.yrow, I64(row)))
@@ -43,6 +48,48 @@ def store_tile(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: 
                 store_vector(vec, tile.y, value, target, tile.valid if j == tile.used - 1 else 0)
 
 
+def _rows(tile: GemmTile, vec: Vector, address: Any) -> dict[str, Any]:
+    """What a vector of sums ends with; those of integers start with their bias."""
+    rows = tile.ending.load(vec, address)
+    return rows | {"bias": vec.int_constant(0)} if tile.ending.sum.integer else rows
+
+
+def _store_bytes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:
+    """`store_tile` of bytes: of one, two or four pixels as have four vectors, each pixel's bytes at once."""
+    builder, used = vec.builder, tile.used
+    width = next(count for count in (1, 2, QUAD) if count >= used)  # vectors of a pixel among the four
+    order = [min(at % width, used - 1) for at in range(QUAD)]
+    quads = byte_quads.ByteQuads(vec, tile.ending, vec.pointer(memory.bias), used, order)
+
+    def masked(value: Any, at: int) -> Any:
+        if tile.valid and at % width == used - 1:
+            return builder.select(vec.first(tile.valid), value, vec.int_constant(0))
+        return value
+
+    def residual(target: Any) -> Any:
+        return load_as_float(vec, tile.y, vec.offset(target, memory.residual)) if tile.residual else None
+
+    at_once = QUAD // width
+    for start in range(0, len(tile.pixels), at_once):
+        pixels = tile.pixels[start : start + at_once]
+        places = [builder.add(builder.mul(memory.yrow, I64(row)), I64(4 * tile.ys * col)) for row, col in pixels]
+        targets = [vec.offset(y, place) for place in places]
+        totals: list[Any] = [None] * QUAD
+        residuals: list[Any] = [None] * QUAD
+        for at, target in enumerate(targets):
+            for j in range(used):
+                totals[at * width + j] = sums[(start + at) * used + j]
+                residuals[at * width + j] = residual(vec.offset(target, j * vec.lanes))
+        narrow = quads.narrow(totals, residuals, masked)
+        nothing, whole = ir.Constant(narrow.type, None), narrow.type.count
+        for at, target in enumerate(targets):
+            kept, stored = used * vec.lanes, (used + tile.zeros) * vec.lanes
+            value = vec.shuffle(
+                narrow, nothing, [at * width * vec.lanes + i if i < kept else whole for i in range(stored)]
+            )
+            builder.store(value, builder.bitcast(target, value.type.as_pointer())).align = 1
+
+
 def store_vector(vec: Vector, y: Element, value: Any, target: Any, valid: int = 0) -> None:
     """A vector of outputs (None: of zeros), of which the first `valid` are channels (0: all), the others zero."""
     integer = y.integer
@@ -55,6 +102,13 @@ def store_vector(vec: Vector, y: Element, value: Any, target: Any, valid: int = 
         store_int(vec, y, value, target, fits=True)
     else:
         store_float(vec, y, value, target)
+
+
+def store_with_zeros(vec: Vector, y: Element, value: Any, target: Any, valid: int, zeros: int) -> None:
+    """`store_vector`, and behind it `zeros` vectors of zeros."""
+    store_vector(vec, y, value, target, valid)
+    for piece in range(1, zeros + 1):
+        store_vector(vec, y, None, vec.offset(target, y.bytes * vec.lanes * piece))
 
 
 def store_planes(tile: GemmTile, vec: Vector, memory: Memory, sums: list[Any], y: Any) -> None:

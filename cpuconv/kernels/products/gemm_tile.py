@@ -80,6 +80,11 @@ class GemmTile:
         return self.used * len(self.pixels) + self.loose
 
     @property
+    def parked(self) -> int:
+        """Vectors of a tile's sums between parts: all tiles of a panel have as many, whatever they multiply of them."""
+        return self.v * len(self.pixels) + self.loose
+
+    @property
     def pixels(self) -> list[tuple[int, int]]:
         """(row, column) of each pixel."""
         return list(itertools.product(range(self.rows), range(self.cols)))

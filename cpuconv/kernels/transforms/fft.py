@@ -22,9 +22,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cpuconv.elements import F32, Element
+from cpuconv.isa.typed import load_as_float
 from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.emit.loop import loop
+from cpuconv.kernels.products.gemm_store import store_with_zeros
 from cpuconv.kernels.transforms.linear import combine
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -191,7 +194,10 @@ class _Planes:
 
 @dataclass(frozen=True)
 class FftTransform:
-    """A rows×cols tile, both even; the inverse keeps `out_rows`×`out_cols` outputs and applies the epilogue."""
+    """A rows×cols tile, both even; the inverse keeps `out_rows`×`out_cols` outputs and applies the epilogue.
+
+    `element` (of the input, or of the output and the residual), `valid` and `zeros` are those of `WinogradTransform`.
+    """
 
     lanes: int
     rows: int
@@ -201,6 +207,9 @@ class FftTransform:
     out_cols: int = 0
     residual: bool = False
     activation: tuple[Any, ...] | None = None
+    element: Element = F32
+    valid: int = 0
+    zeros: int = 0
 
     @property
     def edges(self) -> int:
@@ -261,7 +270,8 @@ def fft_in(
 
     def transform_row(row: ir.Value) -> None:
         start = vec.offset(x, builder.mul(line, row))
-        values = [vec.load(vec.offset(start, builder.mul(pixel, I64(j)))) for j in range(tile.cols)]
+        places = [vec.offset(start, builder.mul(pixel, I64(j))) for j in range(tile.cols)]
+        values = [load_as_float(vec, tile.element, place) for place in places]
         found = fourier_of_reals(vec, values)
         found[0] = found[0][0], found[half][0]
         for column in range(half):
@@ -327,8 +337,9 @@ def fft_out(
         start = vec.offset(y, builder.mul(line, row))
         for j, value in enumerate(reals_of_fourier(vec, values, tile.cols)[: tile.out_cols]):
             target = vec.offset(start, builder.mul(pixel, I64(j)))
-            extra = vec.load(vec.offset(target, residual)) if tile.residual else None
-            vec.store(finish(vec, value, bias, extra, tile.activation), target)
+            extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
+            ended = finish(vec, value, bias, extra, tile.activation)
+            store_with_zeros(vec, tile.element, ended, target, tile.valid, tile.zeros)
 
     loop(builder, 1, half, transform_column)
     edges = _Planes(vec, m, plane, tile.products)

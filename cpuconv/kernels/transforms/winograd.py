@@ -12,7 +12,7 @@ from cpuconv.isa.vector import I64, L2, Vector
 from cpuconv.kernels.elementwise.epilogue import finish
 from cpuconv.kernels.emit.double import Double
 from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.products.gemm_store import store_vector
+from cpuconv.kernels.products.gemm_store import store_with_zeros
 from cpuconv.kernels.transforms.linear import Matrix, apply
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel
@@ -125,9 +125,8 @@ def winograd_out(
         target = vec.offset(y, builder.add(builder.mul(line, I64(i)), builder.mul(pixel, I64(j))))
         vec.prefetch(vec.offset(target, builder.mul(pixel, I64(len(tile.across)))), write=True)  # the tile to the right
         extra = load_as_float(vec, tile.element, vec.offset(target, residual)) if tile.residual else None
-        store_vector(vec, tile.element, finish(vec, value, bias, extra, tile.activation), target, tile.valid)
-        for piece in range(1, tile.zeros + 1):
-            store_vector(vec, tile.element, None, vec.offset(target, tile.element.bytes * vec.lanes * piece))
+        ended = finish(vec, value, bias, extra, tile.activation)
+        store_with_zeros(vec, tile.element, ended, target, tile.valid, tile.zeros)
 
     two_sided(vec, [tile.down], [tile.across], load, store)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import layouts
 from cpuconv.elements import F32, Element
@@ -16,13 +16,15 @@ from cpuconv.kernels.convolutions.convolve import BLOCKED_BAND, NO_BAND, PLANAR_
 from cpuconv.kernels.copies.rows import BLOCKED, RowTile
 from cpuconv.kernels.copies.views import is_blocked, row_tile, view_args
 from cpuconv.kernels.emit.product import WORD, Product, as_seen
-from cpuconv.kernels.products.matrix_strip import configuration, matrix_cycles
-from cpuconv.kernels.products.tiling import Tile, cycles, pixel_cycles, tiles
+from cpuconv.kernels.products.matrix_strip import configuration
+from cpuconv.kernels.products.tiling import Tile, pixel_cycles
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.solvers.shared import segments, words
+from cpuconv.solvers.shared import segments, spans, words
 from cpuconv.solvers.shared.gemm_call import bias_bytes, gemm_args, gemm_tile, micro
+from cpuconv.solvers.shared.geometry import Geometry, Params, geometry
+from cpuconv.solvers.shared.spans import Spans
 from layouts import Strides
 
 _BAND_SHARE = 0.5  # of L2, for a packed band
@@ -30,33 +32,6 @@ _PART_SHARE = 0.2  # of L2, for the part of a weight panel that passes over the 
 _GATHER = 2.0  # cycles to move one float that has no neighbours to move with
 _TRANSPOSE = 0.25  # cycles to move one float from another layout into channel blocks
 _STEPS_TO_BAND = (0.25, 1.0)  # candidate band sizes, in shares of the largest that fits
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Sizes of a group in vectors: output vectors, and weight vectors of a sum; and what multiplies them."""
-
-    vectors: int
-    reduction: int
-    product: Product
-
-    def cycles(self, isa: Isa, params: Params) -> float:
-        """Modelled cycles of a tile."""
-        v, rows, cols = params.v, params.rows, params.cols
-        if self.product.matrix:
-            return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
-        return cycles(as_seen(isa, self.product), v, rows * cols, self.reduction)
-
-
-@dataclass(frozen=True)
-class Params:
-    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band, or tiles of pixels of a plane that
-    is one row (0: all)."""
-
-    v: int
-    rows: int
-    cols: int
-    block: int
 
 
 @functools.cache
@@ -75,30 +50,12 @@ def aligned_groups(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def whole_groups(problem: ConvProblem, isa: Isa) -> str | None:
-    """Why the kernel cannot run the groups, or None.
-
-    Of other types than float32 they may share channel blocks, but no words of the input and no vectors of sums.
-    """
-    if problem.types == ALL_F32 or problem.groups == 1 or words.why_not(problem, isa) is not None:
+    """Why the kernel cannot run the groups, or None; of other types than float32 they may share channel blocks."""
+    if not spans.needed(problem, isa):
         return aligned_groups(problem, isa)
-    at_once = words.group(problem) * words.product(problem, isa).words_at_once(isa.lanes)
-    if problem.cg % at_once or problem.kg % isa.lanes:
-        return f"groups of {problem.cg} and {problem.kg} channels share words of {at_once} or vectors of {isa.lanes}"
-    return None
-
-
-def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None) -> Geometry:
-    """Sizes of one group with a product, by default the problem's."""
-    product = product or words.product(problem, isa)
-    reduction = words.words(problem, product.words_at_once(isa.lanes)) * problem.r * problem.s * product.parts
-    return Geometry(divide(problem.kg, isa.lanes), reduction, product)
-
-
-def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:
-    """The `most` best tiles for an output plane, best first."""
-    sizes = geometry(problem, isa)
-    counts = words.vector_counts(problem, isa)
-    return tiles(as_seen(isa, sizes.product), sizes.vectors, height, width, sizes.reduction, most, counts)
+    if problem.cg == problem.kg == 1:
+        return "groups are of one channel: depthwise"
+    return words.why_not(problem, isa)
 
 
 def row_blocks(problem: ConvProblem, isa: Isa, tile: Tile) -> list[int]:
@@ -142,8 +99,9 @@ def convolve_step(
     `flat`: the plane is one row of pixels. Where that of the input is wider, AMX computes what lies between two rows of
     the output, too, and does not store it; a band then has all rows.
     """
-    sizes, counts = geometry(problem, isa, product), words.vector_counts(problem, isa)
-    product = sizes.product
+    sizes, parts_of_words = geometry(problem, isa, product, params.v), spans.spans(problem, isa, params.v)
+    product, problem = sizes.product, sizes.problem
+    counts = words.vector_counts(problem, isa)
     pieces, types = words.pieces(problem), problem.types
     pitch = row_pitch(problem, isa, operands.x.strides, band) if flat and product.matrix else problem.ow
     height, width = (1, (problem.oh - 1) * pitch + problem.ow) if flat else (problem.oh, problem.ow)
@@ -172,14 +130,14 @@ def convolve_step(
         in_line = band_width * pixel
         plane = band_rows * in_line + 64
         band_step = plane * divide(problem.c, 1 if planar else lanes)
-    shared = not planar and segments.share_blocks(problem, isa)
-    group_blocks = problem.cg if planar else 0 if shared else problem.cg // lanes
-    table = segments.table(problem, isa, plane, in_line, pixel, planar)
-    count = table.shape[1]
+    shared = parts_of_words is not None
+    group_blocks = problem.cg if planar else problem.cg // lanes
+    table = segments.table(problem, isa, plane, in_line, pixel, planar, parts_of_words, sizes.rows_first)
+    count = table.shape[1] - shared
     pad_left = min(problem.pads[2], band_width)
     vectors_bytes = params.v * lanes * WORD  # weights of a panel at one place of a sum
     tile_rows, tile_columns = divide(row_tiles, row_blocks), divide(column_tiles, column_blocks)
-    unroll, tail = (problem.s, 0) if planar else segments.segment(problem, isa)
+    unroll, tail = (problem.s, 0) if planar else segments.segment(problem, isa, parts_of_words)
     tails = problem.r * problem.s if tail else 0
     whole = (count - 1) // tails if tails else count  # parts of which the last has a segment before the tails
     parts = panel_parts(sizes.reduction * vectors_bytes, whole, tile_rows * tile_columns)
@@ -212,7 +170,8 @@ def convolve_step(
         "bias_vector": bias_bytes(problem, isa),
         "fill": 0 if types == ALL_F32 else words.FILL,
         "configuration": configuration(params.v, params.rows, params.cols) if product.matrix else 0,
-        "table_group": count * table.itemsize if shared else 0,
+        "row_segments": count // problem.r if sizes.rows_first else 0,
+        "table_panel": (1 + count) * table.itemsize if shared else 0,
         "parts": parts,
         "segment_bytes": unroll * product.parts * vectors_bytes,
         "gemm_first": micro(replace(part, resume=False), product.matrix) if parts > 1 else 0,
@@ -240,10 +199,12 @@ def convolve_step(
         "reach": reach,
         **view_args("x", x.strides),
     }
-    args |= _in_place(problem, params, isa, x.strides, band_width, band, flat)
+    args |= _in_place(problem, params, isa, x.strides, band_width, band, flat, parts_of_words, sizes)
     units = problem.n * row_blocks * column_blocks * chunks
     filled = types != ALL_F32
-    tile = ConvolveTile(lanes, pack, band, pieces, filled=filled, matrix=product.matrix, shared=shared)
+    tile = ConvolveTile(
+        lanes, pack, band, pieces, filled=filled, matrix=product.matrix, shared=shared, rows_first=sizes.rows_first
+    )
     return Step(convolve, tile, args, parts_each(problem, units), clears_tail=problem.groups == 1)
 
 
@@ -275,7 +236,15 @@ def _fetching(v: int, unroll: int, tiles: int) -> tuple[int, int]:
 
 
 def _in_place(
-    problem: ConvProblem, params: Params, isa: Isa, x: Strides, band_width: int, band: int, flat: bool
+    problem: ConvProblem,
+    params: Params,
+    isa: Isa,
+    x: Strides,
+    band_width: int,
+    band: int,
+    flat: bool,
+    parts: Spans | None,
+    sizes: Geometry,
 ) -> Args:
     """The tile columns that need no band, and how they read the input; none unless it is blocked."""
     pixel = WORD * isa.lanes
@@ -295,8 +264,8 @@ def _in_place(
         "inner_left": starts[first - 1] + span if first else 0,
         "inner_right": starts[end] if end < tiles else band_width,
         "inner_line": x.h * problem.stride[0],
-        "inner_table": segments.table(problem, isa, x.cb, x.h, pixel, planar=False),
-        "inner_group": 0 if segments.share_blocks(problem, isa) else problem.cg // isa.lanes * x.cb,
+        "inner_table": segments.table(problem, isa, x.cb, x.h, pixel, False, parts, sizes.rows_first),
+        "inner_group": problem.cg // isa.lanes * x.cb,
         "inner_start": -pad_top * x.h - pad_left * pixel,
     }
 
@@ -318,16 +287,17 @@ def cost(
 ) -> Cost:
     """Seconds of the tiles and of the traffic beside them, over threads."""
     isa = machine.isa
-    sizes = geometry(problem, isa, product)
-    count = divide(sizes.vectors, params.v) * divide(height, params.rows) * divide(width, params.cols)
-    compute = problem.n * problem.groups * count * sizes.cycles(isa, params)
+    sizes = geometry(problem, isa, product, params.v)
+    problem = sizes.problem
+    count = divide(height, params.rows) * divide(width, params.cols)
+    compute = problem.n * problem.groups * count * sizes.panel_cycles(isa, params)
     copied = PLANAR_BAND if planar else BLOCKED_BAND if band else NO_BAND
     blocks, grid = _grid(problem, params, isa, (height, width), height == 1, copied, sizes)
     traffic = _traffic(problem, machine, blocks, band, planar)
     if height * width == 1 and machine.is_far(problem.weight_bytes):
         traffic /= isa.single[params.v - 1]
     vectors = problem.n * problem.k * problem.oh * problem.ow / isa.lanes
-    floor = vectors * least_cycles(isa, sizes.product, sizes.reduction)
+    floor = vectors * least_cycles(isa, sizes.product, sizes.multiplied())
     return machine.cost(floor, (compute + traffic) * grid.uneven(problem.threads, blocks), problem.threads)
 
 
@@ -343,15 +313,16 @@ def bound(
     """Seconds that no `cost` is below: FMA slots and stores, and the traffic if weights are read once an image."""
     isa = machine.isa
     sizes = geometry(problem, isa, product)
+    problem = sizes.problem
     pixels = problem.n * problem.groups * sizes.vectors * height * width
     if sizes.product.matrix:
         compute = pixels * least_cycles(isa, sizes.product, sizes.reduction)
     else:
-        compute = pixels * pixel_cycles(as_seen(isa, sizes.product), sizes.reduction)
+        compute = pixels * pixel_cycles(as_seen(isa, sizes.product), int(sizes.multiplied()))
     return machine.seconds(compute + _traffic(problem, machine, 1, band, planar), problem.threads)
 
 
-def least_cycles(isa: Isa, product: Product, reduction: int) -> float:
+def least_cycles(isa: Isa, product: Product, reduction: float) -> float:
     """Cycles that no tile can go below, for the products of one of its output vectors with so many weight vectors."""
     return reduction / (isa.lanes if product.matrix else as_seen(isa, product).fma_rate)
 

@@ -18,6 +18,8 @@ from cpuconv.kernels.products.matrix_strip import matrix_strip
 from cpuconv.kernels.products.tiling import streams
 from cpuconv.problem.problem import ConvProblem
 
+_BYTES_CYCLES = (1.1, 0.5)  # to end a vector of sums as bytes, and to store those of a pixel (Zen 5)
+
 
 @dataclass(frozen=True)
 class Params:
@@ -59,6 +61,12 @@ def gemm_tile(
         y=problem.types.y,
         **fields,
     )
+
+
+def ending_cycles(problem: ConvProblem, v: int) -> float:
+    """Cycles to end a vector of sums in tiles of `v` weight vectors, beside those of a store."""
+    each, stored = _BYTES_CYCLES
+    return each + stored / v if Ending.of(problem).bytes_ else 0.0
 
 
 def micro(tile: GemmTile, matrix: bool = False) -> MicroRef:

@@ -5,43 +5,55 @@ Channels of the problems here are words of 32 bits (`words.py`).
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import WORD
 from cpuconv.kernels.products import tiling
+from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
+from cpuconv.solvers.shared.spans import Spans
 
 
-def share_blocks(problem: ConvProblem, isa: Isa) -> bool:
-    """Whether a channel block holds words of several groups."""
-    return problem.groups > 1 and problem.cg % isa.lanes != 0
+def segment(problem: ConvProblem, isa: Isa, parts: Spans | None = None) -> tuple[int, int]:
+    """Words of a tap that are read at once, and of a last block that is not full (0: there is none)."""
+    return (parts.segment, 0) if parts else tiling.segment(isa, problem.cg)
 
 
-def segment(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """Words that are read at once, and of a last block that is not full (0: there is none).
-
-    Where groups share blocks, what is read lies in one block, whichever group it is of.
-    """
-    if share_blocks(problem, isa):
-        return math.gcd(problem.cg, isa.lanes), 0
-    return tiling.segment(isa, problem.cg)
-
-
-def table(problem: ConvProblem, isa: Isa, plane: int, line: int, pixel: int, planar: bool) -> np.ndarray:
+def table(
+    problem: ConvProblem,
+    isa: Isa,
+    plane: int,
+    line: int,
+    pixel: int,
+    planar: bool,
+    parts: Spans | None = None,
+    rows_first: bool = False,
+) -> np.ndarray:
     """Byte offset of each segment's first scalar: channel (block) → kernel row → kernel column (planar: whole row).
 
-    One row, or where groups share blocks a row for each of them.
+    `rows_first`: kernel row → channel block → kernel column. One row, or where panels have `parts` of the words a row
+    for each of them: their number, and so many offsets.
     """
     rows = np.arange(problem.r, dtype=np.int64) * problem.dilation[0] * line
     columns = np.zeros(1, np.int64) if planar else np.arange(problem.s, dtype=np.int64) * problem.dilation[1] * pixel
+    taps = (rows[:, None] + columns).ravel()
     if planar:
-        starts = np.arange(problem.cg, dtype=np.int64)[None] * plane
-    else:
-        groups = problem.groups if share_blocks(problem, isa) else 1
-        first = np.arange(0, problem.cg, segment(problem, isa)[0], dtype=np.int64)
-        channels = np.arange(groups, dtype=np.int64)[:, None] * problem.cg + first
-        starts = channels // isa.lanes * plane + channels % isa.lanes * WORD
-    return np.ascontiguousarray((starts[:, :, None, None] + rows[:, None] + columns).reshape(len(starts), -1))
+        starts = np.arange(problem.cg, dtype=np.int64) * plane
+        return (starts[:, None] + taps).reshape(1, -1)
+    if rows_first:
+        blocks = np.arange(divide(problem.cg, isa.lanes), dtype=np.int64)[:, None] * plane
+        return (rows[:, None, None] + blocks + columns).reshape(1, -1)
+    if parts is None:
+        return _offsets(np.arange(0, problem.cg, segment(problem, isa)[0]), isa, plane, taps)[None]
+    found = np.zeros((len(parts.first), 1 + parts.most // parts.segment * len(taps)), np.int64)
+    for row, first, count in zip(found, parts.first, parts.words, strict=True):
+        offsets = _offsets(np.arange(first, first + count, parts.segment), isa, plane, taps)
+        row[0], row[1 : 1 + len(offsets)] = len(offsets), offsets
+    return found
+
+
+def _offsets(words: np.ndarray, isa: Isa, plane: int, taps: np.ndarray) -> np.ndarray:
+    """Byte offsets of segments that start at those words, each at every tap."""
+    starts = words.astype(np.int64) // isa.lanes * plane + words % isa.lanes * WORD
+    return (starts[:, None] + taps).ravel()

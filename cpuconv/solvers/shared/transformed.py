@@ -298,14 +298,8 @@ def _driver_tile(problem: ConvProblem, isa: Isa, product: Product) -> TiledTile:
         rows=len(Ending.of(problem).rows),
         filled=problem.types.x.integer,
         tailed=True,
-        last_pieces=1 + last_vector(problem, isa)[1],
+        last_pieces=1 + words.last_vector(problem, isa)[1],
     )
-
-
-def last_vector(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
-    """Lanes of the last vector of output channels that are channels (0: all), and vectors that its block lacks."""
-    pieces = words.pieces(problem)
-    return problem.kg % isa.lanes, -divide(problem.kg, isa.lanes) % pieces if problem.groups == 1 else 0
 
 
 def _transforms(isa: Isa, channel_blocks: int, vectors: int, count: Any, operations: tuple[Any, Any]) -> Any:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cpuconv.isa import Isa
-from cpuconv.kernels.binding.steps import Operand, Operands, Ref
+from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Ref
 from cpuconv.kernels.emit.product import WORD, Product, product_of
 from cpuconv.kernels.packing.packed_formats import Panels
 from cpuconv.kernels.packing.packing import Packing
-from cpuconv.kernels.packing.word_panels import WordPanels
+from cpuconv.kernels.packing.word_panels import SpanPanels, WordPanels
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import inside, spans
 from cpuconv.solvers.shared.segments import segment
 
 
@@ -78,7 +79,12 @@ def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -
     if problem.types == ALL_F32:
         return Panels.of(problem, isa, v)
     by = by or product(problem, isa)
-    return WordPanels.of(problem, isa.lanes, v, by, segment(in_words(problem, by.words_at_once(isa.lanes)), isa)[0])
+    if (parts := spans.spans(problem, isa, v)) is not None:
+        whole = replace(problem, c=parts.most * group(problem), groups=1)
+        starts = tuple(first * group(problem) for first in parts.first)
+        return SpanPanels(WordPanels.of(whole, isa.lanes, v, by, parts.segment), starts, problem.cg, problem.kg)
+    block = segment(in_words(problem, by.words_at_once(isa.lanes)), isa)[0]
+    return WordPanels.of(problem, isa.lanes, v, by, block, inside.rows_first(problem, isa, by))
 
 
 def offset(problem: ConvProblem, isa: Isa, by: Product | None = None) -> int:
@@ -86,6 +92,20 @@ def offset(problem: ConvProblem, isa: Isa, by: Product | None = None) -> int:
     bytes of one sign."""
     found = by or product(problem, isa)
     return 0 if not found.flips(problem.types.x) else 128 if found.x.name == "u8" else -128
+
+
+def last_of(problem: ConvProblem, isa: Isa, backward: MicroRef) -> MicroRef | None:
+    """The transform of the last vector of output channels, where types are not all float32."""
+    if problem.types == ALL_F32:
+        return None
+    valid, zeros = last_vector(problem, isa)
+    return MicroRef(backward.kernel, replace(backward.tile, valid=valid, zeros=zeros))
+
+
+def last_vector(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
+    """Lanes of the last vector of output channels that are channels (0: all), and vectors that its block lacks."""
+    side = pieces(problem)
+    return problem.kg % isa.lanes, -divide(problem.kg, isa.lanes) % side if problem.groups == 1 else 0
 
 
 FILL = Ref("fill")

@@ -1,0 +1,88 @@
+"""Sizes of blocked convolutions in vectors, what their tiles take by the model, and the best tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cpuconv.isa import Isa
+from cpuconv.kernels.emit.product import Product, as_seen
+from cpuconv.kernels.products.matrix_strip import matrix_cycles
+from cpuconv.kernels.products.tiling import Tile, cycles, tiles
+from cpuconv.problem.integers import divide
+from cpuconv.problem.problem import ConvProblem
+from cpuconv.problem.types import ALL_F32
+from cpuconv.solvers.shared import inside, spans, words
+from cpuconv.solvers.shared.gemm_call import ending_cycles
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a group in vectors: output vectors, and weight vectors of a sum; what multiplies them, and for what."""
+
+    vectors: int
+    reduction: int
+    product: Product
+    problem: ConvProblem  # as kernels see it: groups that share channel blocks are one
+    share: float = 1.0  # of the weight vectors, what a panel reads of them in the mean
+    rows_first: bool = False  # tiles leave out padding
+
+    def cycles(self, isa: Isa, params: Params, v: int = 0) -> float:
+        """Modelled cycles of a tile; `v`: of its weight vectors, only so many are multiplied (0: all)."""
+        v, rows, cols = v or params.v, params.rows, params.cols
+        if self.product.matrix:
+            return matrix_cycles(v, rows, cols, self.reduction / isa.lanes)
+        ending = v * rows * cols * ending_cycles(self.problem, v)
+        return cycles(as_seen(isa, self.product), v, rows * cols, round(self.multiplied(rows))) + ending
+
+    def multiplied(self, rows: int = 1) -> float:
+        """Weight vectors of a sum that a tile of so many rows multiplies in the mean; those of one row the fewest."""
+        return self.share * self.reduction * (inside.share(self.problem, rows) if self.rows_first else 1.0)
+
+    def panel_cycles(self, isa: Isa, params: Params) -> float:
+        """Modelled cycles of the tiles of all panels at one place; a last panel of other types than float32 multiplies
+        no vector that holds no channel."""
+        panels, rest = divmod(self.vectors, params.v)
+        if not rest or self.product.matrix or self.problem.types == ALL_F32:
+            return divide(self.vectors, params.v) * self.cycles(isa, params)
+        return panels * self.cycles(isa, params) + self.cycles(isa, params, rest)
+
+
+@dataclass(frozen=True)
+class Params:
+    """v weight vectors × rows × cols output pixels a tile; `block` tile rows a band, or tiles of pixels of a plane that
+    is one row (0: all)."""
+
+    v: int
+    rows: int
+    cols: int
+    block: int
+
+
+def geometry(problem: ConvProblem, isa: Isa, product: Product | None = None, v: int = 1) -> Geometry:
+    """Sizes of one group with a product, by default the problem's; of groups that are one, with `v` weight vectors."""
+    product = product or words.product(problem, isa)
+    taps = problem.r * problem.s * product.parts
+    if (parts := spans.spans(problem, isa, v)) is not None:
+        whole = replace(problem, groups=1)
+        return Geometry(divide(problem.k, isa.lanes), parts.most * taps, product, whole, parts.share)
+    reduction = words.words(problem, product.words_at_once(isa.lanes)) * taps
+    rows_first = inside.rows_first(problem, isa, product)
+    return Geometry(divide(problem.kg, isa.lanes), reduction, product, problem, rows_first=rows_first)
+
+
+def best_tiles(problem: ConvProblem, isa: Isa, height: int, width: int, most: int) -> tuple[Tile, ...]:
+    """The `most` best tiles for an output plane, best first; where groups are one, of each number of vectors some."""
+    if spans.needed(problem, isa):
+        return tuple(
+            tile
+            for v in words.vector_counts(replace(problem, groups=1), isa) or ()
+            for tile in _tiles(problem, isa, height, width, divide(most, 2), (v,), v)
+        )
+    return _tiles(problem, isa, height, width, most, words.vector_counts(problem, isa))
+
+
+def _tiles(
+    problem: ConvProblem, isa: Isa, height: int, width: int, most: int, counts: tuple[int, ...] | None, v: int = 1
+) -> tuple[Tile, ...]:
+    sizes = geometry(problem, isa, v=v)
+    return tiles(as_seen(isa, sizes.product), sizes.vectors, height, width, sizes.reduction, most, counts)
