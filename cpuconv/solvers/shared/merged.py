@@ -1,8 +1,8 @@
 """Groups that are too small for a kernel, as fewer and larger ones: weights are block diagonal, zero between groups.
 
-So many groups are merged as fill what the kernel reads and writes at once: whole channel blocks with AMX, else words of
-the input and vectors of sums. Products with zeros are the price: with 4 channels a group, AMX does 16 times the work,
-at 30 times the speed of float32's FMA.
+So many groups are merged as fill what AMX reads and writes at once, whole channel blocks. Products with zeros are the
+price: with 4 channels a group, AMX does 16 times the work, at 30 times the speed of float32's FMA. Other products read
+spans of words (`spans.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
 
 Refusal = Callable[[ConvProblem, Isa], str | None]
-"""Why a kernel cannot run groups as they are, or None: `blocked.aligned_groups`, `blocked.whole_groups`."""
+"""Why a kernel cannot run groups as they are, or None: `blocked.aligned_groups`."""
 
 
 @dataclass(frozen=True)
