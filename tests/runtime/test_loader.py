@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpuconv.runtime.code import cache, loader, object_file
-from cpuconv.runtime.code.object_file import Image, Malformed, Unsupported
+from cpuconv.runtime.code import cache
+from cpuconv.runtime.code.loading import loader, object_file
+from cpuconv.runtime.code.loading.object_file import Image, Malformed, Unsupported
 from cpuconv.runtime.target import target_machine
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="objects are ELF files on Linux")

@@ -297,7 +297,8 @@ LOADED = """
 import sys
 from pathlib import Path
 import cpuconv
-from cpuconv.runtime.code import checked_file, loader
+from cpuconv.runtime.code import checked_file
+from cpuconv.runtime.code.loading import loader
 kept = []
 for file in sys.stdin.read().splitlines():
     symbol, _, code = checked_file.read(Path(file)).partition(b"\\0")

@@ -19,10 +19,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cpuconv.runtime.code import kernel_files, loader, object_file
+from cpuconv.runtime.code import kernel_files
 from cpuconv.runtime.code.compiler_lock import lock as _lock
 from cpuconv.runtime.code.kernel_files import KernelFile
+from cpuconv.runtime.code.loading import loader, object_file
 from cpuconv.runtime.code.packs import serving
+from cpuconv.runtime.code.waiting import Waiting
 
 KEPT = 1024  # functions that are kept though no program holds them, some 50 KB each
 
@@ -108,7 +110,7 @@ def _loaded(code: bytes, symbol: str, otherwise: str) -> Code:
     try:
         return Code(*loader.load(code, symbol))
     except object_file.Unsupported:
-        from cpuconv.runtime.code import llvm_loader  # imports Numba
+        from cpuconv.runtime.code.loading import llvm_loader  # imports Numba
 
         with _lock:
             return Code(*getattr(llvm_loader, otherwise)(code, symbol))
@@ -142,6 +144,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+_waiting = Waiting()
 _alive: weakref.WeakValueDictionary[tuple[str, str, str], Code] = weakref.WeakValueDictionary()
 
 
@@ -164,7 +167,7 @@ def load_or_compile(
     with file.compiling(), _lock:
         code = _alive.get(key) or _load(file, load)
         if code is None:
-            with _uncollected():
+            with _uncollected(), _waiting.compiling(None if file.path is None or file.trouble else file.path.parent):
                 content, symbol, code = _in_one_piece(compile_)
             Statistics.compiled += 1
             file.write(symbol.encode() + b"\0" + content)

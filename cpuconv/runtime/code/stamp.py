@@ -37,6 +37,7 @@ BESIDE = (
     "parsed",
     "stamp",
     "syntax",
+    "waiting",
 )
 _ROOT = origin.ROOT
 _PACKAGE = _ROOT.name

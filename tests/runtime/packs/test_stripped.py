@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import cpuconv
-from cpuconv.runtime.code import checked_file, kernel_files, loader, object_file
-from cpuconv.runtime.code.object_file import Malformed, Unsupported
+from cpuconv.runtime.code import checked_file, kernel_files
+from cpuconv.runtime.code.loading import loader, object_file
+from cpuconv.runtime.code.loading.object_file import Malformed, Unsupported
 from cpuconv.runtime.code.packs.stripped import SYMBOL, stripped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="objects are ELF files on Linux")
@@ -40,7 +41,7 @@ def test_memory_is_the_same(files: list[tuple[bytes, str]]) -> None:
 
 
 def test_llvm_links_them_too(files: list[tuple[bytes, str]]) -> None:
-    from cpuconv.runtime.code import llvm_loader
+    from cpuconv.runtime.code.loading import llvm_loader
 
     for code, symbol in files[:5]:
         address, _ = llvm_loader.by_engine(stripped(code, symbol), SYMBOL)

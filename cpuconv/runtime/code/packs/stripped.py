@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from cpuconv.runtime.code import object_file
-from cpuconv.runtime.code.object_file import ABSOLUTE, UNDEFINED, Image
+from cpuconv.runtime.code.loading import object_file
+from cpuconv.runtime.code.loading.object_file import ABSOLUTE, UNDEFINED, Image
 
 SYMBOL = "kernel"
 _HEADER = struct.Struct("<6sBBB7xHHIQQQIHHHHHH")

@@ -14,8 +14,8 @@ import platform
 import sys
 from typing import Any
 
-from cpuconv.runtime.code import object_file
-from cpuconv.runtime.code.object_file import ARM, X86, Image, Unsupported
+from cpuconv.runtime.code.loading import object_file
+from cpuconv.runtime.code.loading.object_file import ARM, X86, Image, Unsupported
 
 _MACHINES = {"x86_64": X86, "aarch64": ARM}
 _NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release")

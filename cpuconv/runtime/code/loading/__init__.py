@@ -1,0 +1,1 @@
+"""Object files become functions in memory."""
