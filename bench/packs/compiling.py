@@ -25,7 +25,7 @@ from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32
-from cpuconv.runtime.code.cache import Statistics
+from cpuconv.runtime.code.cache import noting
 from cpuconv.runtime.code.packs.cpu_classes import BY_NAME
 
 _STRATEGY = "heuristic"  # what was tuned on the machine that builds must not decide
@@ -49,13 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     calls = [*_convolutions(options), *(_networks(options.networks) if options.networks else ())]
     calls += _drawn(options.drawn) if options.drawn else ()
     said = 0.0
-    for number, call in enumerate(calls):
-        call()
-        if time.monotonic() > said + _SAY_SECONDS:
-            said = time.monotonic()
-            text = f"{options.cpu}: {number + 1} of {len(calls)}, {len(Statistics.names)} kernels"
-            print(text, file=sys.stderr, flush=True)
-    options.names.write_text(json.dumps(sorted(Statistics.names - {""})))
+    with noting() as names:
+        for number, call in enumerate(calls):
+            call()
+            if time.monotonic() > said + _SAY_SECONDS:
+                said = time.monotonic()
+                text = f"{options.cpu}: {number + 1} of {len(calls)}, {len(names)} kernels"
+                print(text, file=sys.stderr, flush=True)
+    options.names.write_text(json.dumps(sorted(names)))
     return 0
 
 

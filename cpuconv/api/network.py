@@ -166,6 +166,7 @@ def load(
     accuracy: str | None = None,
     precision: str | None = None,
     idle_bytes: int | None = None,
+    trust_kernels: bool = False,
 ) -> Model:
     """Make a saved network ready to run; weights are read where the file is mapped, and shared by processes.
 
@@ -186,6 +187,10 @@ def load(
         Sizes of inputs, where the saved network leaves them open.
     idle_bytes : int or None
         As for `compile`.
+    trust_kernels : bool
+        Whether to run machine code that the file holds (`Model.save(kernels=True)`), where it fits this CPU and these
+        sources. Only for files that come from whom you trust: it is code, and can do whatever this process can.
+        Otherwise it is ignored; kernels are those of the cache, of the package's pack, or compiled.
 
     Returns
     -------
@@ -204,7 +209,7 @@ def load(
         The model was saved on another CPU, by a version that packs weights otherwise, or with another number of
         threads, strategy, accuracy or precision: what was chosen for it is not followed.
     """
-    saved = Saved(path)
+    saved = Saved(path, trust_kernels=trust_kernels)
     settings = saved.settings
     limits = settings.limits if accuracy is None else replace(settings.limits, accuracy=accuracy)
     strategy = settings.strategy if strategy is None else strategy

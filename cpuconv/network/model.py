@@ -207,7 +207,7 @@ class Model:
         """Whether sizes are known that `explain` can tell of."""
         return self._programs.last is not None
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, kernels: bool = False) -> None:
         """Write the model to a file that `cpuconv.load` reads, without the package onnx.
 
         It holds the network, what was chosen for the sizes that ran, and the weights, raw and packed. It replaces a
@@ -217,6 +217,10 @@ class Model:
         ----------
         path : path
             Of the file, in a folder that is there.
+        kernels : bool
+            Whether the machine code of the kernels goes into the file too, for `load(path, trust_kernels=True)` on a
+            CPU that has the features of this one: then nothing is compiled there. Kernels that are kept nowhere, as
+            where there is no cache folder, are left out.
 
         Raises
         ------
@@ -240,4 +244,5 @@ class Model:
                 {port.name: Value(port.shape, port.dtype) for port in self.outputs},
             )
             settings = replace(definition.settings, threads=self.threads)  # the fastest number, if it was looked for
-            write(Path(path), ends, graph, settings, programs.to_save(), programs.forms)
+            names = programs.kernels() if kernels else None
+            write(Path(path), ends, graph, settings, programs.to_save(), programs.forms, names)

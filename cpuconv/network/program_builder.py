@@ -25,6 +25,7 @@ from cpuconv.network.selection.layout import NetworkPlan, lay_out
 from cpuconv.network.selection.winners import winner
 from cpuconv.network.sizes.cutting import stages
 from cpuconv.network.thread_count import fastest
+from cpuconv.runtime.code.cache import noting
 
 
 class Key(NamedTuple):
@@ -51,6 +52,8 @@ class ShapeProgram:
         How each node is computed.
     explanation : Explanation or None
         None: made when asked for.
+    kernels : frozenset of str
+        Names of the kernels that it was built with.
     """
 
     key: Key
@@ -59,6 +62,7 @@ class ShapeProgram:
     tail: Tail | None
     decisions: Decisions
     explanation: Explanation | None = None
+    kernels: frozenset[str] = frozenset()
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +108,11 @@ class ProgramBuilder:
 
     def build(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         """The program for inputs of these shapes and elements."""
+        with noting() as kernels:
+            made = self._built(key, shape_arrays)
+        return replace(made, kernels=frozenset(kernels))
+
+    def _built(self, key: Key, shape_arrays: Mapping[str, np.ndarray]) -> ShapeProgram:
         definition = self.definition
         whole = definition.graph_for(key.shapes)
         order, raw = whole.outputs, whole.constants.values()

@@ -106,9 +106,7 @@ class Programs:
         have other numbers of threads than others.
         """
         definition = self._definition
-        programs: dict[Any, ShapeProgram] = dict(self._remembered.items())
-        if self.last is not None:
-            programs[self.last.key] = self.last
+        programs = self._made()
         if definition.shape_inputs or (self.builder.auto and not definition.is_fixed):
             return
         for key, made in programs.items():
@@ -119,6 +117,16 @@ class Programs:
                 program = None if Key(shapes) in programs else definition.saved.program(shapes)
                 if program is not None:
                     yield program
+
+    def kernels(self) -> frozenset[str]:
+        """Names of the kernels that the programs of this process were built with."""
+        return frozenset().union(*(made.kernels for made in self._made().values()))
+
+    def _made(self) -> dict[Any, ShapeProgram]:
+        programs: dict[Any, ShapeProgram] = dict(self._remembered.items())
+        if self.last is not None:
+            programs[self.last.key] = self.last
+        return programs
 
     def forms(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """What a constant is packed to, by form."""

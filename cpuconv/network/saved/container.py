@@ -26,6 +26,7 @@ from autotune.files import write_whole
 from cpuconv.conv.remembering.fingerprint import Fingerprinter
 from cpuconv.errors import SourceError
 from cpuconv.network.saved.bounds import MOST_HEADER, check_text
+from cpuconv.runtime.code.cache import noting
 
 MAGIC = b"\x89cpuconv"
 FORMAT = 1
@@ -56,6 +57,13 @@ def checksum(array: np.ndarray) -> str:
 def _fingerprinter() -> Fingerprinter:
     """Made at first use, which compiles or loads its kernel."""
     return Fingerprinter(hashlib.shake_256(MAGIC).digest, _LANES)
+
+
+def checksum_kernels() -> set[str]:
+    """The names of the kernels that checksums are computed by."""
+    with noting() as names:
+        Fingerprinter(hashlib.shake_256(MAGIC).digest, _LANES)(np.zeros(ALIGNMENT, np.uint8))
+    return names
 
 
 class Blocks:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cpuconv.graph.ir import Graph, Value
+from cpuconv.network.saved import kernels
 from cpuconv.network.saved.container import Blocks
 from cpuconv.network.saved.encoding import graph_to_plain, value_to_plain
 from cpuconv.network.saved.program import SavedProgram, Settings, here
@@ -27,6 +28,7 @@ def write(
     settings: Settings,
     programs: Iterable[SavedProgram],
     packed: Callable[[np.ndarray], Mapping[str, np.ndarray]],
+    names: Iterable[str] | None = None,
 ) -> None:
     """Write a model.
 
@@ -41,6 +43,8 @@ def write(
     programs : iterable of SavedProgram
     packed : callable
         What a constant is packed to, by `form_digest`.
+    names : iterable of str or None
+        Kernels whose machine code the file holds too.
 
     Raises
     ------
@@ -78,6 +82,8 @@ def write(
         "programs": written,
         "packed": [[*key, block] for key, block in kept.items()],
     }
+    if names is not None:
+        header["kernels"] = {"made": kernels.here(), "block": blocks.add(kernels.packed(names))}
     blocks.write(path, header)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,10 +42,11 @@ class Code:
         What the machine code is freed with.
     """
 
-    __slots__ = ("__weakref__", "_address", "_holds")
+    __slots__ = ("__weakref__", "_address", "_holds", "name")
 
     def __init__(self, address: int, holds: Any) -> None:
         self._address, self._holds = address, holds
+        self.name = ""  # `KernelFile.name`
 
     def address_for(self, keeper: list[Any]) -> int:
         """The address, which may be called as long as `keeper` is kept; this object is put into it."""
@@ -72,17 +74,42 @@ class Entries:
         if code is None:  # for two threads at once too: they are given one function
             code = self._found[tile] = load()
             self._latest.append(code)
+        if (noted := _noted.get()) is not None:
+            noted.add(code.name)
         return code
 
 
+_noted: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("noted", default=None)
+_common: set[str] = set()  # names of what every process needs
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[set[str]]:
+    """The names of the functions that this thread asks for meanwhile, and of those that every process needs."""
+    names: set[str] = set()
+    before = _noted.set(names)
+    try:
+        yield names
+    finally:
+        _noted.reset(before)
+        names |= _common
+        names.discard("")
+        if (outer := _noted.get()) is not None:
+            outer |= names
+
+
+def body_of(file_name: str) -> bytes | None:
+    """A kernel as it is kept, of the user's cache or of the pack that serves; None if neither has it."""
+    kept = kernel_files.named(file_name).read()
+    return serving.find(file_name) if kept is None else kept
+
+
 class Statistics:
-    """Counts of this process: kernels compiled, loaded from the user's cache, and loaded from a pack; and their names
-    (`KernelFile.name`), as far as they have any."""
+    """Counts of this process: kernels compiled, loaded from the user's cache, and loaded from a pack."""
 
     compiled = 0
     loaded = 0
     packed = 0
-    names: set[str] = set()
 
 
 Load = Callable[[bytes, str], Code]
@@ -157,10 +184,12 @@ def load_or_compile(
     """
     key = name, module, identity
     file = kernel_files.find(*key)
-    Statistics.names.add(file.name)
+    if not identity:
+        _common.add(file.name)
     with _lock:
         code = _alive.get(key) or _load(file, load) or _unpacked(file, load)
         if code is not None:
+            code.name = file.name
             _alive[key] = code
             return code
     # Not under our own lock: another process may take its time, and threads load and fork meanwhile.
@@ -171,6 +200,7 @@ def load_or_compile(
                 content, symbol, code = _in_one_piece(compile_)
             Statistics.compiled += 1
             file.write(symbol.encode() + b"\0" + content)
+        code.name = file.name
         _alive[key] = code
         return code
 

@@ -143,12 +143,16 @@ class KernelFile:
 
 def find(name: str, module: str, identity: str) -> KernelFile:
     """The file of the kernel `name` of `module` specialised as `identity`."""
-    place = folder()
     if (unknown := fault(module)) is not None:
         return KernelFile(None, unknown)
     digest = hashlib.sha256("\n".join((name, stamp(module), identity)).encode()).hexdigest()[:20]
-    called = f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}"
-    return KernelFile(place.path and place.path / f"{called}{_OBJECT}", place.trouble, called)
+    return named(f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}")
+
+
+def named(name: str) -> KernelFile:
+    """The file of a kernel by its name."""
+    place = folder()
+    return KernelFile(place.path and place.path / f"{name}{_OBJECT}", place.trouble, name)
 
 
 def prune(kernels: Path, most: int, own: Path | None = None) -> None:

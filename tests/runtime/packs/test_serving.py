@@ -25,14 +25,15 @@ warnings.showwarning = lambda message, category, *_: caught.append(f"{category._
 import numpy as np
 import cpuconv
 from pathlib import Path
-from cpuconv.runtime.code.cache import Statistics
+from cpuconv.runtime.code.cache import Statistics, noting
 from cpuconv.runtime.code.packs import serving
 serving.FOLDER = Path(sys.argv[1])
 x, w = np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32)
-y = cpuconv.conv2d(x, w, threads=1)
+with noting() as names:
+    y = cpuconv.conv2d(x, w, threads=1)
 assert (y == 72).all()
 counts = {name: getattr(Statistics, name) for name in ("compiled", "loaded", "packed")}
-print(json.dumps({**counts, "why": serving.served().why, "names": sorted(Statistics.names), "warnings": caught}))
+print(json.dumps({**counts, "why": serving.served().why, "names": sorted(names), "warnings": caught}))
 """
 
 
@@ -156,3 +157,19 @@ def test_what_was_compiled_is_accounted_for(
     pack_file.write(path, {pack_file.of_file(path).parts[-1]: dict(list(compiled[0].items())[:1])})
     less = accounted(packs, tmp_path / "cache")["kernels_compiled"]
     assert f"{compiled[1] - 1} as the pack lacks them (" in less and "; 1 before the pack served" in less
+
+
+def test_names_are_noted_by_whoever_asks_and_around_it() -> None:
+    program = """
+with noting() as outer:
+    with noting() as inner:
+        cpuconv.conv2d(x, w[:, :, :1, :1], threads=1)
+    cpuconv.conv2d(x, w[:5], threads=1)
+with noting() as later:
+    pass
+print(json.dumps([len(inner), inner < outer, later < inner]))
+"""
+    code = PROGRAM.replace('"names": sorted(names), ', "") + program
+    done = processes.run("-c", code, "none", CPUCONV_PACKS="0")
+    count, *nested = json.loads(done.stdout.splitlines()[-1])
+    assert count >= 3 and nested == [True, True]
