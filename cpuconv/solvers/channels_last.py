@@ -2,8 +2,8 @@
 
 Source: the GEMM tile after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (TOMS 2008). A
 pixel is a row of a matrix; a tile reads some rows at once, scalar by scalar, and writes whole vectors of their outputs.
-The distances between rows are constants of its code. Rows of bfloat16 are read in words of two, or on AMX in whole tile
-registers: their channels fill vectors, as there is nothing beside them that may be read.
+The distances between rows are constants of its code. Rows of bfloat16 and of bytes are read in words of 32 bits, or on
+AMX in whole tile registers: their channels fill these, as there is nothing beside them that may be read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cpuconv.elements import BF16, Element
+from cpuconv.elements import Element
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.machine import Cost, Machine, machine
 from cpuconv.kernels.binding.steps import MicroRef, Operand, Operands, Space, Step
@@ -56,10 +56,11 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
 
 
 def _why_not_typed(problem: ConvProblem, isa: Isa) -> str | None:
-    types, block = problem.types, isa.block(problem.types.x)
-    if types.x != BF16 or problem.in_layout != "NHWC" or problem.out_layout != "NHWC":
-        return "of other types than float32 it computes rows of bfloat16"
-    return f"{problem.c} input channels do not fill vectors of {block}" if problem.c % block else None
+    if not problem.in_layout == problem.out_layout == "NHWC":
+        return "of other types than float32 it computes rows, channels last in and out"
+    product = _product(problem, isa)
+    step = words.group(problem) * (isa.lanes if product.matrix else product.words_at_once(isa.lanes))
+    return f"{problem.c} input channels do not fill words of {step}" if problem.c % step else None
 
 
 def _product(problem: ConvProblem, isa: Isa) -> Product:
