@@ -46,7 +46,8 @@ _V2 = {
     *("sse4.2", "ssse3"),
 }
 _V3 = {*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"}
-_V4 = {*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+_ZEN3 = {*_V3, "prfchw"}
+_V4 = {*_ZEN3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 _ICELAKE = {*_V4, "avx512bitalg", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512vpopcntdq", "gfni"}
 _ZEN4 = {*_ICELAKE, "avx512bf16"}
 _NEON = {"fp-armv8", "neon"}
@@ -60,7 +61,7 @@ CLASSES: tuple[CpuClass, ...] = tuple(
     for name, machine, features, wider, (l1, l2, l3) in (
         ("x86-64-v2", X86, _V2, ("avx2", "avx512f"), (32, 256, 8)),
         ("haswell", X86, _V3, ("avx512f",), (32, 256, 8)),
-        ("znver3", X86, _V3, ("avx512f",), (32, 512, 32)),
+        ("znver3", X86, _ZEN3, ("avx512f",), (32, 512, 32)),
         ("skylake-avx512", X86, _V4, (), (32, 1024, 16)),
         ("icelake-server", X86, _ICELAKE, (), (48, 1280, 32)),
         (
