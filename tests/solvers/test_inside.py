@@ -31,7 +31,7 @@ def test_sums_without_padding_are_right(shape: str, rows: int) -> None:
 
 
 def test_a_panel_in_parts_leaves_rows_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "_PART_SHARE", 0.01)  # of L2
+    monkeypatch.setattr(blocked, "_PART_SHARE", 0.002)  # of L2
     problem = problem_of(f"ic{8 * BLOCK}ih5oc{2 * BLOCK}kh3ph1")
     candidate = Candidate(direct, geometry.Params(2, 1, 3, 5))
     parts = assemble(problem, candidate).steps[0].args["parts"]

@@ -99,7 +99,7 @@ def test_panels_read_the_channels_of_their_groups_alone() -> None:
 @pytest.mark.parametrize("types", TYPES)
 def test_sums_of_a_last_panel_that_is_not_full_wait_between_parts(types: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A panel whose weights do not stay in L2 is summed in parts; the last one has fewer vectors of sums."""
-    monkeypatch.setattr(blocked, "_PART_SHARE", 0.01)  # of L2
+    monkeypatch.setattr(blocked, "_PART_SHARE", 0.002)  # of L2
     problem = typed.blocked(ConvProblem.parse(f"ic{4 * BLOCK}ih5iw13oc{9 * LANES}kh3ph1"), types)
     wide = max(words.vector_counts(problem, current()) or ())
     params = geometry.Params(wide, 1, 4 if wide < 4 else 3, 5)
