@@ -40,3 +40,18 @@ def test_a_model(tmp_path: Path) -> None:
     run = f"model = cpuconv.compile({path!r}, threads=1)\nmodel.run({{'x': x}})\nmodel.save({saved!r})"
     assert twice(run) == "0 []"
     assert twice(f"cpuconv.load({saved!r}, threads=1).run({{'x': x}})") == "0 []"
+
+
+def test_what_stands_for_values_of_llvmlite_is_replaced_by_them() -> None:
+    code = """
+import sys, cpuconv
+from cpuconv.runtime.code import llvm
+def standing():
+    there = [module for name, module in sys.modules.items() if name.startswith("cpuconv.")]
+    return sum(type(value) is llvm._Deferred for module in there for value in vars(module).values())
+before = standing()
+llvm.imported()
+from cpuconv.isa import vector
+print(before > 20, standing(), vector.I32, cpuconv.isa.vector.F32(1.0))
+"""
+    assert processes.run("-c", code).stdout.strip() == "True 0 i32 float 0x3ff0000000000000"

@@ -1,7 +1,8 @@
-"""The line that says why a first call takes long: on a terminal, once, after a second of compiling."""
+"""What happens beside a compilation: one line on a terminal, after a second of it; the collector of cycles waits."""
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 from pathlib import Path
@@ -70,3 +71,19 @@ def test_kernels_that_are_compiled_count(monkeypatch) -> None:
     with pytest.raises(KeyError):
         cache.load_or_compile("none", "none", "waiting", fails)
     assert stream.getvalue().startswith("cpuconv compiles kernels")
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_of_cycles_waits_and_is_as_it_was(collects: bool) -> None:
+    def fails() -> cache.Compiled:
+        assert not gc.isenabled()
+        raise KeyError
+
+    was = gc.isenabled()
+    try:
+        gc.enable() if collects else gc.disable()
+        with pytest.raises(KeyError):
+            cache.load_or_compile("none", "none", "collecting", fails)
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable() if was else gc.disable()

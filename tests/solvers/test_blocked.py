@@ -97,6 +97,8 @@ def test_tiles_in_place_give_the_same_bits(index, monkeypatch):
     monkeypatch.setattr(
         blocked, "_in_place", lambda *given: in_place(*given[:5], PLANAR_BAND, *given[6:])
     )  # never: everything through bands
+    banded = [assemble(problem, Candidate.parse(name)).steps[0].args for name in names]
+    assert all(args["inner_tiles"] == args["inner_tiles_end"] for args in banded)
     for name, expected in zip(names, mixed, strict=True):
         assert result(problem, name) == expected, name
         oracle.check(problem, name)
