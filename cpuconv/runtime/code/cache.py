@@ -1,9 +1,9 @@
 """Compiled kernels on disk: one object file per (kernel, tile), stamped with all that its machine code depends on.
 
-A kernel's file and folder are named by all of that (`runtime.kernel_files`), so a change of any of it compiles anew
-instead of running stale code. Files hold machine code only: nothing is unpickled. They are written whole under a
-checksum, and what others could have written is not loaded (`runtime.kept`). What is not there is looked for in the
-package's own packs (`runtime.code.packs`), and then compiled. This module is no part of a stamp: whoever
+A kernel's file and folder are named by all of that (`runtime.code.kernel_files`), so a change of any of it compiles
+anew instead of running stale code. Files hold machine code only: nothing is unpickled. They are written whole under a
+checksum, and what others could have written is not loaded (`runtime.code.checked_file`). What is not there is looked
+for in the package's own packs (`runtime.code.packs`), and then compiled. This module is no part of a stamp: whoever
 changes what a file holds must change the folder's name.
 
 In memory a function is freed with the last `Code` that names it, so that a process that meets ever more shapes does

@@ -1,9 +1,9 @@
 """Hashes of the kernel sources that a module is made from: a change of one file makes stale what follows from it alone.
 
 A module is made from its own file and, through imports, from the files of the kernel rooms that it reaches. Of each
-counts what code follows from (`runtime.syntax`), and of what it imports the name and the content of the file that it is
-from. So a comment, a docstring, an annotation, or a file that is moved changes no hash; a constant does, and so does a
-name that is taken from another file.
+counts what code follows from (`runtime.code.syntax`), and of what it imports the name and the content of the file that
+it is from. So a comment, a docstring, an annotation, or a file that is moved changes no hash; a constant does, and so
+does a name that is taken from another file.
 
 A package that is installed without source files (an archive, byte code alone) is told by its release: its version and
 the hashes in its RECORD. A stamp is only given of what was imported: files that were replaced since tell nothing of it.
