@@ -21,6 +21,7 @@ import llvmlite.binding as llvm
 
 from autotune.interpreter import python
 from autotune.paths import VARIABLE
+from autotune.wisdom.tiers import PINNED
 from bench.packs.wanted import TYPES
 from bench.settings import words
 from bench.shapes import CANONICAL
@@ -84,7 +85,7 @@ def host_features() -> dict[str, bool]:
 def environment(cpu: CpuClass, features: dict[str, bool]) -> dict[str, str]:
     """Variables of a process that compiles for a class: its features, and no others that LLVM knows."""
     stated = ",".join(f"{'+' if name in cpu.features else '-'}{name}" for name in sorted({*features, *cpu.features}))
-    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated, serving.VARIABLE: serving.OFF}
+    return {"NUMBA_CPU_NAME": cpu.name, "NUMBA_CPU_FEATURES": stated, serving.VARIABLE: serving.OFF, PINNED: ""}
 
 
 def compiled(cpu: CpuClass, options: argparse.Namespace, features: dict[str, bool]) -> dict[str, bytes] | None:

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -21,6 +22,8 @@ import cpuconv
 from autotune.machine import device
 from bench.packs import wanted
 from cpuconv.cli.feeds import drawn
+from cpuconv.conv import session
+from cpuconv.conv.choice import tuned
 from cpuconv.conv.recipe import Candidate, assemble
 from cpuconv.errors import CpuconvError
 from cpuconv.problem.problem import ConvProblem
@@ -87,6 +90,24 @@ def _networks(folder: Path) -> Iterator[Callable[[], None]]:
         for precision in wanted.PRECISIONS if ".int8" not in path.suffixes else wanted.PRECISIONS[:1]:
             for threads in {1, cpuconv.get_num_threads()}:
                 yield lambda path=path, precision=precision, threads=threads: _network(path, precision, threads)
+                for key in wanted.devices():
+                    yield lambda path=path, precision=precision, threads=threads, key=key: _tabled_network(
+                        path, precision, threads, key
+                    )
+
+
+def _tabled_network(path: Path, precision: str, threads: int, key: str) -> None:
+    """What a network runs on a device that a table is shipped for: rows of problems that are like its own decide."""
+    here = tuned.fingerprint
+    tuned.fingerprint = lambda: SimpleNamespace(key=key)
+    session.current.forget_choices()
+    try:
+        cpuconv.compile(path, threads=threads, precision=precision)
+    except CpuconvError:  # which the model's choice has met, and said
+        return
+    finally:
+        tuned.fingerprint = here
+        session.current.forget_choices()
 
 
 def _network(path: Path, precision: str, threads: int) -> None:

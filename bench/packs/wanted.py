@@ -50,15 +50,25 @@ def _chosen(problem: ConvProblem) -> Iterator[tuple[ConvProblem, Candidate]]:
 
 def _tabled() -> Iterator[tuple[ConvProblem, Candidate]]:
     """The fastest candidate of each problem in tables of this kind of CPU."""
+    for _, rows in _tables():
+        yield from _fastest(rows)
+
+
+def devices() -> list[str]:
+    """The keys of the devices of this kind of CPU that a table is shipped for."""
+    return [key for key, _ in _tables()]
+
+
+def _tables() -> Iterator[tuple[str, Iterator[dict]]]:
+    """The key of each device of this kind of CPU in shipped tables, and its rows."""
     _, cpu, features = target()
     for path in sorted(TABLES.glob("*.json")):
         document = json.loads(path.read_text())
         columns = document["columns"]["rows"]
         for device in document["devices"]:
             fields = device["fields"]
-            if microarchitecture(fields["cpu_name"], fields["features"]) != microarchitecture(cpu, features):
-                continue
-            yield from _fastest(dict(zip(columns, row, strict=True)) for row in device["rows"])
+            if microarchitecture(fields["cpu_name"], fields["features"]) == microarchitecture(cpu, features):
+                yield path.stem, (dict(zip(columns, row, strict=True)) for row in device["rows"])
 
 
 def _fastest(rows: Iterator[dict]) -> Iterator[tuple[ConvProblem, Candidate]]:
