@@ -45,7 +45,7 @@ class Typed:
         if not self.types.sum.integer:
             return None
         if weight is None:
-            return Numbers(self.quantization, np.zeros(k, np.int64))
+            return Numbers(self.quantization, *np.zeros((2, k), np.int64))
         return Numbers.of(weight, self.quantization)
 
 

@@ -33,17 +33,19 @@ class Numbers(NamedTuple):
     ----------
     quantization : Quantization or None
         None of sums that are the result.
-    sums : array, (K,)
-        Of the weights of each output channel, less their zero points; int64.
+    sums, below : array, (K,)
+        Of the weights of each output channel, less their zero points, and of those of them that are below zero; int64.
     """
 
     quantization: Quantization | None
     sums: np.ndarray
+    below: np.ndarray
 
     @classmethod
     def of(cls, weight: np.ndarray, quantization: Quantization | None) -> Numbers:
         """Those of weights of integers less their zero points, (K, C/groups, R, S)."""
-        return cls(quantization, weight.sum((1, 2, 3), dtype=np.int64))
+        below = np.minimum(weight, 0) if weight.dtype.kind == "i" else np.zeros_like(weight)
+        return cls(quantization, *(each.sum((1, 2, 3), dtype=np.int64) for each in (weight, below)))
 
 
 def fill_of(problem: ConvProblem, quantization: Quantization | None) -> int:
@@ -91,12 +93,16 @@ def _laid_out(rows: dict[str, np.ndarray], k: int, groups: int, lanes: int) -> n
     return block.reshape(-1)
 
 
-def _rows(problem: ConvProblem, bias: np.ndarray | None, numbers: Numbers, added: int = 0) -> dict[str, np.ndarray]:
-    """The rows of `Ending.rows`, of K numbers each; kernels have `added` a number to those of the input."""
+def _rows(
+    problem: ConvProblem, bias: np.ndarray | None, numbers: Numbers, added: tuple[int, int] = (0, 0)
+) -> dict[str, np.ndarray]:
+    """The rows of `Ending.rows`, of K numbers each; kernels have `added` numbers to those of the input, one where
+    weights are at least zero, the other where they are below."""
     scales, k = numbers.quantization or _UNIT, problem.k
     scaled = problem.types.y == F32
     whole = integer_bias(bias, scales, k) if bias is not None and not (scaled and bias.dtype == F32.dtype) else 0
-    start = whole - (scales.x_zero_point + added) * numbers.sums  # modulo 2^32, as sums are
+    plain, below = (scales.x_zero_point + each for each in added)
+    start = whole - plain * numbers.sums - (below - plain) * numbers.below  # modulo 2^32, as sums are
     values: dict[str, Callable[[], Any]] = {
         "scale": lambda: scales.ratio() if ending.short else scales.product(),
         "shift": lambda: 0.0 if bias is None or not scaled or bias.dtype != F32.dtype else bias,

@@ -46,6 +46,9 @@ class Dot:
         LLVM's name.
     matrix : bool
         Operands are two rows each, and each row of the first meets each of the second.
+    saturates : bool
+        What it gives are sums of the products alone, which it adds to none, and the nearest number of their type where
+        they are beyond that.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Dot:
     rate: float
     intrinsic: str
     matrix: bool = False
+    saturates: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.x}:{self.w}:{self.sum}, {self.bits} bits"
@@ -91,7 +95,8 @@ class Dot:
     def twin(self, sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         """What the instruction computes, by NumPy.
 
-        Integers wrap around. Floats are added in float64 and rounded once, where instructions may round in between.
+        Integers wrap around, or saturate. Floats are added in float64 and rounded once, where instructions may round in
+        between.
 
         Parameters
         ----------
@@ -108,6 +113,9 @@ class Dot:
             added = (rows @ columns.T).reshape(-1)
         else:
             added = (first * second).reshape(self.lanes, self.group).sum(1)
+        if self.saturates:
+            ends = np.iinfo(self.sum.dtype)
+            return np.clip(added, ends.min, ends.max).astype(self.sum.dtype)
         return (sums.astype(kind) + added).astype(self.sum.dtype)
 
 
@@ -163,12 +171,14 @@ AVX512 = (
     Dot("vdpbf16ps", X86, "avx512bf16", 512, BF16, BF16, F32, 2, 1, "llvm.x86.avx512bf16.dpbf16ps.512"),
     Dot("vpdpwssd", X86, "avx512vnni", 512, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.512"),
     Dot("vpdpbusd", X86, "avx512vnni", 512, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.512"),
+    Dot("vpmaddubsw", X86, "avx512bw", 512, U8, S8, S16, 2, 2, f"{_VNNI}.pmaddubs.w.512", saturates=True),
 )
 AVX2 = (
     _fma("vfmadd", X86, "fma", 256),
     Dot("vpdpwssd", X86, "avxvnni", 256, S16, S16, S32, 2, 2, f"{_VNNI}.vpdpwssd.256"),
     Dot("vpdpbusd", X86, "avxvnni", 256, U8, S8, S32, 4, 2, f"{_VNNI}.vpdpbusd.256"),
     Dot("vpdpbssd", X86, "avxvnniint8", 256, S8, S8, S32, 4, 2, "llvm.x86.avx2.vpdpbssd.256"),
+    Dot("vpmaddubsw", X86, "avx2", 256, U8, S8, S16, 2, 2, "llvm.x86.avx2.pmadd.ub.sw", saturates=True),
 )
 SSE = (_fma("vfmadd", X86, "fma", 128),)
 NEON = (

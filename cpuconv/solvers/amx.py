@@ -135,9 +135,9 @@ def packing(problem: ConvProblem, params: Params, isa: Isa) -> Packing:
     return packed(form, problem, isa, blocked.aligned_groups)
 
 
-def offset(problem: ConvProblem, isa: Isa) -> int:
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
     """AMX multiplies bytes of either sign as they are."""
-    return 0
+    return 0, 0
 
 
 def bind(problem: ConvProblem, params: Params, isa: Isa, space: Space, operands: Operands) -> list[Step]:

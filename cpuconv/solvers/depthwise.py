@@ -76,9 +76,9 @@ def _sums_are_exact(problem: ConvProblem) -> bool:
     return problem.r * problem.s * largest[0] * largest[1] < _EXACT
 
 
-def offset(problem: ConvProblem, isa: Isa) -> int:
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
     """Integers are multiplied as they are."""
-    return 0
+    return 0, 0
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:

@@ -86,11 +86,9 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return None
 
 
-def offset(problem: ConvProblem, isa: Isa) -> int:
-    """What kernels add to the numbers of the input before they multiply: they take bytes of one sign."""
-    found = _product(problem.types, isa)
-    assert found is not None
-    return 0 if not found.flips(problem.types.x) else 128 if found.x == U8 else -128
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
+    """As `words.offset`."""
+    return words.offset(problem, isa, _product(problem.types, isa))
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:

@@ -77,8 +77,8 @@ def _words(problem: ConvProblem, isa: Isa) -> GroupWords | None:
     return GroupWords(isa.lanes, problem.cg, problem.kg, product.name, problem.types.x)
 
 
-def offset(problem: ConvProblem, isa: Isa) -> int:
-    """What kernels add to the numbers of the input before they multiply: they take bytes of one sign."""
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
+    """As `words.offset`."""
     return words.offset(problem, isa, single_product_of(problem.types, isa))
 
 

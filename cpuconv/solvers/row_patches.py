@@ -90,9 +90,9 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return None
 
 
-def offset(problem: ConvProblem, isa: Isa) -> int:
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
     """What kernels add to the numbers of the input: nothing on AMX."""
-    return 0 if matrix_product_of(problem.types) else words.offset(problem, isa)
+    return (0, 0) if matrix_product_of(problem.types) else words.offset(problem, isa)
 
 
 def candidates(problem: ConvProblem, isa: Isa) -> Iterator[Params]:

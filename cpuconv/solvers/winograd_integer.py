@@ -279,9 +279,9 @@ def applicable(problem: ConvProblem, isa: Isa) -> str | None:
     return transformed.whole_groups(problem, isa, pair_product(isa))
 
 
-def offset(problem: ConvProblem, isa: Isa) -> int:
+def offset(problem: ConvProblem, isa: Isa) -> tuple[int, int]:
     """What kernels add to the numbers of the input: nothing."""
-    return 0
+    return 0, 0
 
 
 def _planes(each: Form, isa: Isa) -> Planes:

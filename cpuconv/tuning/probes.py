@@ -112,7 +112,7 @@ def measured_products(isa: Isa) -> dict[str, tuple[tuple[Element, ...], PeakTile
     found: dict[str, tuple[tuple[Element, ...], PeakTile]] = {}
     for product in able:
         elements = (product.x,) if product.packed in (U8, S8, BF16) else (product.x, product.packed)
-        tile = PeakTile(isa.lanes, chains, product.name, WORD // product.x.bytes // product.parts)
+        tile = PeakTile(isa.lanes, chains, product.name, WORD // product.x.bytes // product.cuts)
         found[product.instruction or product.name] = elements, tile
     for dot in isa.dots:
         if dot.machine == X86 and dot.x in MEASURED and dot.name not in found and offered(dot.feature):

@@ -26,11 +26,18 @@ def drawn(element: Element, count: int, rng: np.random.Generator) -> np.ndarray:
     return numbers.astype(element.dtype)
 
 
+def whole(element: Element, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Integers of the whole range, their ends often."""
+    ends = np.iinfo(element.dtype)
+    numbers = rng.integers(ends.min, ends.max, count, endpoint=True)
+    return np.where(rng.random(count) < 0.6, rng.choice([ends.min, ends.max], count), numbers).astype(element.dtype)
+
+
 @pytest.mark.parametrize("dot", VECTORS, ids=str)
 def test_a_twin_is_the_sum_of_products(dot: Dot) -> None:
     rng = np.random.default_rng(0)
     sums, x, w = (drawn(e, n, rng) for e, n in ((dot.sum, dot.lanes), (dot.x, dot.elements), (dot.w, dot.elements)))
-    expected = sums.astype(np.int64)
+    expected = np.zeros(dot.lanes, np.int64) if dot.saturates else sums.astype(np.int64)
     first, second = ([int(v) for v in values(e, a)] for e, a in ((dot.x, x), (dot.w, w)))
     for lane in range(dot.lanes):
         for i in range(dot.group):
@@ -39,6 +46,13 @@ def test_a_twin_is_the_sum_of_products(dot: Dot) -> None:
     found = dot.twin(sums, x, w)
     assert found.dtype == dot.sum.dtype
     np.testing.assert_array_equal(found, expected)
+
+
+def test_sums_that_saturate_end_at_the_ends_of_their_type() -> None:
+    dot = next(dot for dot in VECTORS if dot.saturates)
+    x, nothing = np.full(dot.elements, 255, np.uint8), np.zeros(dot.lanes, np.int16)
+    for weight, end in ((127, 2**15 - 1), (-128, -(2**15)), (64, 255 * 128), (-64, -255 * 128)):
+        assert (dot.twin(nothing, x, np.full(dot.elements, weight, np.int8)) == end).all()
 
 
 @pytest.mark.parametrize("tile", AMX, ids=lambda tile: tile.name)
@@ -66,7 +80,7 @@ def on_this_cpu(dot: Dot, sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.
     """What one instruction computes here."""
     fused = dot.intrinsic.startswith("llvm.fma")
     order = (("x", dot.operands), ("w", dot.operands), ("s", dot.sums))
-    order = order if fused else (order[2], *order[:2])
+    order = order[:2] if dot.saturates else order if fused else (order[2], *order[:2])
     loads = "\n".join(f"%{name} = load {kind}, ptr %{name}p, align 1" for name, kind in order)
     text = f"""
 declare {dot.sums} @{dot.intrinsic}({", ".join(kind for _, kind in order)})
@@ -96,6 +110,12 @@ def test_a_twin_computes_what_the_instruction_does(dot: Dot) -> None:
     rng = np.random.default_rng(2)
     sums, x, w = (drawn(e, n, rng) for e, n in ((dot.sum, dot.lanes), (dot.x, dot.elements), (dot.w, dot.elements)))
     np.testing.assert_array_equal(on_this_cpu(dot, sums, x, w), dot.twin(sums, x, w))
+    if dot.sum.integer:
+        for _ in range(20):
+            sums, x, w = (
+                whole(e, n, rng) for e, n in ((dot.sum, dot.lanes), (dot.x, dot.elements), (dot.w, dot.elements))
+            )
+            np.testing.assert_array_equal(on_this_cpu(dot, sums, x, w), dot.twin(sums, x, w))
 
 
 @pytest.mark.parametrize("isa", table.TABLE, ids=lambda isa: isa.name)

@@ -3,6 +3,12 @@
 A word is 32 bits: a float, two bfloat16 or four bytes, of channels side by side. A vector of weights has, for each of
 `lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it is split
 in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
+
+`vpmaddubsw` adds two products of unsigned and signed bytes, and saturates where they are beyond int16. With magnitudes
+of weights, at most 128, as the unsigned ones they never are, since 128·(-128 - 128) = -2¹⁵. The sign goes to the
+pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors, magnitudes
+and what is flipped; sums begin with what the flips lack (`Product.added`). What makes signed bytes of unsigned ones,
+another flip of the highest bit, is packed with the others.
 """
 
 from __future__ import annotations
@@ -58,7 +64,10 @@ class Product:
     instruction : str
         The row of `Isa.dots` that it is, or "": it is made of others.
     rate : float
-        Vectors of weights that meet a word a cycle, where no row says so.
+        Vectors of weights that meet a word a cycle, where no row says so; of rows that do not add to sums, where their
+        rate is 2.
+    flipped : bool
+        Weights are magnitudes, and what is flipped of pixels.
     feature : str
         Of AMX's: LLVM's name of what the CPU must have.
     """
@@ -70,7 +79,13 @@ class Product:
     parts: int = 1
     instruction: str = ""
     rate: float = 0.0
+    flipped: bool = False
     feature: str = ""
+
+    @property
+    def cuts(self) -> int:
+        """Parts that a word is split into."""
+        return 1 if self.flipped else self.parts
 
     @property
     def matrix(self) -> bool:
@@ -95,10 +110,18 @@ class Product:
         """Whether the sign of pixels of that type is flipped before they are multiplied."""
         return self.parts == 1 and x != self.x
 
+    def added(self, x: Element) -> tuple[int, int]:
+        """What it adds to pixels of that type before they meet weights of at least zero, and weights below."""
+        if self.flipped:
+            least = -128 if self.x == U8 else 0
+            return least, least + 1
+        both = 0 if not self.flips(x) else 128 if self.x == U8 else -128
+        return both, both
+
     def takes(self, types: Types) -> bool:
         """Whether it computes that problem."""
         signs = {U8, S8}
-        same = types.x == self.x or {types.x, self.x} == signs
+        same = types.x == self.x or {types.x, self.x} == signs and not self.flipped
         return same and (types.w == self.w or (types.w, self.w) == (S8, S16)) and types.sum == self.sum
 
     def sums_type(self, vec: Vector) -> Any:
@@ -118,7 +141,7 @@ class Product:
 
     def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
         """The parts of a word of elements `x`."""
-        if self.parts == 1:
+        if self.cuts == 1:
             return [word]
         builder = vec.builder
         if self.x == BF16:
@@ -133,8 +156,10 @@ class Product:
         halves = builder.ashr(builder.shl(bytes_, eight), eight), builder.ashr(bytes_, eight)
         return [builder.bitcast(half, vec.int_type) for half in halves]
 
-    def load(self, vec: Vector, address: Any) -> Any:
-        """A vector of packed weights."""
+    def load(self, vec: Vector, address: Any, apart: int) -> Any:
+        """A vector of packed weights, or magnitudes and what is flipped, so many bytes apart."""
+        if self.flipped:
+            return [vec.load_int(vec.offset(address, at), align=vec.size) for at in (0, apart)]
         if self.packed == F32:
             return vec.load(address, align=vec.size)
         return vec.load_int(address, align=vec.size)
@@ -143,6 +168,8 @@ class Product:
         """total + part·weight, by lanes."""
         if self.packed == F32:
             return vec.fma(part, weight, total)
+        if self.flipped:
+            return _flipped(vec, part, *weight, total)
         if self.packed == S16 and not self.instruction:
             return vec.builder.add(total, _pairs(vec, part, weight))
         return _dot(vec, self.instruction, self, part, weight, total)
@@ -160,6 +187,8 @@ TABLE: tuple[Product, ...] = (
     Product("smmla", S8, S8, S8, instruction="smmla"),
     Product("bfmmla", BF16, BF16, BF16, instruction="bfmmla"),
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
+    Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, flipped=True),
+    Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, flipped=True),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0),
 )
 MATRIX: tuple[Product, ...] = (
@@ -178,6 +207,7 @@ _X86 = {  # of the vectors' bytes: LLVM's intrinsic
     "vpdpbusd": {64: "llvm.x86.avx512.vpdpbusd.512", 32: "llvm.x86.avx512.vpdpbusd.256"},
     "vpdpbssd": {32: "llvm.x86.avx2.vpdpbssd.256"},
     "vpdpwssd": {64: "llvm.x86.avx512.vpdpwssd.512", 32: "llvm.x86.avx512.vpdpwssd.256"},
+    "vpmaddubsw": {64: "llvm.x86.avx512.pmaddubs.w.512", 32: "llvm.x86.avx2.pmadd.ub.sw"},
     "pmaddwd": {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"},
 }
 
@@ -194,7 +224,9 @@ def rate(isa: Isa, product: Product) -> float:
     if product.name == "fma" or product.packed == F32:
         return isa.fma_rate
     found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
-    return (2 if product.paired else 1) * found or product.rate * isa.fma_rate / 2
+    if product.rate:
+        return product.rate * (found or isa.fma_rate) / 2
+    return (2 if product.paired else 1) * found
 
 
 @functools.lru_cache(maxsize=256)
@@ -232,7 +264,7 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     """
     if product.name == "fma":
         return isa
-    pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.parts > 1 else isa.pixels
+    pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.cuts > 1 else isa.pixels
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
     return replace(isa, dots=(replace(isa.dots[0], rate=rate(isa, product)), *isa.dots[1:]), pixels=pixels)
@@ -249,6 +281,21 @@ def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
     low = [builder.ashr(builder.shl(value, half), half) for value in (part, weight)]
     high = [builder.ashr(value, half) for value in (part, weight)]
     return builder.add(builder.mul(*low), builder.mul(*high))
+
+
+def _flipped(vec: Vector, part: Any, magnitude: Any, flips: Any, total: Any) -> Any:
+    """total + |w|·(x xor flips), by lanes: four products of bytes each.
+
+    Each sum is hidden from the optimiser: it would add products of several words first, and spill.
+    """
+    builder = vec.builder
+    twos: Any = ir.VectorType(ir.IntType(16), 2 * vec.lanes)
+    kind: Any = ir.VectorType(ir.IntType(8), 4 * vec.lanes)
+    operands = [builder.bitcast(each, kind) for each in (magnitude, builder.xor(part, flips))]
+    ones = ir.Constant(twos, [1] * (2 * vec.lanes))
+    pairs = call(builder, _X86["vpmaddubsw"][vec.size], twos, operands)
+    added = builder.add(total, call(builder, _X86["pmaddwd"][vec.size], vec.int_type, [pairs, ones]))
+    return builder.asm(ir.FunctionType(added.type, [added.type]), "", "=v,0", [added], side_effect=True)
 
 
 def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total: Any) -> Any:

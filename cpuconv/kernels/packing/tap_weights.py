@@ -10,6 +10,7 @@ import numpy as np
 from cpuconv.elements import Element
 from cpuconv.kernels.emit.product import BY_NAME, WORD
 from cpuconv.kernels.packing.packing import Packing, Room, room
+from cpuconv.kernels.packing.word_parts import in_parts
 from cpuconv.problem.integers import divide
 
 NONE = -1  # a byte of a word that meets no tap
@@ -106,7 +107,8 @@ class TapWords(Packing):
         filled = np.zeros((pieces * channels, self.taps.r + 1, self.s), product.packed.dtype)  # the last tap is none
         filled[: self.k, : self.taps.r] = weight[:, 0]
         words = filled[:, np.array(self.taps.patterns)]  # (channel, pattern, byte, column)
-        split = words.reshape(pieces, self.vectors, self.lanes, -1, WORD // product.parts, product.parts, self.s)
+        parts = in_parts(np.moveaxis(words, 2, -1), product)
+        split = parts.reshape(pieces, self.vectors, self.lanes, *parts.shape[1:])
         packed = place(self.size)
-        packed[:] = np.ascontiguousarray(split.transpose(0, 6, 3, 5, 1, 2, 4)).view(np.uint8).ravel()
+        packed[:] = np.ascontiguousarray(split.transpose(0, 4, 3, 6, 1, 2, 5)).view(np.uint8).ravel()
         return packed

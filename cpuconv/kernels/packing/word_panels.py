@@ -10,6 +10,7 @@ import numpy as np
 from cpuconv.elements import F32, Element, widened
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
+from cpuconv.kernels.packing.word_parts import in_parts
 from cpuconv.problem.integers import divide
 from cpuconv.problem.problem import ConvProblem
 
@@ -87,12 +88,11 @@ class WordPanels(Packing):
                 (filters.panels * filters.v * filters.lanes, self.words * self.group, self.r, self.s), self.w.dtype
             )
             filled[: filters.k, : self.c] = given
-            split = filled.reshape(
-                filters.panels, filters.v, filters.lanes, self.words, -1, product.parts, self.r, self.s
-            )
+            split = filled.reshape(filters.panels, filters.v, filters.lanes, self.words, -1, self.r, self.s)
             rows = [(row, row + 1) for row in range(self.r)] if self.rows_first else [(0, self.r)]
             for first, (row, end) in itertools.product(range(0, self.words, self.block), rows):
-                block = _in_order(split[:, :, :, first : first + self.block, ..., row:end, :], product)
+                words = np.moveaxis(split[:, :, :, first : first + self.block, :, row:end], 4, -1)
+                block = _in_order(in_parts(words, product), product)
                 elements = _as_packed(np.ascontiguousarray(block), self.w, product.packed)
                 start = (row * self.words + first * (end - row)) * self.s * step
                 piece = elements.reshape(filters.panels, -1).view(np.uint8)
@@ -218,12 +218,12 @@ class PatchPanels(Packing):
 
 
 def _in_order(block: np.ndarray, product: Product) -> np.ndarray:
-    """(panel, v, lane, word, element, part, R, S) in the order in which the product reads it."""
+    """(panel, v, lane, word, R, S, element, part) in the order in which the product reads it."""
     if not product.paired:
-        return block.transpose(0, 6, 7, 3, 5, 1, 2, 4)
-    panels, v, lanes, count, elements, _, r, s = block.shape
-    cut = block.reshape(panels, v, 2, lanes // 2, count // 2, 2, elements, r, s)
-    return cut.transpose(0, 7, 8, 4, 1, 2, 3, 5, 6)
+        return block.transpose(0, 4, 5, 3, 7, 1, 2, 6)
+    panels, v, lanes, count, r, s, elements, _ = block.shape
+    cut = block.reshape(panels, v, 2, lanes // 2, count // 2, 2, r, s, elements)
+    return cut.transpose(0, 6, 7, 4, 1, 2, 3, 5, 8)
 
 
 def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray:

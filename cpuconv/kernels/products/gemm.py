@@ -156,9 +156,9 @@ def _sum_segments(
             line, w_now = w_now, vec.offset(w_now, walk.kstep)
             weights = {j: _load_pixels(tile, vec, line, j) for j in range(tile.v)}
         else:
-            read = [part * tile.v + j for part in range(tile.vectors // tile.v) for j in range(tile.used)]
+            read = [part * tile.v + j for part in range(2 if tile.complex else product.cuts) for j in range(tile.used)]
             places = {at: vec.offset(now.w, (k * tile.vectors + at) * size) for at in read}
-            weights = {at: product.load(vec, place) for at, place in places.items()}
+            weights = {at: product.load(vec, place, tile.v * size) for at, place in places.items()}
         for row, col in tile.pixels:
             address = vec.offset(starts[row], 4 * (col * tile.xs + k * tile.ks))
             for target, part, scalar, negative in _factors(tile, product, vec, address, row):

@@ -20,6 +20,7 @@ from cpuconv.kernels.emit.fold import FOLDS, repeat
 from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, TABLE, WORD, Product, rate, usable
 from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.kernels.packing.word_parts import in_parts
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.problem.types import Types
@@ -53,7 +54,7 @@ def packed_bytes(weights: np.ndarray, gates: int, lanes: int, product: Product) 
     panels = divide(hidden, lanes)
     full = np.zeros((directions, gates, panels * lanes, words * WORD), np.int8)
     full[:, :, :hidden, :depth] = weights.reshape(directions, gates, hidden, depth)
-    split = full.reshape(directions, gates, panels, lanes, words, -1, product.parts)
+    split = in_parts(full.reshape(directions, gates, panels, lanes, words, WORD), product)
     ordered = split.transpose(0, 2, 4, 1, 6, 3, 5)
     made = aligned(ordered.shape, product.packed.dtype)
     made[...] = ordered
@@ -69,7 +70,11 @@ def packed_numbers(
     hidden, panels = rows // gates, divide(rows // gates, lanes)
     made = aligned((directions, panels, NUMBERS, gates, lanes), np.int32)
     made[...] = 0
-    first = -_offset(product.x) * weights.sum(-1, dtype=np.int32)
+    signs = np.maximum(weights, 0), np.minimum(weights, 0)
+    first = -sum(
+        (_offset(product.x) + added) * each.sum(-1, dtype=np.int32)
+        for added, each in zip(product.added(product.x), signs, strict=True)
+    )
     for at, values in enumerate((first, *(each.astype(np.float32).view(np.int32) for each in (scales, points)))):
         full = np.zeros((directions, gates, panels * lanes), np.int32)
         full[:, :, :hidden] = values.reshape(directions, gates, hidden)

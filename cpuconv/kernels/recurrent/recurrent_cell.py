@@ -199,7 +199,7 @@ class _Panel:
                         address = vec.offset(rows[col], builder.add(words, I64(k * WORD)))
                         parts = product.split(vec, product.word(vec, address, False), product.x)
                         for g, (p, part) in itertools.product(range(gates), enumerate(parts)):
-                            weight = product.load(vec, vec.offset(at, (k * gates + g) * size + p * vec.size))
+                            weight = product.load(vec, vec.offset(at, (k * gates + g) * size + p * vec.size), vec.size)
                             place = (k % chains) * each + col * gates + g
                             values[place] = product.add(vec, part, weight, values[place])
                 return values

@@ -70,7 +70,7 @@ def product_chains(tile: Any, vec: Vector, turns: Any, seeds: Any, target: Any) 
         *chains, factor = state
         for i, chain in enumerate(chains):
             factor = _hidden(vec, factor)
-            operands = part, factor, chain
+            operands = part, [factor, factor] if product and product.flipped else factor, chain
             chains[i] = product.add(vec, *operands) if product else _named(vec, tile.name, *operands)
         return [*chains, factor]
 

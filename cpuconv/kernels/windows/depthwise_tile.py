@@ -192,7 +192,7 @@ def _weights(tile: LaneTile, vec: Vector, w: Any) -> Callable[[int], Any]:
     def weight(i: int) -> Any:
         if i not in loaded:
             place = vec.offset(w, i * size)
-            loaded[i] = tile.words.product.load(vec, place) if tile.words else vec.load(place, align=size)
+            loaded[i] = tile.words.product.load(vec, place, size) if tile.words else vec.load(place, align=size)
         return loaded[i]
 
     return weight

@@ -278,7 +278,8 @@ class _Emission:
     def _weight(self, tap: int, pattern: int, part: int, number: int) -> Any:
         tile = self.tile
         at = ((tap * len(tile.taps.patterns) + pattern) * self.product.parts + part) * tile.vectors + number
-        return self.product.load(self.vec, self.vec.offset(self.memory.w, at * self.vec.size))
+        size = self.vec.size
+        return self.product.load(self.vec, self.vec.offset(self.memory.w, at * size), tile.vectors * size)
 
     def _store(self, row: int, col: int) -> None:
         tile, vec, builder, memory = self.tile, self.vec, self.vec.builder, self.memory

@@ -17,7 +17,7 @@ name, in the store and in `plan.algorithm`.
     bind(problem, params, isa, space, operands) -> list[Step]
 
 A solver of other types than float32 says so (TYPED), and how much its kernels add to the numbers of an integer input
-before they multiply: offset(problem, isa) -> int.
+before they multiply by weights of at least zero, and by weights below: offset(problem, isa) -> (int, int).
 
 ROUNDING names the first fields of `Params` that change how sums are formed: candidates that agree in them give the
 same result to the last bit, whatever the others are and however many workers share the work.

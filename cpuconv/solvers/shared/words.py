@@ -87,11 +87,10 @@ def packing(problem: ConvProblem, isa: Isa, v: int, by: Product | None = None) -
     return WordPanels.of(problem, isa.lanes, v, by, block, inside.rows_first(problem, isa, by))
 
 
-def offset(problem: ConvProblem, isa: Isa, by: Product | None = None) -> int:
-    """What kernels add to the numbers of the input before they multiply by a product (None: the problem's): they take
-    bytes of one sign."""
-    found = by or product(problem, isa)
-    return 0 if not found.flips(problem.types.x) else 128 if found.x.name == "u8" else -128
+def offset(problem: ConvProblem, isa: Isa, by: Product | None = None) -> tuple[int, int]:
+    """What kernels add to the numbers of the input before they multiply them, by a product (None: the problem's), by
+    weights of at least zero, and by weights below: they take bytes of one sign, and may flip them."""
+    return (by or product(problem, isa)).added(problem.types.x)
 
 
 def last_of(problem: ConvProblem, isa: Isa, backward: MicroRef) -> MicroRef | None:
