@@ -20,8 +20,18 @@ define void @probe(<8 x float>* %p, <8 x {kind}>* %q) {{
   ret void
 }}
 """
+_ADDS = """
+define void @probe(<{kind}>* %p) {{
+  %a = load <{kind}>, <{kind}>* %p
+  %b = add <{kind}> %a, %a
+  store <{kind}> %b, <{kind}>* %p
+  ret void
+}}
+"""
 # Where a CPU is known by its name alone, LLVM tells what it has by the code it makes: source, and what is in the code.
 _TELLING: dict[str, tuple[str, str]] = {
+    "avx2": (_ADDS.format(kind="8 x i32"), "%ymm"),
+    "avx512bw": (_ADDS.format(kind="32 x i16"), "%zmm"),
     "f16c": (_ROUNDS.format(kind="half"), "cvtps2ph"),
     "avx512bf16": (_ROUNDS.format(kind="bfloat"), "cvtneps2bf16"),
 }
