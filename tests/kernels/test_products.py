@@ -6,6 +6,7 @@ import platform
 
 import pytest
 
+from support.asm import hot_loop, vector_spills
 from support.running import processes
 
 LISTED = """
@@ -23,7 +24,10 @@ print(product.name)
 print(gemm_strip.assembly(tile))
 """
 OF_X86 = [
-    ("haswell", "u8:s8:u8", "pairs", "vpmaddwd"),
+    ("haswell", "u8:s8:u8", "vpmaddubsw", "vpmaddubsw"),
+    ("haswell", "s8:s8:s8", "vpmaddubsw_s8", "vpmaddubsw"),
+    ("haswell", "u8:s16:u8", "pairs", "vpmaddwd"),
+    ("skylake-avx512", "u8:s8:u8", "vpmaddubsw", "vpmaddubsw"),
     ("haswell", "bf16:bf16:bf16", "widened", "vfmadd"),
     ("alderlake", "u8:s8:u8", "vpdpbusd", "vpdpbusd"),
     ("arrowlake", "s8:s8:s8", "vpdpbssd", "vpdpbssd"),
@@ -38,10 +42,15 @@ def test_a_cpu_gets_its_own_instruction(cpu: str, types: str, product: str, inst
     """2 x 4 sums and as many words as lanes: one instruction each, or two of words in parts."""
     said = processes.run("-c", LISTED, types, "2", NUMBA_CPU_NAME=cpu).stdout
     chosen, _, code = said.partition("\n")
-    lanes = 16 if cpu in ("icelake-server", "znver4") else 8
+    lanes = 16 if cpu in ("icelake-server", "skylake-avx512", "znver4") else 8
     parts = 2 if product in ("pairs", "widened") else 1
     assert chosen == product
     assert code.count(instruction) >= 2 * 4 * lanes * parts
+    if instruction == "vpmaddubsw":  # what is flipped, the product, two sums, and no sum that waits in memory
+        body = hot_loop(code)
+        assert not vector_spills(body)
+        for name in ("vpxor", "vpmaddubsw", "vpmaddwd", "vpaddd"):
+            assert sum(line.startswith(name) for line in body) == 2 * 4 * lanes, name
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are CPUs of x86")

@@ -81,7 +81,7 @@ def test_random_groups(data: st.DataObject) -> None:
     check(typed.blocked(problem, types), draw(st.integers(0, 99)))
 
 
-@pytest.mark.parametrize("name", ["widened", "pairs", "vpdpbusd", "vdpbf16ps"])
+@pytest.mark.parametrize("name", ["widened", "pairs", "vpmaddubsw", "vpmaddubsw_s8", "vpdpbusd", "vdpbf16ps"])
 def test_products_that_are_not_the_fastest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     product = products.BY_NAME[name]
     if not products.usable(ISA, product):

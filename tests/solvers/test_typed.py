@@ -115,25 +115,30 @@ def test_random_problems(solver: ModuleType, data: st.DataObject) -> None:
     check(problem, solver, draw(st.integers(0, 99)))
 
 
+@pytest.mark.parametrize(("types", "values"), [("u8:s8:s32", (255, 0)), ("s8:s8:s32", (-128, 127))])
 @pytest.mark.parametrize("solver", TYPED, ids=lambda solver: solver.NAME)
-def test_sums_that_saturate_bytes_do_not_saturate_between(solver: ModuleType) -> None:
-    """The largest numbers of one sign: sums of two products are beyond int16."""
+def test_sums_that_saturate_bytes_do_not_saturate_between(
+    solver: ModuleType, types: str, values: tuple[int, int]
+) -> None:
+    """The ends of both types: sums of two products are beyond int16, or at its ends."""
     block = current().block(U8)
-    problem = in_blocks(ConvProblem.parse(f"ic{block}ih6oc{block}kh3ph1"), "u8:s8:s32")
+    problem = in_blocks(ConvProblem.parse(f"ic{block}ih6oc{block}kh3ph1"), types)
     if why_not(solver, problem, current()) is not None:
         pytest.skip(f"{solver.NAME} does not take it")
-    x = layouts.from_nchw(np.full(problem.in_shape, 255, np.uint8), problem.in_layout)
+    dtype = problem.types.x.dtype
+    ends = [layouts.from_nchw(np.full(problem.in_shape, value, dtype), problem.in_layout) for value in values]
     w = np.where(np.arange(problem.k) % 2, 127, -128).astype(np.int8).reshape(-1, 1, 1, 1)
     w = np.ascontiguousarray(np.broadcast_to(w, problem.weight_shape))
     taps = np.array([2, 3, 3, 3, 3, 2])  # of an axis that an output sees
-    expected = 255 * block * (taps[:, None] * taps) * w[:, 0, 0, 0].astype(np.int32)[:, None, None]
+    sums = block * (taps[:, None] * taps) * w[:, 0, 0, 0].astype(np.int32)[:, None, None]
     for candidate in some(solver, problem):
         plan = cpuconv.plan(
             problem.in_shape, w, padding=1, in_layout=problem.in_layout, out_layout=problem.out_layout,
-            y_dtype="int32", algorithm=str(candidate),
+            x_dtype=dtype, y_dtype="int32", algorithm=str(candidate),
         )  # fmt: skip
-        y = layouts.to_nchw(plan(x), problem.out_layout, problem.k)
-        np.testing.assert_array_equal(y[0], expected, err_msg=str(candidate))
+        for x, value in zip(ends, values, strict=True):
+            y = layouts.to_nchw(plan(x), problem.out_layout, problem.k)
+            np.testing.assert_array_equal(y[0], value * sums, err_msg=str(candidate))
 
 
 def _usable() -> list[tuple[products.Product, str]]:
