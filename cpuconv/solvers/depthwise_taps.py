@@ -134,10 +134,10 @@ def _cycles(problem: ConvProblem, params: Params, isa: Isa) -> float:
     columns = min(lanewise.window(problem, 1, params.cols)[1], params.cols * problem.s)
     multiplied = outputs // params.rows * problem.s * _met(problem, params.rows) * _VECTORS * product.parts
     read = columns * sum(map(len, form.words))
-    shuffled = columns * len(form.words) * 2 * _VECTORS * (1 if product.parts == 1 else 2)
+    shuffled = columns * len(form.words) * 2 * _VECTORS * product.cuts
     flipped = columns * len(form.words) * _VECTORS if product.flips(problem.types.x) else 0
     ended = outputs * _VECTORS * (_SHORT if Ending.of(problem).short else _LONG)
-    made = multiplied if product.instruction else 2 * multiplied
+    made = multiplied if product.instruction and not product.flipped else 2 * multiplied
     busiest = max(
         multiplied / products.rate(isa, product) + ended / isa.fma_rate / 2,
         (read + multiplied + 2 * outputs * _VECTORS) / isa.load_rate,

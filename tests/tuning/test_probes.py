@@ -138,7 +138,8 @@ def test_loops_of_products_are_as_emitted(name):
         assert sum(bool(re.match(PAIRS, line)) for line in body) >= tile.chains
     else:
         assert sum(bool(re.match(rf"({{vex}} )?{name}\b", line)) for line in body) == tile.chains
-        assert len(body) <= tile.chains + 4
+        each = 4 if name == "vpmaddubsw" else 1  # what is flipped, the product, sums of pairs, and those of words
+        assert len(body) <= each * tile.chains + 4
 
 
 @pytest.mark.parametrize("dot", measured_matrices(), ids=lambda dot: dot.name)
