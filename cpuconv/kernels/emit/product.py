@@ -6,9 +6,9 @@ in two parts, each with a vector of weights of its own: the even elements, and t
 
 `vpmaddubsw` adds two products of unsigned and signed bytes, and saturates where they are beyond int16. With magnitudes
 of weights, at most 128, as the unsigned ones they never are, since 128·(-128 - 128) = -2¹⁵. The sign goes to the
-pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors: magnitudes,
-and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of unsigned ones,
-another flip of the highest bit, is packed with the others.
+pixels: w·x = |w|·~x + |w| where w is negative, ~x being x with all bits flipped. So a word meets two vectors:
+magnitudes, and what is flipped. Sums begin with what the flips lack (`Product.added`). What makes signed bytes of
+unsigned ones, another flip of the highest bit, is packed with the others.
 """
 
 from __future__ import annotations
