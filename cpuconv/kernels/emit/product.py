@@ -171,7 +171,8 @@ class Product:
         if self.packed == F32:
             return vec.fma(part, weight, total)
         if self.flipped:
-            return _flipped(vec, part, *weight, total)
+            magnitude, flips = weight
+            return _flipped(vec, part, magnitude, flips, total)
         if self.packed == S16 and not self.instruction:
             return vec.builder.add(total, _pairs(vec, part, weight))
         return _dot(vec, self.instruction, self, part, weight, total)
