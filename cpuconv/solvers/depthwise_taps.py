@@ -44,7 +44,8 @@ _ALIKE = 3  # candidates of as many rows
 _VECTORS = 2  # of sums that are computed side by side: channels of half a pixel of bytes
 _LATER = 1  # columns of the window that an output's ending is put off by, where there are registers
 _MANY_REGISTERS = 32
-_SUMS = 1 / 2  # of the registers: others hold rows of the input, words, and what an ending reads
+_SUMS = 1 / 2  # of many registers: others hold rows of the input, words, and what an ending reads
+_SUMS_OF_FEW = 3 / 4  # of few: two rows share words, which is worth more than sums that wait in memory
 _ISSUE = 4  # vector instructions a cycle
 _LATENCY = 4  # cycles of a product
 _L1_SHARE = 0.5  # for lines of the input that the pieces of a block share
@@ -123,7 +124,8 @@ def _fits(problem: ConvProblem, params: Params, isa: Isa) -> bool:
     alive = min(params.cols, columns // problem.stride[1] + 1)
     sums = alive * params.rows * _VECTORS
     code = params.cols * problem.s * _VECTORS * _met(problem, params.rows)
-    return params == Params(1, 1) or sums <= _SUMS * isa.registers and code <= _MOST_PRODUCTS
+    share = _SUMS if isa.registers >= _MANY_REGISTERS else _SUMS_OF_FEW
+    return params == Params(1, 1) or sums <= share * isa.registers and code <= _MOST_PRODUCTS
 
 
 def _cycles(problem: ConvProblem, params: Params, isa: Isa) -> float:

@@ -87,7 +87,8 @@ class Kernel(NamedTuple):
     activated: bool
     widening: int = 0  # instructions beside FMAs, on their ports: for an input vector
     narrowing: int = 0  # and for an output vector
-    parts: int = 0  # of words, vectors of weights that one meets; each input vector is shuffled
+    parts: int = 0  # of words, vectors of weights that one meets
+    cuts: int = 0  # of words, parts that one is split into, for each of which the input vector is shuffled
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def kernel_of(problem: ConvProblem, groups: GroupWords | None = None) -> Kernel:
         return kernel
     narrowing = _TO_BYTES if problem.types.sum.integer else _TO_BFLOAT
     if groups:
-        return kernel._replace(narrowing=narrowing, parts=groups.product.parts)
+        return kernel._replace(narrowing=narrowing, parts=groups.product.parts, cuts=groups.product.cuts)
     return kernel._replace(widening=_WIDENING, narrowing=narrowing)
 
 
@@ -172,13 +173,13 @@ def registers(kernel: Kernel, isa: Isa, shape: Shape) -> int:
 
     LLVM orders looped code more freely, which takes two more.
     """
-    spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand) + 3 * kernel.parts
+    spare = 1 + (shape.mix > 1) + (not isa.broadcast_operand) + 3 * kernel.cuts
     if shape.held:
         weights = kernel.r * kernel.s
     else:
         weights = min(kernel.s, (shape.cols - 1) * kernel.stride[1] // kernel.dilation[1] + 1)
         spare += 2 + kernel.activated
-    return sums_alive(kernel, shape) + weights * max(1, kernel.parts) + spare
+    return sums_alive(kernel, shape) + weights * max(1, kernel.cuts) + spare
 
 
 def fits(kernel: Kernel, isa: Isa, shape: Shape) -> bool:
@@ -203,7 +204,7 @@ def cycles(kernel: Kernel, isa: Isa, shape: Shape) -> float:
         passes = kernel.r * shape.mix
         wide = min(window(kernel, 1, shape.cols)[1], shape.cols * kernel.s)
         inputs, weights = passes * shape.rows * wide, passes * kernel.s
-    shuffles = inputs * (kernel.parts or (shape.mix - 1) / shape.mix)
+    shuffles = inputs * (kernel.cuts or (shape.mix - 1) / shape.mix)
     beside = inputs * kernel.widening + outputs * kernel.narrowing
     busiest = max(
         (fmas + beside) / isa.fma_rate + 0.5 * shuffles,  # they share a port
