@@ -44,8 +44,7 @@ class Numbers(NamedTuple):
     @classmethod
     def of(cls, weight: np.ndarray, quantization: Quantization | None) -> Numbers:
         """Those of weights of integers less their zero points, (K, C/groups, R, S)."""
-        below = np.minimum(weight, 0) if weight.dtype.kind == "i" else np.zeros_like(weight)
-        return cls(quantization, *(each.sum((1, 2, 3), dtype=np.int64) for each in (weight, below)))
+        return cls(quantization, *(each.sum((1, 2, 3), dtype=np.int64) for each in (weight, np.minimum(weight, 0))))
 
 
 def fill_of(problem: ConvProblem, quantization: Quantization | None) -> int:
