@@ -1,6 +1,6 @@
 """Products: how a word of pixels meets vectors of weights, as a table; the GEMM tile is written over them.
 
-A word is 32 bits: a float, two bfloat16 or four bytes, of channels side by side. A vector of weights has, for each of
+A word is 32 bits: a float, two floats of 16 bits or four bytes, of channels side by side. A vector of weights has, for each of
 `lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it is split
 in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
 """
@@ -11,10 +11,11 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
+from cpuconv.isa.typed import as_float, load_as_float
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
@@ -116,11 +117,22 @@ class Product:
             scalar = builder.xor(scalar, I32(_FLIP))
         return vec.splat(scalar)
 
+    def broadcast(self, vec: Vector, address: Any, x: Element) -> list[Any]:
+        """The parts of the word at an address, of elements `x`, in every lane."""
+        if self.x == F16 and self.parts == 2:  # converted before they are broadcast
+            pair = load_as_float(Vector(vec.builder, 2), F16, address)
+            return [vec.splat(vec.builder.extract_element(pair, I32(part))) for part in range(2)]
+        return self.split(vec, self.word(vec, address, self.flips(x)), x)
+
     def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
-        """The parts of a word of elements `x`."""
+        """The parts of a word of elements `x`, which may differ from lane to lane."""
         if self.parts == 1:
             return [word]
         builder = vec.builder
+        if self.x == F16:
+            narrow: Any = ir.VectorType(ir.IntType(16), vec.lanes)
+            halves = word, builder.lshr(word, vec.int_constant(16))
+            return [as_float(vec, F16, builder.trunc(half, narrow)) for half in halves]
         if self.x == BF16:
             halves = builder.shl(word, vec.int_constant(16)), builder.and_(word, vec.int_constant(-0x10000))
             return [builder.bitcast(half, vec.type) for half in halves]
@@ -160,6 +172,7 @@ TABLE: tuple[Product, ...] = (
     Product("smmla", S8, S8, S8, instruction="smmla"),
     Product("bfmmla", BF16, BF16, BF16, instruction="bfmmla"),
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
+    Product("converted", F16, F16, F32, parts=2, rate=2.0),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0),
 )
 MATRIX: tuple[Product, ...] = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpuconv.elements import F32, Element, widened
+from cpuconv.elements import F32, Element, floats
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
 from cpuconv.problem.integers import divide
@@ -230,4 +230,4 @@ def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray
     """The same numbers in the packed type."""
     if given == packed:
         return array
-    return widened(array) if packed == F32 else array.astype(packed.dtype)
+    return floats(array, given) if packed == F32 else array.astype(packed.dtype)
