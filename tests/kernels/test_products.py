@@ -6,6 +6,7 @@ import platform
 
 import pytest
 
+from cpuconv.kernels.emit.product import BY_NAME
 from support.running import processes
 
 LISTED = """
@@ -25,6 +26,7 @@ print(gemm_strip.assembly(tile))
 OF_X86 = [
     ("haswell", "u8:s8:u8", "pairs", "vpmaddwd"),
     ("haswell", "bf16:bf16:bf16", "widened", "vfmadd"),
+    ("haswell", "f16:f16:f16", "converted", "vfmadd"),
     ("alderlake", "u8:s8:u8", "vpdpbusd", "vpdpbusd"),
     ("arrowlake", "s8:s8:s8", "vpdpbssd", "vpdpbssd"),
     ("icelake-server", "s8:s8:s8", "vpdpbusd", "vpdpbusd"),
@@ -39,7 +41,7 @@ def test_a_cpu_gets_its_own_instruction(cpu: str, types: str, product: str, inst
     said = processes.run("-c", LISTED, types, "2", NUMBA_CPU_NAME=cpu).stdout
     chosen, _, code = said.partition("\n")
     lanes = 16 if cpu in ("icelake-server", "znver4") else 8
-    parts = 2 if product in ("pairs", "widened") else 1
+    parts = BY_NAME[product].parts
     assert chosen == product
     assert code.count(instruction) >= 2 * 4 * lanes * parts
 

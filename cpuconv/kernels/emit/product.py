@@ -1,13 +1,14 @@
 """Products: how a word of pixels meets vectors of weights, as a table; the GEMM tile is written over them.
 
-A word is 32 bits: a float, two floats of 16 bits or four bytes, of channels side by side. A vector of weights has, for each of
-`lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it is split
-in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
+A word is 32 bits: a float, two floats of 16 bits or four bytes, of channels side by side. A vector of weights has, for
+each of `lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it
+is split in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,6 +61,8 @@ class Product:
         The row of `Isa.dots` that it is, or "": it is made of others.
     rate : float
         Vectors of weights that meet a word a cycle, where no row says so.
+    broadcasts : float
+        Parts of words that are broadcast a cycle at most.
     feature : str
         Of AMX's: LLVM's name of what the CPU must have.
     """
@@ -71,6 +74,7 @@ class Product:
     parts: int = 1
     instruction: str = ""
     rate: float = 0.0
+    broadcasts: float = math.inf
     feature: str = ""
 
     @property
@@ -82,6 +86,11 @@ class Product:
     def paired(self) -> bool:
         """Whether it multiplies two words of two pixels by those of two output channels (`gemm_pairs.py`)."""
         return self.instruction.endswith("mmla")
+
+    @property
+    def by_lane(self) -> bool:
+        """Whether it multiplies by single elements of a word, which is the same in all lanes."""
+        return self.instruction == "fmlal"
 
     def words_at_once(self, lanes: int) -> int:
         """Words of a pixel that it takes together: of AMX's those of a channel block."""
@@ -157,6 +166,8 @@ class Product:
             return vec.fma(part, weight, total)
         if self.packed == S16 and not self.instruction:
             return vec.builder.add(total, _pairs(vec, part, weight))
+        if self.by_lane:
+            return _by_lane(vec, part, weight, total)
         return _dot(vec, self.instruction, self, part, weight, total)
 
 
@@ -172,7 +183,8 @@ TABLE: tuple[Product, ...] = (
     Product("smmla", S8, S8, S8, instruction="smmla"),
     Product("bfmmla", BF16, BF16, BF16, instruction="bfmmla"),
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
-    Product("converted", F16, F16, F32, parts=2, rate=2.0),
+    Product("fmlal", F16, F16, F16, instruction="fmlal"),
+    Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0),
 )
 MATRIX: tuple[Product, ...] = (
@@ -206,8 +218,10 @@ def rate(isa: Isa, product: Product) -> float:
     """Vectors of weights that meet a word a cycle."""
     if product.name == "fma" or product.packed == F32:
         return isa.fma_rate
-    found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
-    return (2 if product.paired else 1) * found or product.rate * isa.fma_rate / 2
+    found = next((dot for dot in isa.dots if dot.name == product.instruction), None)
+    if found is None:
+        return product.rate * isa.fma_rate / 2
+    return found.rate * found.group * product.x.bytes / WORD
 
 
 @functools.lru_cache(maxsize=256)
@@ -219,8 +233,9 @@ def product_of(types: Types, isa: Isa) -> Product | None:
 
 @functools.lru_cache(maxsize=256)
 def single_product_of(types: Types, isa: Isa) -> Product | None:
-    """The fastest product for those types that takes one word at a time; None: there is none."""
-    able = [product for product in TABLE if product.takes(types) and usable(isa, product) and not product.paired]
+    """The fastest product for those types that takes one word at a time, another in each lane; None: there is none."""
+    able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
+    able = [product for product in able if not (product.paired or product.by_lane)]
     return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
 
 
@@ -248,7 +263,9 @@ def as_seen(isa: Isa, product: Product) -> Isa:
     pixels = tuple(max(1, most - 2) for most in isa.pixels) if product.parts > 1 else isa.pixels
     if product.sum.integer:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
-    return replace(isa, dots=(replace(isa.dots[0], rate=rate(isa, product)), *isa.dots[1:]), pixels=pixels)
+    broadcasts = min(isa.broadcast_rate, product.broadcasts)
+    fma = replace(isa.dots[0], rate=rate(isa, product))
+    return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts)
 
 
 def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
@@ -280,6 +297,17 @@ def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total
         suffix = ""
     operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
     return call(vec.builder, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
+
+
+def _by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
+    """fmlal of the lower half of a vector of weights and a word's first element, fmlal2 of the upper and the second."""
+    kind: Any = ir.VectorType(ir.HalfType(), 2 * vec.lanes)
+    word, weights = (vec.builder.bitcast(value, kind) for value in (part, weight))
+    for element, name in enumerate(("fmlal", "fmlal2")):
+        factor = vec.shuffle(word, word, [element] * kind.count)
+        called = f"llvm.aarch64.neon.{name}.v4f32.v8f16"
+        total = call(vec.builder, called, total.type, [total, weights, factor])
+    return total
 
 
 def _keep_whole(vec: Vector) -> None:

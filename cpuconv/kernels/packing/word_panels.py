@@ -22,7 +22,8 @@ class WordPanels(Packing):
 
     A word has `group` input channels; those, and output channels, that do not exist are zero. The last block
     has as many words as there are, rounded up to what the product takes at once. Of products of two words and two
-    output channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap.
+    output channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap. Of those by single
+    elements: [v][elements][lanes of K] of a word.
 
     Attributes
     ----------
@@ -219,6 +220,8 @@ class PatchPanels(Packing):
 
 def _in_order(block: np.ndarray, product: Product) -> np.ndarray:
     """(panel, v, lane, word, element, part, R, S) in the order in which the product reads it."""
+    if product.by_lane:
+        return block.transpose(0, 6, 7, 3, 5, 1, 4, 2)
     if not product.paired:
         return block.transpose(0, 6, 7, 3, 5, 1, 2, 4)
     panels, v, lanes, count, elements, _, r, s = block.shape
