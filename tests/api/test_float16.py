@@ -61,7 +61,9 @@ def test_every_number_comes_out_as_it_went_in(text: str, y: str) -> None:
     [(2.0**-24, 2.0**-14, 0.25), (1.0, 2048.0, 0.5), (32.0, 65504.0, 1.0)],
     ids=["subnormal", "ties", "too large"],
 )
-@pytest.mark.parametrize("text", ["mb2ic7ih9iw11oc37kh3ph1", "ic33ih7oc17kh1", "ic3ih20iw23oc18kh5ph2sh2", "g9ic9ih9oc9kh3ph1"])
+@pytest.mark.parametrize(
+    "text", ["mb2ic7ih9iw11oc37kh3ph1", "ic33ih7oc17kh1", "ic3ih20iw23oc18kh5ph2sh2", "g9ic9ih9oc9kh3ph1"]
+)
 def test_sums_are_rounded_once(text: str, least: float, most: float, weight: float) -> None:
     plain = typed.of_types(ConvProblem.parse(text), "f16:f16:f16")
     problem, rng = typed.blocked(plain, "f16:f16:f16"), np.random.default_rng(1)

@@ -97,7 +97,8 @@ def test_integers_are_the_oracle_to_the_last_bit(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(
-    geometry(), st.sampled_from([BF16, F16]), st.booleans(), ENDS, st.booleans(), st.booleans(), VIEWS, st.integers(0, 99)
+    geometry(), st.sampled_from([BF16, F16]), st.booleans(), ENDS, st.booleans(), st.booleans(), VIEWS,
+    st.integers(0, 99),
 )  # fmt: skip
 def test_floats_of_16_bits_are_within_the_bound(
     p: ConvProblem, half: Any, narrow: bool, end: Any, residual: bool, biased: bool, view: Any, seed: int

@@ -1,4 +1,4 @@
-"""Winograd with floats of 16 bits outside and float32 inside: at edges of tiles and of channel blocks, against the oracle."""
+"""Winograd with floats of 16 bits outside and float32 inside: at edges of tiles and of blocks, against the oracle."""
 
 from __future__ import annotations
 
