@@ -60,7 +60,7 @@ class Product:
     instruction : str
         The row of `Isa.dots` that it is, or "": it is made of others.
     rate : float
-        Vectors of weights that meet a word a cycle, where no row says so.
+        Vectors of weights that meet a word a cycle, where its row, or FMAs, have a rate of 2; 0: the row says so.
     broadcasts : float
         Parts of words that are broadcast a cycle at most.
     feature : str
@@ -183,7 +183,7 @@ TABLE: tuple[Product, ...] = (
     Product("smmla", S8, S8, S8, instruction="smmla"),
     Product("bfmmla", BF16, BF16, BF16, instruction="bfmmla"),
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
-    Product("fmlal", F16, F16, F16, instruction="fmlal"),
+    Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
     Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0),
 )
@@ -218,10 +218,10 @@ def rate(isa: Isa, product: Product) -> float:
     """Vectors of weights that meet a word a cycle."""
     if product.name == "fma" or product.packed == F32:
         return isa.fma_rate
-    found = next((dot for dot in isa.dots if dot.name == product.instruction), None)
-    if found is None:
-        return product.rate * isa.fma_rate / 2
-    return found.rate * found.group * product.x.bytes / WORD
+    found = next((dot.rate for dot in isa.dots if dot.name == product.instruction), 0.0)
+    if product.rate:
+        return product.rate * (found or isa.fma_rate) / 2
+    return (2 if product.paired else 1) * found
 
 
 @functools.lru_cache(maxsize=256)
