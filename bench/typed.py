@@ -12,17 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench import oracle
-from cpuconv.elements import BF16, F32, S8, S32, U8, Element, rounded, widened
+from cpuconv.elements import BF16, F16, F32, S8, S32, U8, Element, rounded, widened
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import ALL_F32, Types
 
-NAMES = {"f32": ALL_F32, "bf16": Types.parse("bf16"), "int8": Types.parse("u8:s8:u8")}  # beside x:w:y
+NAMES = {
+    "f32": ALL_F32,
+    "bf16": Types.parse("bf16"),
+    "f16": Types.parse("f16"),
+    "int8": Types.parse("u8:s8:u8"),
+}  # beside x:w:y
 RANGES = {U8: (0, 255), S8: (-128, 127)}
 X_ZEROS = {U8: 121, S8: -7}  # no power of two, so that a forgotten one shows
 Y_ZEROS = {U8: 131, S8: 5}
 X_SCALE, W_SCALES = np.float32(0.05), (0.01, 0.02)
 SPREAD = 3.5  # standard deviations of the output that its bytes hold: a few sums saturate
 BF16_LIMITS = (4.2e-3, 8e-3)  # ours and a peer's, relative to the largest value: half a last place is up to 3.9e-3
+F16_LIMITS = (6e-4, 5e-3)  # likewise, where it is up to 4.9e-4; peers may add float16
 SUM_LIMITS = (1e-4, 5e-3)  # of float32 outputs
 STEP_LIMITS = (0, 1)  # of integer outputs, in units of their last place
 EXACT = ("onnxruntime",)  # peers that are held to every bit of an integer as ours is
@@ -73,7 +79,7 @@ def data(problem: ConvProblem) -> Data:
     types = problem.types
     if types.x in RANGES and types.w == S8 and types.y in (*RANGES, F32, S32):
         return _integers(problem)
-    if {types.x, types.w} <= {BF16, F32} and types.y in (BF16, F32):
+    if {types.x, types.w} <= {BF16, F16, F32} and types.y in (BF16, F16, F32):
         x, w, bias = oracle.arrays(problem)
         return Data(_as(types.x, x), _as(types.w, w), widened(rounded(bias)))
     raise ValueError(f"Types {types} are not compared.")
@@ -116,7 +122,9 @@ def error(problem: ConvProblem, output: np.ndarray, reference: np.ndarray) -> fl
 
 def limit(types: Types, key: str, ours: bool) -> float:
     """The largest `error` of an engine whose figure counts."""
-    limits = STEP_LIMITS if types.y.integer else BF16_LIMITS if BF16 in (types.x, types.w, types.y) else SUM_LIMITS
+    limits = STEP_LIMITS if types.y.integer else SUM_LIMITS
+    for element, its in ((F16, F16_LIMITS), (BF16, BF16_LIMITS)):
+        limits = its if element in (types.x, types.w, types.y) else limits
     return limits[not (ours or (types.y.integer and key in EXACT))]
 
 

@@ -54,6 +54,11 @@ class Element:
         """Whether it is an integer."""
         return self.llvm.startswith("i")
 
+    @property
+    def half(self) -> bool:
+        """Whether it is a float of 16 bits."""
+        return not self.integer and self.bytes == 2
+
 
 F32 = Element("f32", np.dtype(np.float32), "float")
 BF16 = Element("bf16", np.dtype(np.uint16), "bfloat")
@@ -85,3 +90,8 @@ def rounded(array: np.ndarray) -> np.ndarray:
 def widened(array: np.ndarray) -> np.ndarray:
     """bfloat16 numbers as float32."""
     return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def floats(array: np.ndarray, element: Element) -> np.ndarray:
+    """Numbers of an element, in its dtype, as float32."""
+    return widened(array) if element == BF16 else array.astype(np.float32)

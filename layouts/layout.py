@@ -70,7 +70,7 @@ _TABLE = {
     )
 }
 NAMES: tuple[str, ...] = tuple(_TABLE)
-ALIASES: dict[str, str] = {"NCHW44": "NCHW4c"}
+ALIASES: dict[str, str] = {"NCHW44": "NCHW4c", "NCHW44_DOT": "NCHW4c"}
 
 
 def get(name: str | Layout) -> Layout:

@@ -110,6 +110,6 @@ def add_problem_options(made: argparse.ArgumentParser, kind: Any = None, more: s
         "--types",
         metavar="TYPES",
         default="",
-        help="element types of problems that do not state them: of all arrays (bf16, u8, s8), or of input, weights and"
-        " output (u8:s8:f32); a model's problems are then those of its file",
+        help="element types of problems that do not state them: of all arrays (bf16, f16, u8, s8), or of input, weights"
+        " and output (u8:s8:f32); a model's problems are then those of its file",
     )

@@ -1,4 +1,4 @@
-"""PyTorch in low precision: bfloat16 by oneDNN with prepacked weights, and quantized tensors."""
+"""PyTorch in low precision: bfloat16 by oneDNN with prepacked weights, float16, and quantized tensors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import numpy as np
 
 from bench.peers.base import Form, symmetric_pads
 from bench.typed import Data
-from cpuconv.elements import BF16, U8
+from cpuconv.elements import BF16, F16, U8
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.types import Types
 
 ENGINES = ("x86", "fbgemm")  # of quantized tensors; x86 takes oneDNN or FBGEMM, as it finds better
-BFLOAT16 = Types(BF16, BF16, y=BF16)
+BFLOAT16, FLOAT16 = Types(BF16, BF16, y=BF16), Types(F16, F16, y=F16)
 
 
 def forms(problem: ConvProblem, given: Data) -> list[Form]:
     """The forms of a problem; none where PyTorch has none."""
     if problem.types == BFLOAT16:
         return _bfloat16(problem, given)
+    if problem.types == FLOAT16:
+        return _float16(problem, given)
     if problem.types.x == U8 and problem.types.y == U8:
         return _quantized(problem, given)
     return []
@@ -48,6 +50,26 @@ def _bfloat16(problem: ConvProblem, given: Data) -> list[Form]:
         return last["y"].contiguous().view(torch.int16).numpy().view(np.uint16)
 
     return [Form("channels_last", run, output, plain=False)]
+
+
+def _float16(problem: ConvProblem, given: Data) -> list[Form]:
+    """Plain and channels last; oneDNN packs no weights where the CPU has no instructions for float16."""
+    import torch
+
+    p, pads = problem, symmetric_pads(problem)
+    top, bottom, left, right = p.pads
+    bias, found = torch.from_numpy(given.bias).to(torch.float16), []
+    for name in ("contiguous_format", "channels_last"):
+        form = getattr(torch, name)
+        x, w = (torch.from_numpy(array).contiguous(memory_format=form) for array in (given.x, given.w))
+        last: dict[str, torch.Tensor] = {}
+
+        def run(x=x, w=w, last=last) -> None:
+            source = torch.nn.functional.pad(x, (left, right, top, bottom)) if pads is None else x
+            last["y"] = torch.nn.functional.conv2d(source, w, bias, p.stride, pads or 0, p.dilation, p.groups)
+
+        found.append(Form(name, run, lambda last=last: last["y"].contiguous().numpy(), plain=name != "channels_last"))
+    return found
 
 
 def _quantized(problem: ConvProblem, given: Data) -> list[Form]:

@@ -58,9 +58,9 @@ def plan(
     ----------
     x_shape : (N, C, H, W)
         Logical shape of the input, whatever its layout.
-    w : array of float32, bfloat16, int8 or uint8, (K, C/groups, R, S)
+    w : array of float32, bfloat16, float16, int8 or uint8, (K, C/groups, R, S)
     bias : array of float32, (K,), or None
-        Also bfloat16 with such weights, or int32 with weights of integers.
+        Also of the weights' dtype where that is bfloat16 or float16, or int32 with weights of integers.
     stride, dilation : int or (rows, columns)
     padding : int, (ph, pw), ((top, bottom), (left, right)), "valid", "same", "same_upper" or "same_lower"
     groups : int
@@ -87,8 +87,8 @@ def plan(
     x_dtype : "uint8" or "int8", or None
         Of inputs, with weights of integers; None: uint8. Else that of the weights.
     y_dtype : str, dtype of NumPy or of torch, or None
-        Of results: bfloat16 or float32 with weights of bfloat16; uint8, int8, float32 or int32 with those of integers.
-        None: that of inputs, or float32 where a quantization has no `y_scale`.
+        Of results: with weights of bfloat16 or float16 their own or float32; uint8, int8, float32 or int32 with those
+        of integers. None: that of inputs, or float32 where a quantization has no `y_scale`.
     quantization : Quantization or None
         What integers mean; None for floats, and where the result is int32 sums of integers without zero points.
 
@@ -179,7 +179,7 @@ def conv2d(
 
     Parameters
     ----------
-    x : array of float32, bfloat16, uint8 or int8
+    x : array of float32, bfloat16, float16, uint8 or int8
         The physical array of `in_layout`: NumPy of any strides, a torch tensor, or a CPU object with `__dlpack__` or
         `__array__`. Read in place, never written.
     w : array of the same dtype, or of int8 or uint8 where `x` is of one of these, (K, C/groups, R, S)

@@ -10,9 +10,9 @@ import numpy as np
 
 from cpuconv.conv import session
 from cpuconv.conv.ending_block import Numbers
-from cpuconv.elements import BF16, F32, OF_DTYPE, S8, S16, S32, Element, widened
+from cpuconv.elements import F32, OF_DTYPE, S8, S16, S32, Element, floats
 from cpuconv.errors import ArgumentError, must
-from cpuconv.problem.arrays import as_float32_view, as_operand
+from cpuconv.problem.arrays import as_float32_view, as_operand, inside
 from cpuconv.problem.asked_types import signed, types_of
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.quantization import Quantization
@@ -94,15 +94,15 @@ def check_rank(weight: np.ndarray) -> None:
 
 
 def bias_view(bias: Any, problem: ConvProblem, given: Typed = FLOAT32_CALL) -> np.ndarray | None:
-    """The bias, checked: float32 (widened where it is bfloat16), or int32 where sums are integers; None as it is."""
+    """The bias, checked: float32 (widened where it is of 16 bits), or int32 where sums are integers; None as it is."""
     if bias is None:
         return None
     x = problem.types.x
     if x == F32:
         view = as_float32_view(bias, "bias")
-    elif x == BF16:
-        view, element = as_operand(bias, "bias", (F32, BF16))
-        view = widened(view.view(BF16.dtype)) if element == BF16 else view
+    elif x.half:
+        view, element = as_operand(bias, "bias", (F32, x))
+        view = floats(inside(view), x) if element == x else view
     else:
         view, _ = as_operand(bias, "bias", (S32,) if given.quantization is None else (F32, S32))
     if view.shape != (problem.k,):

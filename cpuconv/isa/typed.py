@@ -30,6 +30,11 @@ def load_as_float(vec: Vector, element: Element, address: Any, mask: Any = None)
     return vec.builder.sitofp(_extended(vec, element, value), vec.type)
 
 
+def as_float(vec: Vector, element: Element, value: Any) -> Any:
+    """Floats of 16 bits, which came from memory as integers, as float32."""
+    return _FROM_MEMORY[element](vec, value)
+
+
 def load_as_int(vec: Vector, element: Element, address: Any, mask: Any = None) -> Any:
     """lanes[i] = the integer element at address + element.bytes·i as an int32."""
     _must_be_integer(element)

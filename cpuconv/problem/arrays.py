@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import layouts
-from cpuconv.elements import BF16, F32, OF_DTYPE, S8, U8, Element
+from cpuconv.elements import BF16, F16, F32, OF_DTYPE, S8, U8, Element
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.problem import ConvProblem, layout_name
 
@@ -58,7 +58,7 @@ def as_view(x: object, name: str, element: Element) -> np.ndarray:
     return array if array.flags.aligned else array.copy()
 
 
-OPERANDS = (F32, BF16, S8, U8)
+OPERANDS = (F32, BF16, F16, S8, U8)
 """What the elements of an input and of weights may be."""
 
 

@@ -8,15 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.errors import ArgumentError, ArgumentTypeError, must
 from cpuconv.problem.integers import describe
 from cpuconv.problem.quantization import BYTES, Quantization, bounds
 from cpuconv.problem.types import ALL_F32, Types, sums_of
 
-_RESULT = (F32, BF16, U8, S8, S32)
-_WEIGHTS = {F32: (F32,), BF16: (BF16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # what meets an input
-_RESULTS = {F32: (F32,), BF16: (BF16, F32), U8: (U8, S8, F32, S32), S8: (S8, U8, F32, S32)}  # the usual one first
+_RESULT = (F32, BF16, F16, U8, S8, S32)
+_WEIGHTS = {F32: (F32,), BF16: (BF16,), F16: (F16,), U8: BYTES[::-1], S8: BYTES[::-1]}  # what meets an input
+_RESULTS = {  # the usual one first
+    F32: (F32,),
+    BF16: (BF16, F32),
+    F16: (F16, F32),
+    U8: (U8, S8, F32, S32),
+    S8: (S8, U8, F32, S32),
+}
 
 
 def element_named(value: Any, name: str, elements: Sequence[Element] = _RESULT) -> Element | None:
@@ -49,7 +55,7 @@ def element_named(value: Any, name: str, elements: Sequence[Element] = _RESULT) 
 
 def usual_input(w: Element) -> Element:
     """The input that weights meet where nobody says: their own, and uint8 of integers."""
-    return w if w in (F32, BF16) else U8
+    return U8 if w.integer else w
 
 
 def types_of(x: Element, w: Element, y: Element | None, quantization: Any) -> Types:

@@ -1,4 +1,4 @@
-"""The largest error that a direct sum of float32 or bfloat16 may have, for each output."""
+"""The largest error that a direct sum of floats may have, for each output."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 import layouts
-from cpuconv.elements import BF16
 from cpuconv.problem.problem import ConvProblem
 from cpuconv.problem.reference import conv2d, values
 from cpuconv.problem.types import ALL_F32
 
-OF_RESULT = {"f32": 2.0**-24, "bf16": 2.0**-8}
+OF_RESULT = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Largest error of a number rounded to a type, of itself."""
+LEAST_OF_RESULT = {"f32": 0.0, "bf16": 2.0**-126, "f16": 2.0**-25}
+"""The same of numbers whose rounding is coarser: half of the least float16; instructions make bfloat16 of subnormal
+numbers zero."""
 
 _OF_SUM = 2 * 2.0**-24  # of a term, of all terms together: instructions round within groups of products too
 _LEAST = 2.0**-126  # instructions may take smaller numbers for zero
@@ -49,8 +51,9 @@ def error_bound(
     terms = problem.cg * problem.r * problem.s + (bias is not None) + (residual is not None)
     error = terms * (_OF_SUM * size + _LEAST)
     if problem.activation is not None:
-        name, *scalars = problem.activation
-        steepest = max(1.0, abs(scalars[0])) if name == "leaky_relu" else _STEEPEST
+        function, *scalars = problem.activation
+        steepest = max(1.0, abs(scalars[0])) if function == "leaky_relu" else _STEEPEST
         error = steepest * error + _OF_FUNCTION * (expected + 1)
-    bound = error + OF_RESULT[problem.types.y.name] * (expected + error) + _LEAST * (problem.types.y == BF16)
+    name = problem.types.y.name
+    bound = error + OF_RESULT[name] * (expected + error) + LEAST_OF_RESULT[name]
     return layouts.from_nchw(layouts.to_nchw(bound, problem.out_layout, problem.k), problem.out_layout)

@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.machine.device import fingerprint
 from cpuconv.conv.least_work import DTYPES
-from cpuconv.elements import BF16, F32, S8, S16, U8, Element
+from cpuconv.elements import BF16, F16, F32, S8, S16, U8, Element
 from cpuconv.isa import Isa, current
 from cpuconv.isa.dots import AMX, TILE_ROWS, X86, TileDot
 from cpuconv.isa.features import offered, tiles_granted
@@ -28,7 +28,7 @@ from cpuconv.memory.aligned import aligned
 from cpuconv.runtime import Kernel, Program
 from cpuconv.runtime.threads import check_threads, usable_threads
 
-MEASURED = (BF16, U8, S8, S16)  # elements whose products are roofs, beside those of float32
+MEASURED = (BF16, F16, U8, S8, S16)  # elements whose products are roofs, beside those of float32
 SAMPLE_SECONDS = 0.01
 LEVEL_SECONDS = 0.12  # of samples of one figure
 _LEAST_SAMPLES = 4
@@ -61,7 +61,7 @@ def probe(threads: int) -> Iterator[tuple[str, float]]:
 def _figures(isa: Isa, threads: int) -> Iterator[tuple[str, float]]:
     yield f"{DTYPES[F32]}_gflops", (fma := _fma_gflops(isa, threads))
     best = dict.fromkeys((DTYPES[element] for element in MEASURED), 0.0)
-    best[DTYPES[BF16]] = fma  # on widened values
+    best |= {DTYPES[BF16]: fma, DTYPES[F16]: fma}  # on widened values
     for name, elements, gflops in _products(isa, threads):
         yield f"{name}_gflops", gflops
         best |= {DTYPES[element]: max(gflops, best[DTYPES[element]]) for element in elements}
@@ -111,11 +111,12 @@ def measured_products(isa: Isa) -> dict[str, tuple[tuple[Element, ...], PeakTile
     able = [product for product in TABLE if product.packed != F32 and usable(isa, product)]
     found: dict[str, tuple[tuple[Element, ...], PeakTile]] = {}
     for product in able:
-        elements = (product.x,) if product.packed in (U8, S8, BF16) else (product.x, product.packed)
+        elements = (product.x,) if product.packed in (U8, S8, BF16, F16) else (product.x, product.packed)
         tile = PeakTile(isa.lanes, chains, product.name, WORD // product.x.bytes // product.cuts)
         found[product.instruction or product.name] = elements, tile
     for dot in isa.dots:
-        if dot.machine == X86 and dot.x in MEASURED and dot.name not in found and offered(dot.feature):
+        wide = dot.x in MEASURED and dot.sum.bytes == WORD
+        if dot.machine == X86 and wide and dot.name not in found and offered(dot.feature):
             found[dot.name] = (dot.x,), PeakTile(isa.lanes, chains, dot.intrinsic, dot.group)
     return found
 

@@ -204,7 +204,7 @@ class ConvWorkload:
 
 def _products(isa: Isa) -> Iterator[tuple[Types, str]]:
     """Types of problems, with the products that compute them on this CPU."""
-    for text in ("f32", "bf16", "u8", "s8"):
+    for text in ("f32", "bf16", "f16", "u8", "s8"):
         types = Types.parse(text)
         found = product_of(types, isa), matrix_product_of(types)
         yield types, " and ".join(product.name for product in found if product is not None)

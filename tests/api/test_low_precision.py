@@ -1,4 +1,4 @@
-"""conv2d and plan on bfloat16 and on integers, as users call them, against the oracle."""
+"""conv2d and plan on floats of 16 bits and on integers, as users call them, against the oracle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import layouts
 from cpuconv import ArgumentError, ArgumentTypeError, Quantization
 from cpuconv.api import typed
 from cpuconv.conv import session
-from cpuconv.elements import BF16, F32, S8, S16, S32, U8
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8
 from cpuconv.isa import current
 from cpuconv.problem import reference
 from cpuconv.problem.error_bound import error_bound
@@ -28,7 +28,6 @@ from support.quantized import QuantizedOperands, operands
 from support.strided import backwards, sliced
 
 pytestmark = pytest.mark.usefixtures("small_work_is_shared")
-BFLOAT = BF16.outside
 BYTES = ["u8", "s8"]
 CALLED = ("stride", "dilation", "groups", "activation", "in_layout", "out_layout", "threads")
 PROBLEM = ConvProblem(2, 20, 9, 11, 24, 3, 3, pads=(1, 1, 1, 1), types=Types.parse("u8:s8:u8"))
@@ -97,17 +96,21 @@ def test_integers_are_the_oracle_to_the_last_bit(
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(geometry(), st.sampled_from([BF16, F32]), ENDS, st.booleans(), st.booleans(), VIEWS, st.integers(0, 99))
-def test_bfloat16_is_within_the_bound(
-    p: ConvProblem, y: Any, end: Any, residual: bool, biased: bool, view: Any, seed: int
+@given(
+    geometry(), st.sampled_from([BF16, F16]), st.booleans(), ENDS, st.booleans(), st.booleans(), VIEWS,
+    st.integers(0, 99),
+)  # fmt: skip
+def test_floats_of_16_bits_are_within_the_bound(
+    p: ConvProblem, half: Any, narrow: bool, end: Any, residual: bool, biased: bool, view: Any, seed: int
 ) -> None:
-    p = replace(p, types=Types(BF16, BF16, F32, y), activation=end, residual=residual)
+    y = half if narrow else F32
+    p = replace(p, types=Types(half, half, F32, y), activation=end, residual=residual)
     rng = np.random.default_rng(seed)
-    x, w = (rng.standard_normal(shape).astype(BFLOAT) for shape in (p.in_shape, p.weight_shape))
+    x, w = (rng.standard_normal(shape).astype(half.outside) for shape in (p.in_shape, p.weight_shape))
     x = view(layouts.from_nchw(x, p.in_layout))
     added = layouts.from_nchw(rng.standard_normal(p.out_shape).astype(y.outside), p.out_layout) if residual else None
-    bias = rng.standard_normal(p.k).astype(np.float32).astype(BFLOAT) if biased else None
-    asked = options(p, y_dtype=None if y == BF16 else "float32", accuracy="exact")  # Winograd's errors are larger
+    bias = rng.standard_normal(p.k).astype(np.float32).astype(half.outside) if biased else None
+    asked = options(p, y_dtype=None if narrow else "float32", accuracy="exact")  # Winograd's errors are larger
     wide = None if bias is None else bias.astype(np.float32)
     expected, bound = reference.conv2d(x, w, wide, p, added), error_bound(x, w, wide, p, added)
     for given_bias in (bias, wide):
@@ -239,18 +242,27 @@ def test_torch_tensors_in_and_out() -> None:
         assert y.dtype == kept
         plain = cpuconv.conv2d(given_.x, given_.w, given_.bias, y_dtype=dtype, quantization=scales, **options(PROBLEM))
         np.testing.assert_array_equal(y.numpy(), plain)
-    real, weights = torch.randn(PROBLEM.in_shape).bfloat16(), torch.nn.Parameter(torch.randn(24, 20, 3, 3).bfloat16())
-    y = cpuconv.conv2d(real, weights, padding=1)
-    assert y.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_torch_tensors_of_16_bits_in_and_out(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, name)
+    x, w = torch.randn(PROBLEM.in_shape).to(dtype), torch.nn.Parameter(torch.randn(24, 20, 3, 3).to(dtype))
+    y = cpuconv.conv2d(x, w, padding=1)
+    assert y.dtype == dtype
     out = torch.zeros_like(y)
-    plan = cpuconv.plan(PROBLEM.in_shape, weights, torch.zeros(24).bfloat16(), padding=1)
-    assert plan(real, out=out) is out and torch.equal(out, y)
-    near = torch.nn.functional.conv2d(real.float(), weights.float(), padding=1)
+    plan = cpuconv.plan(PROBLEM.in_shape, w, torch.zeros(24).to(dtype), padding=1)
+    assert plan(x, out=out) is out and torch.equal(out, y)
+    near = torch.nn.functional.conv2d(x.float(), w.float(), padding=1)
     assert torch.allclose(y.float(), near, rtol=0.01, atol=0.1)
+    wide = cpuconv.conv2d(x, w, padding=1, y_dtype=torch.float32)
+    assert wide.dtype == torch.float32 and torch.allclose(wide, near, rtol=1e-3, atol=1e-3)
 
 
 def test_explain_of_types() -> None:
     told = cpuconv.explain((1, 64, 8, 8), (64, 64, 1, 1), types="u8:s8:u8", strategy="heuristic")
     assert "--dt=u8:s8:u8" in str(told)
-    plan = cpuconv.plan((1, 64, 8, 8), np.ones((64, 64, 1, 1), ml_dtypes.bfloat16), strategy="heuristic")
-    assert "--dt=bf16:bf16:bf16" in str(plan.explain())
+    for name, dtype in (("bf16", ml_dtypes.bfloat16), ("f16", np.float16)):
+        plan = cpuconv.plan((1, 64, 8, 8), np.ones((64, 64, 1, 1), dtype), strategy="heuristic")
+        assert f"--dt={name}:{name}:{name}" in str(plan.explain())

@@ -22,7 +22,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": X[:, :19]}, ArgumentError, "'w' must be of shape .K, 19, R, S., for an input of 19 channels"),
     ({"x": X[..., :0]}, ArgumentError, "'x' must be of a shape .* without empty axes"),
     ({"w": W[0]}, ArgumentError, r"'w' must be of rank 4, .*, not of rank 3"),
-    ({"w": W.astype(np.float16)}, ArgumentTypeError, "'w' must be of dtype float32: cast it .*, not float16"),
+    ({"w": W.astype(np.float16)}, ArgumentTypeError, "'w' must be of dtype float32, as 'x' is of float32, not float16"),
     ({"w": W[:0]}, ArgumentError, "'w' must be of a shape .* without empty axes"),
     ({"w": oracle.normal((4, 20, 11, 3))}, ArgumentError, "'w' must be weights whose kernel is no larger .* 10x14"),
     ({"dilation": 7}, ArgumentError, "'w' must be weights .*, not a kernel of 3x3 .15x15 with its dilation."),

@@ -31,7 +31,9 @@ REFUSED: list[tuple[dict[str, Any], type, str]] = [
     ({"x": np.float64}, ArgumentTypeError, "'x' must be of dtype float32: cast .*; or of bfloat16, .*, not float64"),
     ({"x": np.int16, "quantization": SCALED}, ArgumentTypeError, "'x' must be of dtype float32.*, not int16"),
     ({"x": ">f4", "w": BF16}, ArgumentTypeError, "'x' must be float32 in native byte order: cast"),
-    ({"w": np.float16}, ArgumentTypeError, "'w' must be of dtype float32: cast .*, not float16"),
+    ({"w": np.float16}, ArgumentTypeError, "'w' must be of dtype int8 or uint8, as 'x' is of uint8, not float16"),
+    ({"x": np.float16, "w": BF16}, ArgumentTypeError, "'w' must be of dtype float16, as 'x' is of float16, not bfloat"),
+    ({"x": np.float16, "w": np.float16, "y_dtype": BF16}, ArgumentError, "'y_dtype' must be float16 or float32, as"),
     ({"w": np.int32}, ArgumentTypeError, "'w' must be of dtype float32: cast .*, not int32"),
     ({"x": np.float32}, ArgumentTypeError, "'w' must be of dtype float32, as 'x' is of float32, not int8"),
     ({"x": BF16}, ArgumentTypeError, "'w' must be of dtype bfloat16, as 'x' is of bfloat16, not int8"),
@@ -81,8 +83,8 @@ def test_refused_by_plan() -> None:
         ArgumentTypeError, match="^Argument 'w' must be of dtype float32, as 'x' is of float32, not int8"
     ):
         cpuconv.plan(SHAPE, w, quantization=SCALED, x_dtype=np.float32)
-    with pytest.raises(ArgumentError, match="^Argument 'x_dtype' must be one of float32, .*, not 'float16'"):
-        cpuconv.plan(SHAPE, w, quantization=SCALED, x_dtype="float16")
+    with pytest.raises(ArgumentError, match="^Argument 'x_dtype' must be one of float32, .*, not 'float64'"):
+        cpuconv.plan(SHAPE, w, quantization=SCALED, x_dtype="float64")
     with pytest.raises(ArgumentError, match="^Argument 'residual_scale' must be a finite number above 0"):
         cpuconv.plan(SHAPE, w, quantization=SCALED, residual=True)
     with pytest.raises(ArgumentError, match="^Argument 'types' must be x:w:y"):

@@ -146,7 +146,7 @@ def test_own_float32_gives_what_the_types_give(text):
     assert [form.error <= max(1.0 * problem.types.y.integer, 4e-3) for form in found] == [True]
 
 
-@pytest.mark.parametrize("text", ["u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "u8:s8:s32", "bf16:bf16:bf16", "bf16:bf16:f32"])
+@pytest.mark.parametrize("text", ["u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "u8:s8:s32", "bf16:bf16:bf16", "f16:f16:f16"])
 def test_ours_in_every_layout(text):
     problem = replace(PROBLEMS[0], types=Types.parse(text))
     found = Session(CpuconvPeer(("auto", "NHWC", "NCHW"), "heuristic"), 1).prepare(problem)
@@ -228,9 +228,9 @@ def test_onnxruntime_has_no_form_of_other_types(text):
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_torch(problem):
     session = Session(make("torch"), 1)
-    assert all(
-        form.error <= typed.limit(BF16, "torch", False) for form in session.prepare(replace(problem, types=BF16))
-    )
+    for types in (BF16, typed.NAMES["f16"]):
+        found = session.prepare(replace(problem, types=types))
+        assert found and all(form.error <= typed.limit(types, "torch", False) for form in found)
     assert len(session.prepare(replace(problem, types=INT8))) >= 1  # FBGEMM's depthwise sums saturate
 
 

@@ -6,6 +6,7 @@ import platform
 
 import pytest
 
+from cpuconv.kernels.emit.product import BY_NAME
 from support.asm import hot_loop, vector_spills
 from support.running import processes
 
@@ -29,6 +30,7 @@ OF_X86 = [
     ("haswell", "u8:s16:u8", "pairs", "vpmaddwd"),
     ("skylake-avx512", "u8:s8:u8", "vpmaddubsw", "vpmaddubsw"),
     ("haswell", "bf16:bf16:bf16", "widened", "vfmadd"),
+    ("haswell", "f16:f16:f16", "converted", "vfmadd"),
     ("alderlake", "u8:s8:u8", "vpdpbusd", "vpdpbusd"),
     ("arrowlake", "s8:s8:s8", "vpdpbssd", "vpdpbssd"),
     ("icelake-server", "s8:s8:s8", "vpdpbusd", "vpdpbusd"),
@@ -43,7 +45,7 @@ def test_a_cpu_gets_its_own_instruction(cpu: str, types: str, product: str, inst
     said = processes.run("-c", LISTED, types, "2", NUMBA_CPU_NAME=cpu).stdout
     chosen, _, code = said.partition("\n")
     lanes = 16 if cpu in ("icelake-server", "skylake-avx512", "znver4") else 8
-    parts = 2 if product in ("pairs", "widened") else 1
+    parts = BY_NAME[product].cuts
     assert chosen == product
     assert code.count(instruction) >= 2 * 4 * lanes * parts
     if instruction == "vpmaddubsw":  # what is flipped, the product, two sums, and no sum that waits in memory

@@ -28,14 +28,16 @@ def test_physical_shapes():
 
 
 def test_names_and_aliases():
-    assert layouts.get("NCHW44") is layouts.get("NCHW4c")
+    assert layouts.get("NCHW44") is layouts.get("NCHW44_DOT") is layouts.get("NCHW4c")
     assert layouts.get(layouts.get("NHWC")).name == "NHWC"
     assert [layouts.blocked(lanes).name for lanes in (4, 8, 16, 32, 64)] == list(layouts.NAMES[2:])
 
 
 @pytest.mark.parametrize("name", ["nchw", "CHWN", "auto", None, 16])
 def test_unknown_name_lists_the_known(name):
-    with pytest.raises(ValueError, match=r"NCHW, NHWC, NCHW4c, NCHW8c, NCHW16c, NCHW32c, NCHW64c, NCHW44, not "):
+    with pytest.raises(
+        ValueError, match=r"NCHW, NHWC, NCHW4c, NCHW8c, NCHW16c, NCHW32c, NCHW64c, NCHW44, NCHW44_DOT, not "
+    ):
         layouts.get(name)
 
 

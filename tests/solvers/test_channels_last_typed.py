@@ -16,7 +16,10 @@ from cpuconv.solvers import channels_last, why_not
 from support import typed
 
 ISA = current()
-TYPES = ("bf16:bf16:f32", "bf16:bf16:bf16", "u8:s8:s32", "u8:s8:u8", "u8:s8:f32", "s8:s8:s8", "s8:s8:f32")
+TYPES = (
+    *("bf16:bf16:f32", "bf16:bf16:bf16", "f16:f16:f16"),
+    *("u8:s8:s32", "u8:s8:u8", "u8:s8:f32", "s8:s8:s8", "s8:s8:f32"),
+)
 WORDS = [types for types in TYPES if (product := product_of(Types.parse(types), ISA)) and not product.matrix]
 
 

@@ -18,7 +18,10 @@ from cpuconv.solvers import grouped, why_not
 from support import typed
 
 ISA = current()
-TYPES = ("u8:s8:u8", "s8:s8:s8", "s8:s8:f32", "u8:s8:s32", "u8:s16:u8", "bf16:bf16:bf16", "bf16:bf16:f32")
+TYPES = (
+    *("u8:s8:u8", "s8:s8:s8", "s8:s8:f32", "u8:s8:s32", "u8:s16:u8"),
+    *("bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16"),
+)
 BASE = ConvProblem(2, 8, 9, 11, 8, 3, 3, pads=(1, 1, 1, 1), groups=2)
 
 
@@ -81,7 +84,9 @@ def test_random_groups(data: st.DataObject) -> None:
     check(typed.blocked(problem, types), draw(st.integers(0, 99)))
 
 
-@pytest.mark.parametrize("name", ["widened", "pairs", "vpmaddubsw", "vpmaddubsw_s8", "vpdpbusd", "vdpbf16ps"])
+@pytest.mark.parametrize(
+    "name", ["widened", "converted", "pairs", "vpmaddubsw", "vpmaddubsw_s8", "vpdpbusd", "vdpbf16ps"]
+)
 def test_products_that_are_not_the_fastest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     product = products.BY_NAME[name]
     if not products.usable(ISA, product):

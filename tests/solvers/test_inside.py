@@ -1,4 +1,4 @@
-"""Kernel rows that meet padding alone are left out of sums of bfloat16."""
+"""Kernel rows that meet padding alone are left out of sums of floats of 16 bits."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from support import typed
 BLOCK = current().block(BF16)
 
 
-def problem_of(text: str) -> ConvProblem:
-    return typed.blocked(ConvProblem.parse(text), "bf16:bf16:bf16")
+def problem_of(text: str, types: str = "bf16:bf16:bf16") -> ConvProblem:
+    return typed.blocked(ConvProblem.parse(text), types)
 
 
 SHAPES = ["ih7kh3ph1", "ih9kh5ph2sh2", "ih9kh3ph4dh3", "ih5kh3ph3", "ih2iw7kh7ph3", "ih6kh3kw1ph1pw0"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rows", [1, 2])
-def test_sums_without_padding_are_right(shape: str, rows: int) -> None:
-    problem = problem_of(f"mb2ic{2 * BLOCK}oc{BLOCK + 3}{shape}")
+@pytest.mark.parametrize("rows, types", [(1, "bf16:bf16:bf16"), (2, "bf16:bf16:bf16"), (2, "f16:f16:f16")])
+def test_sums_without_padding_are_right(shape: str, rows: int, types: str) -> None:
+    problem = problem_of(f"mb2ic{2 * BLOCK}oc{BLOCK + 3}{shape}", types)
     for block in (1, 3):
         typed.check(problem, Candidate(direct, geometry.Params(1, rows, min(4, problem.ow), block)), rows)
 

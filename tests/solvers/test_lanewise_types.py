@@ -1,4 +1,4 @@
-"""Depthwise convolution of bfloat16 and bytes in channel blocks, against the oracle."""
+"""Depthwise convolution of floats of 16 bits and of bytes in channel blocks, against the oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.geometry import of, upto
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
 ISA = current()
-FLOATS = ["bf16:bf16:bf16", "bf16:bf16:f32"]
+FLOATS = ["bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16"]
 INTEGERS = ["u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
 TAKEN = [(depthwise, types) for types in FLOATS + INTEGERS] + [(depthwise_taps, types) for types in INTEGERS]
 EACH = pytest.mark.parametrize("solver, types", TAKEN, ids=lambda each: getattr(each, "NAME", each))

@@ -18,7 +18,10 @@ from support.geometry import of, upto
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("small_work_is_shared")]
 ISA = current()
-TYPES = ["bf16:bf16:bf16", "bf16:bf16:f32", "u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"]
+TYPES = [
+    *("bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16"),
+    *("u8:s8:u8", "s8:s8:s8", "u8:s8:f32", "s8:s8:s32", "u8:s16:s8"),
+]
 BASE = ConvProblem(2, 20, 9, 11, 2 * ISA.lanes + 3, 3, 3, pads=(1, 1, 1, 1))
 NAMES = ["NCHW", "NHWC", "NCHW4c", "NCHW16c", "NCHW32c", "NCHW64c"]
 

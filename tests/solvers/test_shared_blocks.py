@@ -17,7 +17,7 @@ from cpuconv.solvers.shared import blocked, geometry, spans, words
 from support import typed
 
 LANES, BLOCK = current().lanes, current().block(U8)
-TYPES = ("u8:s8:u8", "s8:s8:f32", "bf16:bf16:bf16", "bf16:bf16:f32")
+TYPES = ("u8:s8:u8", "s8:s8:f32", "bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16")
 SOLVERS = (direct, pointwise, winograd, winograd_integer)
 
 

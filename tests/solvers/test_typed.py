@@ -1,4 +1,4 @@
-"""Convolutions of bfloat16 and of integers, by every solver and by every product, against the oracle."""
+"""Convolutions of floats of 16 bits and of integers, by every solver and by every product, against the oracle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.exhaustive
 
 TYPED = [solver for solver in TABLE if getattr(solver, "TYPED", False)]
 INTEGERS = ("u8:s8:u8", "s8:s8:s8", "u8:s8:s32", "s8:s8:f32", "u8:s8:s8", "u8:s16:u8")
-FLOATS = ("bf16:bf16:bf16", "bf16:bf16:f32")
+FLOATS = ("bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16")
 _EACH = 2  # candidates of a solver
 
 
@@ -111,7 +111,7 @@ def test_random_problems(solver: ModuleType, data: st.DataObject) -> None:
         "pads": draw(st.tuples(*[st.integers(0, 2)] * 4)),
         "groups": groups,
     }
-    problem = in_blocks(ConvProblem(**sizes), draw(st.sampled_from((*INTEGERS, *FLOATS))))
+    problem = in_blocks(ConvProblem(**sizes), draw(st.sampled_from((*INTEGERS, *FLOATS, "f16:f16:f32"))))
     check(problem, solver, draw(st.integers(0, 99)))
 
 

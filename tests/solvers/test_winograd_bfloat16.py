@@ -1,11 +1,10 @@
-"""Winograd with bfloat16 outside and float32 inside: at edges of tiles and of channel blocks, against the oracle."""
+"""Winograd with floats of 16 bits outside and float32 inside: at edges of tiles and of blocks, against the oracle."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.exhaustive
 ISA = current()
 LANES = ISA.lanes
 CHANNELS = [(2 * LANES, 2 * LANES), (4 * LANES + 1, 2 * LANES + 1), (LANES - 1, LANES), (2 * LANES + 3, 3 * LANES - 2)]
-TYPES = [Types.parse(text) for text in ("bf16:bf16:bf16", "bf16:bf16:f32")]
+TYPES = [Types.parse(text) for text in ("bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16")]
 F43 = ConvProblem(2, 2 * LANES, 9, 10, 2 * LANES, 3, 3, pads=(1, 1, 1, 1))
 
 
@@ -38,7 +37,7 @@ def of_types(problem: ConvProblem, types: Types) -> ConvProblem:
 
 
 def converted(array: np.ndarray, element: Element) -> np.ndarray:
-    return array if element == F32 else array.astype(ml_dtypes.bfloat16)
+    return array if element == F32 else array.astype(element.outside)
 
 
 def check(problem: ConvProblem, params: winograd.Params) -> None:

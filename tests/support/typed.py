@@ -14,7 +14,7 @@ from cpuconv.conv.choice.model import Choice, Limits
 from cpuconv.conv.ending_block import Numbers
 from cpuconv.conv.plan import Plan
 from cpuconv.conv.recipe import Candidate
-from cpuconv.elements import BF16, F32, Element
+from cpuconv.elements import F32, Element
 from cpuconv.isa import current
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.problem import reference
@@ -53,7 +53,7 @@ def check_first(solver: ModuleType, problem: ConvProblem, most: int = 3, seed: i
 
 
 def _outside(array: np.ndarray, element: Element) -> np.ndarray:
-    return array.astype(element.outside) if element == BF16 else array
+    return array.astype(element.outside) if element.half else array
 
 
 def operands(problem: ConvProblem, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any, Quantization | None]:

@@ -70,7 +70,8 @@ def test_from_a_model_to_conv2d(model, our_store, monkeypatch, capsys, no_timing
     for figures in doctor["roofs"].values():
         assert figures["float32_gflops"] > 0 and figures["dram_gbs"] > 0
     assert doctor["workload"]["lanes"] >= 4
-    assert re.match(r"f32:f32 by fma, bf16:bf16 by \w+.*, u8:s8 by \w+.*, s8:s8 by \w+", doctor["workload"]["products"])
+    products = r"f32:f32 by fma, bf16:bf16 by \w+.*, f16:f16 by \w+, u8:s8 by \w+.*, s8:s8 by \w+"
+    assert re.match(products, doctor["workload"]["products"])
     assert doctor["workload"]["threading_layer"] in ("own", "omp", "tbb", "workqueue")
     assert doctor["cache_folder"] == str(our_store.path.parent)
     assert main(["table", "--format", "json"]) == OK

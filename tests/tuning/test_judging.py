@@ -17,7 +17,10 @@ from cpuconv.tuning.random_operands import expected, random_operands
 from cpuconv.tuning.workload import workload
 
 PROBLEM = ConvProblem(1, 40, 9, 10, 24, 3, 3, pads=(1, 1, 1, 1), residual=True)
-EVERY = ["bf16:bf16:bf16", "bf16:bf16:f32", "u8:s8:u8", "s8:s8:s8", "u8:s8:s8", "s8:s8:f32", "u8:s16:u8"]
+EVERY = [
+    *("bf16:bf16:bf16", "bf16:bf16:f32", "f16:f16:f16"),
+    *("u8:s8:u8", "s8:s8:s8", "u8:s8:s8", "s8:s8:f32", "u8:s16:u8"),
+]
 
 
 def typed(text: str, **changed: object) -> ConvProblem:

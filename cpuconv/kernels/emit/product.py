@@ -1,8 +1,8 @@
 """Products: how a word of pixels meets vectors of weights, as a table; the GEMM tile is written over them.
 
-A word is 32 bits: a float, two bfloat16 or four bytes, of channels side by side. A vector of weights has, for each of
-`lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it is split
-in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
+A word is 32 bits: a float, two floats of 16 bits or four bytes, of channels side by side. A vector of weights has, for
+each of `lanes` output channels, the elements that a word's channels meet. Where no instruction takes a word whole, it
+is split in two parts, each with a vector of weights of its own: the even elements, and the odd ones.
 
 `vpmaddubsw` adds two products of unsigned and signed bytes, and saturates where they are beyond int16. With magnitudes
 of weights, at most 128, as the unsigned ones they never are, since 128·(-128 - 128) = -2¹⁵. The sign goes to the
@@ -14,13 +14,15 @@ unsigned ones, another flip of the highest bit, is packed with the others.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cpuconv.elements import BF16, F32, S8, S16, S32, U8, Element
+from cpuconv.elements import BF16, F16, F32, S8, S16, S32, U8, Element
 from cpuconv.isa.calls import call
 from cpuconv.isa.features import offered, tiles_granted
 from cpuconv.isa.table import Isa
+from cpuconv.isa.typed import as_float, load_as_float
 from cpuconv.isa.vector import I32, Vector
 from cpuconv.problem.types import Types
 from cpuconv.runtime.code.llvm import ir
@@ -66,8 +68,9 @@ class Product:
     instruction : str
         The row of `Isa.dots` that it is, or "": it is made of others.
     rate : float
-        Vectors of weights that meet a word a cycle, where no row says so; of rows that do not add to sums, where their
-        rate is 2.
+        Vectors of weights that meet a word a cycle, where its row, or FMAs, have a rate of 2; 0: the row says so.
+    broadcasts : float
+        Parts of words that are broadcast a cycle at most.
     flipped : bool
         Weights are magnitudes, and what is flipped of pixels.
     feature : str
@@ -81,6 +84,7 @@ class Product:
     parts: int = 1
     instruction: str = ""
     rate: float = 0.0
+    broadcasts: float = math.inf
     flipped: bool = False
     feature: str = ""
 
@@ -98,6 +102,11 @@ class Product:
     def paired(self) -> bool:
         """Whether it multiplies two words of two pixels by those of two output channels (`gemm_pairs.py`)."""
         return self.instruction.endswith("mmla")
+
+    @property
+    def by_lane(self) -> bool:
+        """Whether it multiplies by single elements of a word, which is the same in all lanes."""
+        return self.instruction == "fmlal"
 
     def words_at_once(self, lanes: int) -> int:
         """Words of a pixel that it takes together: of AMX's those of a channel block."""
@@ -141,11 +150,22 @@ class Product:
             scalar = builder.xor(scalar, I32(_FLIP))
         return vec.splat(scalar)
 
+    def broadcast(self, vec: Vector, address: Any, x: Element) -> list[Any]:
+        """The parts of the word at an address, of elements `x`, in every lane."""
+        if self.x == F16 and self.parts == 2:  # converted before they are broadcast
+            pair = load_as_float(Vector(vec.builder, 2), F16, address)
+            return [vec.splat(vec.builder.extract_element(pair, I32(part))) for part in range(2)]
+        return self.split(vec, self.word(vec, address, self.flips(x)), x)
+
     def split(self, vec: Vector, word: Any, x: Element) -> list[Any]:
-        """The parts of a word of elements `x`."""
+        """The parts of a word of elements `x`, which may differ from lane to lane."""
         if self.cuts == 1:
             return [word]
         builder = vec.builder
+        if self.x == F16:
+            narrow: Any = ir.VectorType(ir.IntType(16), vec.lanes)
+            halves = word, builder.lshr(word, vec.int_constant(16))
+            return [as_float(vec, F16, builder.trunc(half, narrow)) for half in halves]
         if self.x == BF16:
             halves = builder.shl(word, vec.int_constant(16)), builder.and_(word, vec.int_constant(-0x10000))
             return [builder.bitcast(half, vec.type) for half in halves]
@@ -175,6 +195,8 @@ class Product:
             return _flipped(vec, part, magnitude, flips, total)
         if self.packed == S16 and not self.instruction:
             return vec.builder.add(total, _pairs(vec, part, weight))
+        if self.by_lane:
+            return _by_lane(vec, part, weight, total)
         return _dot(vec, self.instruction, self, part, weight, total)
 
 
@@ -192,6 +214,8 @@ TABLE: tuple[Product, ...] = (
     Product("widened", BF16, BF16, F32, parts=2, rate=2.0),
     Product("vpmaddubsw", U8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, flipped=True),
     Product("vpmaddubsw_s8", S8, S8, S8, parts=2, instruction="vpmaddubsw", rate=1.25, flipped=True),
+    Product("fmlal", F16, F16, F16, instruction="fmlal", rate=1.0),
+    Product("converted", F16, F16, F32, parts=2, rate=2.0, broadcasts=0.75),
     Product("pairs", U8, S16, S16, parts=2, rate=1.0),
 )
 MATRIX: tuple[Product, ...] = (
@@ -241,8 +265,9 @@ def product_of(types: Types, isa: Isa) -> Product | None:
 
 @functools.lru_cache(maxsize=256)
 def single_product_of(types: Types, isa: Isa) -> Product | None:
-    """The fastest product for those types that takes one word at a time; None: there is none."""
-    able = [product for product in TABLE if product.takes(types) and usable(isa, product) and not product.paired]
+    """The fastest product for those types that takes one word at a time, another in each lane; None: there is none."""
+    able = [product for product in TABLE if product.takes(types) and usable(isa, product)]
+    able = [product for product in able if not (product.paired or product.by_lane)]
     return max(able, key=lambda each: (rate(isa, each) / each.parts, each.x == types.x), default=None)
 
 
@@ -272,7 +297,9 @@ def as_seen(isa: Isa, product: Product) -> Isa:
         pixels = tuple(min(most, isa.registers - 4) for most in pixels)
     if product.flipped and isa.registers <= _FEW_REGISTERS:  # what is flipped is read from memory each time
         isa = replace(isa, efficiency=_FEW_REACH)
-    return replace(isa, dots=(replace(isa.dots[0], rate=rate(isa, product)), *isa.dots[1:]), pixels=pixels)
+    broadcasts = min(isa.broadcast_rate, product.broadcasts)
+    fma = replace(isa.dots[0], rate=rate(isa, product))
+    return replace(isa, dots=(fma, *isa.dots[1:]), pixels=pixels, broadcast_rate=broadcasts)
 
 
 def _pairs(vec: Vector, part: Any, weight: Any) -> Any:
@@ -319,6 +346,17 @@ def _dot(vec: Vector, name: str, product: Product, part: Any, weight: Any, total
         suffix = ""
     operands = [vec.builder.bitcast(value, kind) for value in (part, weight)]
     return call(vec.builder, f"llvm.aarch64.neon.{name}{suffix}", total.type, [total, *operands])
+
+
+def _by_lane(vec: Vector, part: Any, weight: Any, total: Any) -> Any:
+    """fmlal of the lower half of a vector of weights and a word's first element, fmlal2 of the upper and the second."""
+    kind: Any = ir.VectorType(ir.HalfType(), 2 * vec.lanes)
+    word, weights = (vec.builder.bitcast(value, kind) for value in (part, weight))
+    for element, name in enumerate(("fmlal", "fmlal2")):
+        factor = vec.shuffle(word, word, [element] * kind.count)
+        called = f"llvm.aarch64.neon.{name}.v4f32.v8f16"
+        total = call(vec.builder, called, total.type, [total, weights, factor])
+    return total
 
 
 def _keep_whole(vec: Vector) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpuconv.elements import BF16, F32, Element, rounded, widened
+from cpuconv.elements import BF16, F32, Element, floats, rounded
 from cpuconv.isa import Isa
 from cpuconv.kernels.binding.steps import MicroRef
 from cpuconv.kernels.packing.pack import PIECE_WORDS, VECTOR_WORDS
@@ -111,7 +111,7 @@ class Rounded(Packing):
 
 @dataclass(frozen=True)
 class Widened(Packing):
-    """Another form, of weights that are given in bfloat16 or as integers."""
+    """Another form, of weights that are given in 16 bits or as integers."""
 
     form: Packing
     w: Element = BF16
@@ -123,8 +123,7 @@ class Widened(Packing):
 
     def pack(self, weight: np.ndarray, threads: int = 1, place: Room = room) -> np.ndarray:
         """As `Packing` says, `weight` of the element `w`."""
-        numbers = widened(weight) if self.w == BF16 else weight.astype(np.float32)
-        return self.form.pack(numbers, threads, place)
+        return self.form.pack(floats(weight, self.w), threads, place)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpuconv.elements import F32, Element, widened
+from cpuconv.elements import F32, Element, floats
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.packing.packing import Filters, Packing, Room, room
 from cpuconv.kernels.packing.word_parts import in_parts
@@ -23,7 +23,8 @@ class WordPanels(Packing):
 
     A word has `group` input channels; those, and output channels, that do not exist are zero. The last block
     has as many words as there are, rounded up to what the product takes at once. Of products of two words and two
-    output channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap.
+    output channels: [two words][v][half of the lanes of K][channel][word][elements] within a tap. Of those by single
+    elements: [v][elements][lanes of K] of a word.
 
     Attributes
     ----------
@@ -219,6 +220,8 @@ class PatchPanels(Packing):
 
 def _in_order(block: np.ndarray, product: Product) -> np.ndarray:
     """(panel, v, lane, word, R, S, element, part) in the order in which the product reads it."""
+    if product.by_lane:
+        return block.transpose(0, 4, 5, 3, 7, 1, 6, 2)
     if not product.paired:
         return block.transpose(0, 4, 5, 3, 7, 1, 2, 6)
     panels, v, lanes, count, r, s, elements, _ = block.shape
@@ -230,4 +233,4 @@ def _as_packed(array: np.ndarray, given: Element, packed: Element) -> np.ndarray
     """The same numbers in the packed type."""
     if given == packed:
         return array
-    return widened(array) if packed == F32 else array.astype(packed.dtype)
+    return floats(array, given) if packed == F32 else array.astype(packed.dtype)

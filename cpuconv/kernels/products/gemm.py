@@ -187,10 +187,10 @@ def _sum_segments(
 
 def _factors(tile: GemmTile, product: Product, vec: Vector, address: Any, row: int) -> list[tuple[int, int, Any, bool]]:
     """The scalars of a pixel: the tile row of the sums they go to, the part of the weights, whether subtracted."""
-    word = product.word(vec, address, product.flips(tile.x))
     if tile.complex:
+        word = product.word(vec, address, product.flips(tile.x))
         return [(target, part, word, negative) for target, part, negative in _COMPLEX[row]]
-    return [(row, part, each, False) for part, each in enumerate(product.split(vec, word, tile.x))]
+    return [(row, part, each, False) for part, each in enumerate(product.broadcast(vec, address, tile.x))]
 
 
 def _load_pixels(tile: GemmTile, vec: Vector, row: Any, j: int) -> Any:

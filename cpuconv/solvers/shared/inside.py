@@ -1,11 +1,10 @@
 """Padding that is not multiplied: kernel rows outermost, so that a tile leaves out those that meet padding alone.
 
-Of bfloat16, whose padding is zero (that of integers is a zero point, which weights are compensated for).
+Of floats of 16 bits, whose padding is zero (that of integers is a zero point, which weights are compensated for).
 """
 
 from __future__ import annotations
 
-from cpuconv.elements import BF16
 from cpuconv.isa import Isa
 from cpuconv.kernels.emit.product import Product
 from cpuconv.problem.integers import divide
@@ -15,7 +14,7 @@ from cpuconv.solvers.shared import spans
 
 def rows_first(problem: ConvProblem, isa: Isa, product: Product) -> bool:
     """Whether kernel rows are outermost in the sums of a problem."""
-    plain = problem.types.x == BF16 and not product.matrix and not product.paired
+    plain = problem.types.x.half and not product.matrix and not product.paired
     whole = problem.cg % isa.block(problem.types.x) == 0 and not spans.needed(problem, isa)
     return plain and whole and problem.r > 1 and any(problem.pads[:2])
 
