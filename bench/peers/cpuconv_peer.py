@@ -146,7 +146,7 @@ def _converted(output: Callable[[], Any], problem: ConvProblem, given: Data) -> 
     def converted() -> np.ndarray:
         y, element = output(), problem.types.y
         if given.scales is None or element == F32:
-            return rounded(y) if element == BF16 else y
+            return rounded(y) if element == BF16 else y.astype(element.dtype) if element.half else y
         if element == S32:
             return np.rint(y / given.scales.sums[:, None, None]).astype(np.int32)
         return quantized(y / given.scales.y_scale, given.scales.y_zero, element).astype(element.dtype)

@@ -139,7 +139,7 @@ def test_own_float32_is_no_peer():
     assert result.ratio(run.peers).median == 2.0 and result.ratio((OWN_F32,)).median == 3.0
 
 
-@pytest.mark.parametrize("text", ["u8:s8:u8", "u8:s8:f32", "u8:s8:s32", "bf16:bf16:bf16"])
+@pytest.mark.parametrize("text", ["u8:s8:u8", "u8:s8:f32", "u8:s8:s32", "bf16:bf16:bf16", "f16:f16:f16"])
 def test_own_float32_gives_what_the_types_give(text):
     problem = replace(PROBLEMS[0], types=Types.parse(text))
     found = Session(OwnFloat32Peer(("NCHW",), "heuristic"), 1).prepare(problem)
