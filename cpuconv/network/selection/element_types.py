@@ -29,7 +29,8 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     problem = getattr(node_plan.offer.detail, "problem", None) if node_plan.offer is not None else None
     if problem is not None:
         text = str(problem.types)
-        return text.split(":")[0] if len({*text.split(":")}) == 1 else text
+        text = text.split(":")[0] if len({*text.split(":")}) == 1 else text
+        return ", ".join(filter(None, (text, getattr(node_plan.offer.detail, "more_types", ""))))
     node = node_plan.node
     read = _named(
         (node_plan.reads(at), value(name).dtype)
