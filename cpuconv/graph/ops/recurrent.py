@@ -8,9 +8,7 @@ operands, as they may run between kernels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -18,21 +16,20 @@ import numpy as np
 
 from cpuconv.conv.choice.rows import of_rows, rows_operand, rows_problem
 from cpuconv.conv.choice.target import HALF, Target
-from cpuconv.conv.choice.ways import Convolution, way
+from cpuconv.conv.choice.ways import way
 from cpuconv.elements import BF16, F32
 from cpuconv.graph.ir import Node, Value
 from cpuconv.graph.lowering import Call, Offer
 from cpuconv.graph.ops.base import Arrays, Inputs, Op, given, is_float
 from cpuconv.graph.ops.by_solvers import steps
 from cpuconv.graph.ops.elementwise import FORMS
-from cpuconv.kernels.binding.machine import machine
+from cpuconv.graph.ops.recurrent_states import StateProducts, States
 from cpuconv.kernels.binding.place import DENSE, DENSE_BF16, FLOAT32
 from cpuconv.kernels.binding.steps import Operands, Ref, Step
 from cpuconv.kernels.elementwise.expression import Expression, Operand, apply
-from cpuconv.kernels.emit.product import BY_NAME, Product
-from cpuconv.kernels.recurrent.recurrent import Rows, packed, tiles
+from cpuconv.kernels.recurrent.recurrent import Rows, packed
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, Stage
-from cpuconv.kernels.recurrent.recurrent_halves import cycles_of_step, packed_halves, products_of_halves, widens
+from cpuconv.kernels.recurrent.recurrent_halves import packed_halves
 from cpuconv.kernels.recurrent.tensors import Recurrence, Size, Tensors, recurrence_steps, workspace
 from cpuconv.problem.integers import divide
 
@@ -275,45 +272,6 @@ def stepped(
 # --- kernels --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Products(Convolution):
-    """The product of all inputs; `state`: by which states are multiplied, a name in `product.TABLE`, "": as floats."""
-
-    state: str = ""
-
-    @property
-    def more_types(self) -> str:
-        """Those of the product with the state, where they are not float32."""
-        if not self.state:
-            return ""
-        return f"state {F32 if widens(BY_NAME[self.state]) else BF16}:{BF16}:{F32}"
-
-
-class _States(NamedTuple):
-    """The products with the states of a step."""
-
-    target: Target
-    directions: int
-    hidden: int
-    batch: int
-    stages: tuple[Stage, ...]
-    lengths: bool
-
-    def seconds(self, product: Product | None) -> float:
-        """What they take, by the model: the slower of reading weights and multiplying."""
-        target, gates = self.target, sum(stage.gates for stage in self.stages)
-        count, cols = tiles(target.isa, self.stages, self.batch, self.lengths)
-        element = F32 if product is None else BF16
-        reading = target.moving(self.directions * gates * self.hidden**2 * element.bytes)
-        cycles = self.directions * cycles_of_step(target.isa, cols, gates, self.hidden, product)
-        return count * max(reading, machine().seconds(cycles, target.threads))
-
-    def fastest(self) -> tuple[Product | None, float]:
-        """The fastest product and its seconds; of equal ones that of floats."""
-        products = (None, *products_of_halves(self.target.isa))
-        return min(((each, self.seconds(each)) for each in products), key=lambda found: found[1])
-
-
 def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     """Float32, with weights that are known beforehand; inputs, and weights and states, may round to bfloat16."""
     (x, _, r), lengths, lanes = inputs[:3], given(inputs, 4), target.isa.lanes
@@ -330,14 +288,14 @@ def _offers(node: Node, inputs: Inputs, target: Target) -> list[Offer]:
     whole = lengths is None or (lengths.array is not None and bool((lengths.array == length).all()))
     problem = rows_problem(x.shape, directions * cell.gates * divide(hidden, lanes) * lanes)
     stages = stages_of(node, len(inputs) > 5 + cell.states)
-    states = _States(target, directions, hidden, batch, stages, not whole)
+    states = States(target, directions, hidden, batch, stages, not whole)
     product, step = states.fastest() if target.precision == HALF else (None, states.seconds(None))
     lie = [DENSE if value is not None else "" for value in inputs[5 : 5 + cell.states]]
     forms = ("", "", "", "" if whole else DENSE, *lie, "")[: len(inputs) - 1]
     made = []
     for products in (way(each, target) for each in of_rows(problem, target)):
         first = DENSE_BF16 if products.problem.types.x == BF16 else DENSE
-        detail = _Products(**vars(products), state=product.name if product else "")
+        detail = StateProducts(**vars(products), state=product.name if product else "")
         made.append(Offer((first, *forms), (DENSE,) * (1 + cell.states), products.seconds + step * length, detail))
     return made
 

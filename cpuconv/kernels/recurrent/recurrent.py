@@ -38,7 +38,7 @@ _SHARED_BYTES = 1 << 18  # of the weights that a worker reads in a step; with fe
 
 @dataclass(frozen=True)
 class LayerTile:
-    """`stages` of the cell; `lengths`: each sequence has one of its own; `made`: what is multiplied is made by `state`."""
+    """`stages` of the cell; `lengths`: each sequence has one of its own; `made`: `state` makes what is multiplied."""
 
     lanes: int
     stages: int

@@ -26,11 +26,12 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     value : callable
         What is known of a value, by name.
     """
-    problem = getattr(node_plan.offer.detail, "problem", None) if node_plan.offer is not None else None
+    detail = None if node_plan.offer is None else node_plan.offer.detail
+    problem = getattr(detail, "problem", None)
     if problem is not None:
         text = str(problem.types)
         text = text.split(":")[0] if len({*text.split(":")}) == 1 else text
-        return ", ".join(filter(None, (text, getattr(node_plan.offer.detail, "more_types", ""))))
+        return ", ".join(filter(None, (text, getattr(detail, "more_types", ""))))
     node = node_plan.node
     read = _named(
         (node_plan.reads(at), value(name).dtype)

@@ -15,11 +15,11 @@ import cpuconv  # noqa: E402
 from cpuconv.elements import rounded, widened
 from cpuconv.errors import SourceError  # noqa: E402
 from cpuconv.graph.ir import Value  # noqa: E402
-from cpuconv.graph.ops import TABLE  # noqa: E402
+from cpuconv.graph.ops import TABLE, recurrent_states  # noqa: E402
 from cpuconv.graph.ops import recurrent as operators  # noqa: E402
 from cpuconv.isa import current
 from cpuconv.kernels.binding.place import DENSE, DENSE_BF16  # noqa: E402
-from cpuconv.kernels.emit.product import BY_NAME, rate  # noqa: E402
+from cpuconv.kernels.emit.product import BY_NAME  # noqa: E402
 from cpuconv.kernels.recurrent import recurrent  # noqa: E402
 from cpuconv.kernels.recurrent.recurrent_halves import products_of_halves, widens  # noqa: E402
 from cpuconv.network.interpret import run  # noqa: E402
@@ -197,16 +197,18 @@ def test_workers_share_steps_in_bfloat16(form, state, monkeypatch):
 
 
 def test_the_faster_product_of_states_is_taken(monkeypatch):
-    """By the model: weights that a cache far away holds are half as many; reading next to nothing is no reason."""
+    """By the model: where weights come from far away they are half as many; of equal ways that of floats is taken."""
     node, arrays = sized("LSTM", 4 * LANES, 1, "forward", False, 0)
-    here = operators.machine()
-    for isa, taken in ((replace(here.isa, l2_rate=1e-3), True), (replace(here.isa, l2_rate=1e9), None)):
-        monkeypatch.setattr(type(here), "rate", lambda self, size, isa=isa: isa.l2_rate)
-        states = {each.detail.state for each in lowered.offers(node, arrays, CONSTANT, precision="bfloat16")}
-        assert taken is None or states <= set(PRODUCTS)
-        assert {each.detail.state for each in lowered.offers(node, arrays, CONSTANT)} == {""}
-    if not any(rate(here.isa, BY_NAME[name]) > here.isa.fma_rate / 2 for name in PRODUCTS if name != "widened"):
-        assert states == {""}
+    kind = type(recurrent_states.machine())
+
+    def states(rate: float, precision: str = "bfloat16") -> set[str]:
+        monkeypatch.setattr(kind, "rate", lambda self, size: rate)
+        return {each.detail.state for each in lowered.offers(node, arrays, CONSTANT, precision=precision)}
+
+    assert len(states(1e-3) & {*PRODUCTS}) == 1
+    monkeypatch.setattr(recurrent_states, "products_of_halves", lambda isa: [BY_NAME["widened"]])
+    assert (states(1e-3), states(1e9)) == ({"widened"}, {""})
+    assert states(1e-3, "float32") == {""}
 
 
 @pytest.mark.parametrize("form", FORMS)
