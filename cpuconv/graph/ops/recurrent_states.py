@@ -22,7 +22,7 @@ class StateProducts(Convolution):
     state: str = ""
 
     @property
-    def more_types(self) -> str:
+    def multiplied(self) -> str:
         """Those of the product with the state, where they are not float32."""
         if not self.state:
             return ""

@@ -24,11 +24,12 @@ from cpuconv.kernels.binding.arguments import worker_args
 from cpuconv.kernels.binding.machine import machine
 from cpuconv.kernels.binding.processor import Processor
 from cpuconv.kernels.binding.steps import Args, MicroRef, Ref, Space, Step
+from cpuconv.kernels.copies.rounding import PAIR, RoundTile, round_rows
 from cpuconv.kernels.emit.intrinsics import copy_float, emitter, zero_float
 from cpuconv.kernels.emit.product import BY_NAME, WORD
 from cpuconv.kernels.recurrent.recurrent_bytes import NUMBERS, StateTile, call_state, row_bytes, state_bytes
 from cpuconv.kernels.recurrent.recurrent_cell import PEEPHOLES, CellTile, Stage, call_cell, cell
-from cpuconv.kernels.recurrent.recurrent_halves import PAIR, HalvesTile, state_halves, widens
+from cpuconv.kernels.recurrent.recurrent_halves import widens
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.kernel import inline, kernel
@@ -340,4 +341,4 @@ def _state(lanes: int, product: str) -> int | MicroRef:
         return 0
     if BY_NAME[product].sum.integer:
         return MicroRef(state_bytes, StateTile(lanes, product))
-    return MicroRef(state_halves, HalvesTile(lanes))
+    return MicroRef(round_rows, RoundTile(lanes))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from cpuconv.elements import BF16, F32
 from cpuconv.isa.vector import I64
+from cpuconv.kernels.copies.rounding import PAIR
 from cpuconv.kernels.elementwise.expression import Expression, Operand
 from cpuconv.kernels.elementwise.functions import Math
 from cpuconv.kernels.emit.fold import repeat
@@ -22,7 +23,7 @@ from cpuconv.kernels.emit.loop import loop
 from cpuconv.kernels.emit.product import BY_NAME, WORD, Product
 from cpuconv.kernels.emit.transpose import first_lanes
 from cpuconv.kernels.recurrent.recurrent_bytes import HEADER, NUMBERS
-from cpuconv.kernels.recurrent.recurrent_halves import PAIR, widens
+from cpuconv.kernels.recurrent.recurrent_halves import widens
 from cpuconv.problem.integers import divide
 from cpuconv.runtime.code.llvm import ir
 from cpuconv.runtime.microkernel import MicroKernel

@@ -6,34 +6,22 @@ weights become floats in registers, and states are multiplied as they are: memor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from cpuconv.elements import BF16, F32, rounded
+from cpuconv.elements import BF16, rounded
 from cpuconv.isa import Isa
-from cpuconv.isa.typed import store_float
-from cpuconv.isa.vector import I64, Vector
-from cpuconv.kernels.emit.fold import repeat
-from cpuconv.kernels.emit.loop import loop
-from cpuconv.kernels.emit.product import BY_NAME, TABLE, WORD, Product, rate, usable
-from cpuconv.kernels.emit.transpose import first_lanes
+from cpuconv.kernels.copies.rounding import HALVES, PAIR
+from cpuconv.kernels.emit.product import BY_NAME, TABLE, Product, rate, usable
 from cpuconv.memory.aligned import aligned
 from cpuconv.problem.integers import divide
-from cpuconv.problem.types import Types
-from cpuconv.runtime.code.llvm import ir
-from cpuconv.runtime.microkernel import MicroKernel
 
-PAIR = WORD // BF16.bytes  # elements of a word
 _WIDENED = BY_NAME["widened"]
-_TYPES = Types.parse("bf16:bf16:f32")
 _ROUNDING = 2.0  # cycles to round a vector of a state, of a call of its own
 
 
 def products_of_halves(isa: Isa) -> list[Product]:
     """Those of bfloat16 on this CPU that take one word of a state."""
-    able = (each for each in TABLE if each.takes(_TYPES) and usable(isa, each))
+    able = (each for each in TABLE if each.takes(HALVES) and usable(isa, each))
     return [each for each in able if not each.paired]
 
 
@@ -68,43 +56,3 @@ def packed_halves(weights: np.ndarray, gates: int, lanes: int, first: int = 0, c
     made = aligned(ordered.shape, BF16.dtype)
     made[...] = ordered
     return made
-
-
-@dataclass(frozen=True)
-class HalvesTile:
-    """Nothing but the vector's width says how states are rounded."""
-
-    lanes: int
-
-
-@MicroKernel
-def state_halves(
-    tile: HalvesTile, builder: ir.IRBuilder, h: Any, h_step: Any, depth: Any, rows: Any, y: Any, y_step: Any
-) -> None:
-    """Rows of `depth` floats at h as bfloat16 at y, zeros behind them up to whole vectors.
-
-    Names with `_step` are bytes from a row to the next. It is called as `state_bytes` is.
-    """
-    vec = Vector(builder, tile.lanes)
-    whole, left = builder.udiv(depth, I64(vec.lanes)), builder.urem(depth, I64(vec.lanes))
-
-    def row(index: Any) -> None:
-        start = vec.offset(vec.pointer(h), builder.mul(index, h_step))
-        target = vec.offset(vec.pointer(y), builder.mul(index, y_step))
-
-        def places(number: Any) -> tuple[Any, Any]:
-            steps = (I64(vec.lanes * element.bytes) for element in (F32, BF16))
-            source, goal = (builder.mul(number, step) for step in steps)
-            return vec.offset(start, source), vec.offset(target, goal)
-
-        def vector(number: Any, _: list[Any]) -> list[Any]:
-            source, goal = places(number)
-            store_float(vec, BF16, vec.load(source), goal)
-            return []
-
-        repeat(vec, I64(0), whole, [], vector)
-        with builder.if_then(builder.icmp_signed("!=", left, I64(0))):
-            source, goal = places(whole)
-            store_float(vec, BF16, vec.load_first(source, first_lanes(vec, left)), goal)
-
-    loop(builder, 0, rows, row)

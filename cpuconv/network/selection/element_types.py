@@ -28,10 +28,13 @@ def types_of(node_plan: NodePlan, value: Callable[[str], Value]) -> str:
     """
     detail = None if node_plan.offer is None else node_plan.offer.detail
     problem = getattr(detail, "problem", None)
+    multiplied = getattr(detail, "multiplied", "")
     if problem is not None:
         text = str(problem.types)
         text = text.split(":")[0] if len({*text.split(":")}) == 1 else text
-        return ", ".join(filter(None, (text, getattr(detail, "more_types", ""))))
+        return f"{text}, {multiplied}" if multiplied else text
+    if multiplied:
+        return str(multiplied)
     node = node_plan.node
     read = _named(
         (node_plan.reads(at), value(name).dtype)
